@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
+from .drawing.m4 import first_extreme
 from .drawing.series import Series
 from .timeline import Window
 from .track import narrow_steps
@@ -136,28 +137,28 @@ def _most(born: NDArray[Any], dies: NDArray[Any], last: int) -> int:
     return int(np.cumsum(change).max(initial=0))
 
 
-def fullest(position: NDArray[Any], allocated: NDArray[Any], borders: NDArray[Any]) -> NDArray[Any]:
+def fullest(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
     """Return the instant of the most allocated bytes in each column, so that peaks are exact at every zoom.
 
     Parameters
     ----------
-    position
-        Position of each instant on the axis, shape (instants,).
-    allocated
-        Allocated bytes, shape (instants,).
+    series
+        The position and the allocated bytes of each instant.
     borders
         Borders of the columns, shape (columns + 1,). The level on entry to a column counts as part of it.
     """
-    return _fullest(position, allocated, borders[:-1], borders[1:])
+    return _fullest(series, borders[:-1], borders[1:])
 
 
-def _fullest(
-    position: NDArray[Any], allocated: NDArray[Any], start: NDArray[Any], end: NDArray[Any]
-) -> NDArray[Any]:
-    first = np.maximum(np.searchsorted(position, start) - 1, 0)
-    stop = np.maximum(np.searchsorted(position, end), first + 1)
-    both = zip(first.tolist(), stop.tolist(), strict=True)
-    return np.array([start + int(allocated[start:end].argmax()) for start, end in both])
+def _fullest(series: Series, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    first = np.maximum(np.searchsorted(series.position, start) - 1, 0)
+    stop = np.maximum(np.searchsorted(series.position, end), first + 1)
+    blocks = series.blocks.get("allocated")
+    high = None if blocks is None else blocks.high
+    parts = list(zip(first.tolist(), stop.tolist(), strict=True))
+    # Columns that lie in one narrow step have the same part.
+    known = {part: first_extreme(series.allocated, high, part, np.argmax) for part in set(parts)}
+    return np.array([known[part] for part in parts])
 
 
 def fullest_by_step(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
@@ -174,7 +175,7 @@ def fullest_by_step(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
         start = np.where((first >= 0) & (start < ended[first]), begun[first], start)
         end = np.where((last >= 0) & (end < ended[last]), ended[last], end)
         start, end = np.maximum(start, borders[0]), np.minimum(end, borders[-1])
-    return _fullest(series.position, series.allocated, start, end)
+    return _fullest(series, start, end)
 
 
 def raster(index: Bands, box: Box) -> tuple[NDArray[Any], Level]:

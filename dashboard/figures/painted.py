@@ -41,7 +41,7 @@ def figure(series: Series, index: Bands, paint: Paint, shade: NDArray[Any]) -> d
     unit, _ = shown_unit(series, _SHOWN)
     top = 1.03 * max(int(series.allocated.max(initial=0)), 1)
     borders = np.linspace(view.start, view.end, COLUMNS + 1)
-    instants = fullest(series.position, series.allocated, borders)
+    instants = fullest(series, borders)
     pixels, _ = raster(index, Box(instants, 0, top, ROWS))
     picture = data_uri(_colored(pixels.T[::-1], paint, shade))
     made["layout"]["yaxis"] |= {"autorange": False, "range": [0, top / unit], "showgrid": False}

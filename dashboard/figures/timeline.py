@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from vramscope.model.marks import MarkKind, Phase
 
 from .drawing.lanes import phase_bands, step_labels
-from .drawing.m4 import Extremes, m4, time_edges
+from .drawing.m4 import Extremes, first_extreme, m4, time_edges
 from .drawing.series import EVENTS, RETRY, Curve, Series
 from .drawing.theme import (
     PHASE_COLOR,
@@ -129,7 +129,8 @@ def highest(series: Series, view: Window) -> int:
     """Return the instant in *view* of the most allocated bytes, the level on entry included."""
     entry = _entry(series.position, view.start)
     stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
-    return entry + int(series.allocated[entry:stop].argmax())
+    blocks = series.blocks.get("allocated")
+    return first_extreme(series.allocated, blocks.high if blocks else None, (entry, stop), np.argmax)
 
 
 def _entry(position: NDArray[Any], start: float) -> int:

@@ -20,6 +20,7 @@ from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
+from vramscope.model.table import first_greatest
 from vramscope.model.trace import Action
 from vramscope.units import format_duration
 
@@ -59,7 +60,7 @@ def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
         return live_recording.fullest(view.recording, quantity)
     known = totals(data, view)
     at: int = data.derive(
-        view, ("fullest", quantity), lambda _: int(getattr(known, f"{quantity}_bytes").argmax())
+        view, ("fullest", quantity), lambda _: first_greatest(getattr(known, f"{quantity}_bytes"))
     )
     return at
 

@@ -17,6 +17,7 @@ from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.past import Past
 from vramscope.model.recording import Recording
+from vramscope.model.table import first_greatest
 from vramscope.units import format_bytes
 
 
@@ -72,7 +73,7 @@ def peak_of(recording: Recording, totals: Totals) -> Peak:
 
     def high(quantity: str) -> PeakPoint:
         values = getattr(totals, f"{quantity}_bytes")
-        instant = int(values.argmax())
+        instant = first_greatest(values)
         step, phase = step_and_phase_at(recording, instant)
         words = phase_words(recording, instant)
         return PeakPoint(int(values[instant]), instant, int(totals.time_ns[instant]), step, phase, words)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from vramscope.dashboard.figures.bands import (
     fullest_by_step,
     raster,
 )
+from vramscope.dashboard.figures.drawing.m4 import block_extremes
 from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spans
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
@@ -96,12 +98,23 @@ def test_blocks_too_small_to_see_are_one_band_of_their_exact_bytes() -> None:
     assert SMALLER not in fine
 
 
-def test_each_column_shows_its_fullest_instant() -> None:
+def series_of(position: Any, level: Any, steps: Spans | None = None) -> Series:
+    """Return a series of one curve."""
+    curve = Curve(np.zeros(0), np.zeros(0))
+    none = Spans(*(np.zeros(0) for _ in range(4)))
+    flags = Flags(np.zeros(0), np.zeros(0, "i8"), ())
+    return Series("events", position, level, level, level, curve, 0, none, steps or none, flags)
+
+
+@pytest.mark.parametrize("n", [500, 30_000])
+@pytest.mark.parametrize("has_blocks", [False, True])
+def test_each_column_shows_its_fullest_instant(n: int, *, has_blocks: bool) -> None:
     rng = np.random.default_rng(3)
-    position = np.cumsum(rng.random(500))
-    level = rng.integers(0, 1000, 500)
+    position = np.cumsum(rng.random(n))
+    level = rng.integers(0, 1000, n)
     borders = np.linspace(position[0], position[-1], 41)
-    chosen = fullest(position, level, borders)
+    blocks = {"allocated": block_extremes(level)} if has_blocks else {}
+    chosen = fullest(replace(series_of(position, level), blocks=blocks), borders)
 
     for left, right, at in zip(borders[:-1], borders[1:], chosen, strict=True):
         inside = np.flatnonzero((position >= left) & (position < right))
@@ -114,15 +127,12 @@ def test_columns_narrower_than_a_step_show_the_peak_of_their_step() -> None:
     level = np.where(np.arange(1000) % 5 == 1, 100 + np.arange(1000), 7)
     begins = np.arange(0.0, 1000, 5)
     spans = Spans(begins, begins + 5, np.arange(200), np.zeros(200, "i8"))
-    curve = Curve(np.zeros(0), np.zeros(0))
-    none = Spans(*(np.zeros(0) for _ in range(4)))
-    flags = Flags(np.zeros(0), np.zeros(0, "i8"), ())
-    series = Series("events", np.arange(1000.0), level, level, level, curve, 0, none, spans, flags)
+    series = series_of(np.arange(1000.0), level, spans)
     narrow = level[fullest_by_step(series, np.linspace(0, 1000, 401))]
     wide = np.linspace(0, 20, 401)
 
     assert narrow.tolist() == [100 + 5 * (column // 2) + 1 for column in range(400)]
-    assert np.array_equal(fullest_by_step(series, wide), fullest(series.position, level, wide))
+    assert np.array_equal(fullest_by_step(series, wide), fullest(series, wide))
 
 
 def unpacked(body: bytes) -> dict[str, Any]:

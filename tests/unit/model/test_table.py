@@ -13,6 +13,7 @@ from vramscope.errors import MissingExtraError
 from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Marks
 from vramscope.model.rank_summary import DeviceSummary, PeakPlace, RankSummary, StepRows
+from vramscope.model.table import first_greatest
 from vramscope.model.trace import Action, Trace
 
 RUN = Path(__file__).parents[3] / "sample_traces" / "gan-retain-graph"
@@ -115,3 +116,12 @@ def test_values_that_are_not_a_number_are_equal_to_each_other():
     assert one == other
     assert one != Point(np.array([1.0, 2.0]))
     assert one != Point(np.array([1.0, np.nan], "f4"))
+
+
+@pytest.mark.parametrize("n", [1, 2, 1000, 70_000, 200_000])
+@pytest.mark.parametrize("n_values", [1, 3, 10**9])
+def test_the_first_greatest_row_is_that_of_argmax(n: int, n_values: int) -> None:
+    column = np.random.default_rng(n).integers(-n_values, n_values, n)
+    column.setflags(write=False)
+
+    assert first_greatest(column) == column.argmax()

@@ -257,6 +257,15 @@ def _places(ids: Sequence[tuple[int, int]], pools: dict[tuple[int, int], int]) -
     return np.array([pools.setdefault(pool, len(pools)) for pool in ids], dtype="i4")
 
 
+def _pools(events: Events, pools: dict[tuple[int, int], int]) -> NDArray[Any]:
+    """Index of each event's pool into *pools*, to which new ones are added."""
+    places = _places(events.pool_ids, pools)
+    if not places.any():  # nearly always; zeros that nothing is written to take no memory
+        return np.zeros(len(events), "i4")
+    found: NDArray[Any] = places[events.pool]
+    return found
+
+
 def _trace(
     events: Events, held: Segments, shared: tuple[dict[tuple[int, int], int], StackReader, list[Note]]
 ) -> tuple[Trace, list[PendingMark]]:
@@ -268,15 +277,17 @@ def _trace(
     if events.size.max(initial=0) >= _LARGEST:
         # A failed request may have had any size.
         _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
-    is_segment = (action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP)
+    segments = np.flatnonzero((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP))
+    block_size = np.zeros(len(action), "i8")
+    block_size[segments] = events.size[segments]
     trace = Trace(
         action=action,
         time_ns=_times(events),
         address=events.address,
         size=events.size,
-        block_size=np.where(is_segment, events.size, 0),
+        block_size=block_size,
         stream=events.stream,
-        pool=_places(events.pool_ids, pools)[events.pool],
+        pool=_pools(events, pools),
         stack_id=reader.ids(events.stacks)[events.stack],
     )
     free, order = events.device_free, _order(trace, notes)
