@@ -29,6 +29,9 @@ from .security import Access, protect
 
 _LOG = logging.getLogger(__name__)
 
+_POLL_WAITS_S = 0.15
+"""Seconds that an answer about a page in the making waits for it: less than the pause between two."""
+
 _INDEX = """<!doctype html>
 <html lang="en">
 <head>
@@ -192,7 +195,7 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
     )  # fmt: skip
     def poll(n: int | None, stored: Stored | None) -> tuple[Any, Any]:
         address = restore(stored)
-        if (stored or {}).get("is_pending") and patience.is_done(address.url):
+        if (stored or {}).get("is_pending") and patience.is_done(address.url, _POLL_WAITS_S):
             return {"after": n, "url": address.url}, no_update
         return no_update, states.how_far(data.is_opening(address.run), data.reading(address.run))
 

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from threading import Lock
 from time import monotonic
@@ -59,8 +59,10 @@ class PendingPages:
         _, done_s = work.result()
         return bool(monotonic() - done_s > self._kept_s)
 
-    def is_done(self, name: str) -> bool:
-        """Return whether :meth:`get` would return at once."""
+    def is_done(self, name: str, at_most_s: float = 0.0) -> bool:
+        """Return whether :meth:`get` would return at once; waits *at_most_s* until it would."""
         with self._lock:
             work = self._pending.get(name)
+        if work is not None:
+            wait([work], at_most_s)
         return work is None or work.done()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 from typing import Any
 
 from vramscope.dashboard.address import Address
@@ -147,3 +147,12 @@ def test_pages_of_a_short_or_growing_recording_are_left_to_their_readers(tmp_pat
 
 def _page(layout: Callable[[Context], Any]) -> Page:
     return Page("last", "Last", 999, "/last", layout, lambda *_: None)
+
+
+def test_waiting_for_a_page_ends_with_the_page() -> None:
+    patience, may_end = PendingPages(), Event()
+    assert patience.get("slow", lambda: may_end.wait(60), 0.0) is None
+
+    assert not patience.is_done("slow", 0.01)
+    Timer(0.05, may_end.set).start()
+    assert patience.is_done("slow", 60.0)

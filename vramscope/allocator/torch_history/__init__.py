@@ -6,6 +6,7 @@ snapshot.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -277,19 +278,18 @@ def _trace(
     if events.size.max(initial=0) >= _LARGEST:
         # A failed request may have had any size.
         _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
-    segments = np.flatnonzero((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP))
-    block_size = np.zeros(len(action), "i8")
-    block_size[segments] = events.size[segments]
-    trace = Trace(
-        action=action,
-        time_ns=_times(events),
-        address=events.address,
-        size=events.size,
-        block_size=block_size,
-        stream=events.stream,
-        pool=_pools(events, pools),
-        stack_id=reader.ids(events.stacks)[events.stack],
-    )
+    # Beside the others, as the system provides new memory at 1 GB/s or less.
+    with ThreadPoolExecutor(1) as beside:
+        times_of = beside.submit(_times, events)
+        trace_of = {
+            "address": events.address,
+            "size": events.size,
+            "block_size": _segment_sizes(action, events.size),
+            "stream": events.stream,
+            "pool": _pools(events, pools),
+            "stack_id": reader.ids(events.stacks)[events.stack],
+        }
+        trace = Trace(action=action, time_ns=times_of.result(), **trace_of)
     free, order = events.device_free, _order(trace, notes)
     if order is not None:
         trace, free = trace.rows(order), free[order]
@@ -297,6 +297,14 @@ def _trace(
         trace = _with_pools(trace, held)
     ooms = np.flatnonzero(trace.action == Action.OOM).tolist()
     return trace, [PendingMark(MarkKind.OOM, int(trace.time_ns[i]), i + 1, value=int(free[i])) for i in ooms]
+
+
+def _segment_sizes(action: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
+    """The size of each event of a segment, 0 for others: torch reports no size of blocks."""
+    segments = np.flatnonzero((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP))
+    found = np.zeros(len(action), "i8")
+    found[segments] = size[segments]
+    return found
 
 
 def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:

@@ -77,7 +77,7 @@ from vramscope.formats._fast_snapshot.windows import PAD, Windows, candidates
 from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, collector_off, verify
 from vramscope.model.partial_curve import Watch
 
-WINDOW = 2 << 20
+WINDOW = 6 << 20
 
 _FIRST_BYTES, _GROWTH, _LARGEST_BYTES = 1 << 20, 8, 64 << 20
 """The size of the first array of each kind of column in the arena, and how far the next ones grow.
