@@ -125,10 +125,15 @@ def reduced(
     return _Points(at, values[instant], instant)
 
 
-def highest(series: Series, view: Window) -> int:
-    """Return the instant in *view* of the most allocated bytes, the level on entry included."""
+def instants_in(series: Series, view: Window) -> tuple[int, int]:
+    """Return the first instant whose level holds in *view*, that on entry included, and last + 1."""
     entry = _entry(series.position, view.start)
-    stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
+    return entry, max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
+
+
+def highest(series: Series, view: Window) -> int:
+    """Return the instant in *view* of the most allocated bytes."""
+    entry, stop = instants_in(series, view)
     blocks = series.blocks.get("allocated")
     return first_extreme(series.allocated, blocks.high if blocks else None, (entry, stop), np.argmax)
 

@@ -9,9 +9,10 @@ from flask import Response, request
 
 from vramscope.model.marks import Category
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.table import first_greatest
 from vramscope.units import format_bytes, format_count, format_name
 
-from ..address import restore
+from ..address import Address, restore
 from ..components import legend, states, timeline, typed
 from ..components.definitions import DEFINITION, explained
 from ..components.panels import allocation, churn, free_blocks, stack_table, would_fit
@@ -20,6 +21,7 @@ from ..components.prose import claim_heading
 from ..components.timeline import raster
 from ..data import Data, View
 from ..figures import composition, segment_map
+from ..figures import timeline as figures
 from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.drawing.theme import CATEGORY_COLOR, PART_COLOR
 from ..queries.answers import (
@@ -53,7 +55,7 @@ def _layout(context: Context) -> Any:
     if not int(found.parts.reserved_bytes.max(initial=0)):
         return _no_segments(view)
     series = series_of(data, view, address.axis or TIME)
-    at = _instant(data, view, address.at)
+    at = _first_shown(data, view, address, series)
     stores = {"at": "fr-at", "view": "fr-view"}
     look = timeline.TrackStyle("fr-track", "parts-track", stores, ("reserved",), has_parts=True)
     is_later = len(view.recording.trace) > data.pace.events_at_once
@@ -89,6 +91,19 @@ def _layout(context: Context) -> Any:
         dcc.Store(id="fr-done"), dcc.Store(id="fr-ready"),
         dcc.Store(id="fr-later", data=1 if is_later else None),
     ]  # fmt: skip
+
+
+def _first_shown(data: Data, view: View, address: Address, series: Series) -> int:
+    """Return the chosen instant; else the worst one, of a zoom the most fragmented one in it.
+
+    The page chooses an instant for everyone, and one out of view would move the reader's zoom.
+    """
+    if address.at is not None or address.t0 is None or address.t1 is None:
+        return _instant(data, view, address.at)
+    in_zoom = figures.zoomed(series, address.t0, address.t1)
+    first, stop = figures.instants_in(series, in_zoom)
+    unusable = data.ask(view, "fragmentation").parts.inactive_split_bytes
+    return first + first_greatest(unusable[first:stop])
 
 
 def _over_time(data: Data, view: View, series: Series) -> list[Any]:

@@ -178,6 +178,23 @@ def test_wheel_and_drag_move_the_view_and_every_page_shows_the_same(gpt: Any) ->
     assert not page.locator("#inspector").is_visible()
 
 
+def test_a_page_that_chooses_an_instant_by_itself_keeps_the_zoom(gpt: Any) -> None:
+    data = Data(gpt.root)
+    found = data.ask(data.view(Address(run=gpt.run)), "fragmentation")
+    unusable, edges = found.parts.inactive_split_bytes, (1000, 2000) if found.worst < 1000 else (100, 900)
+    page = gpt.go(f"/overview?run={gpt.run}&axis=events&t0={edges[0]}&t1={edges[1]}").page
+    gpt.plotted()
+    page.click("#menu a:text('Fragmentation')")
+    gpt.until("location.pathname === '/fragmentation' && document.querySelector('#fr-track[data-ready]')")
+    gpt.until("new URL(location).searchParams.get('at')")
+    gpt.at_rest()
+    shown = gpt.drawn()
+
+    assert (shown["a"], shown["b"]) == edges
+    at = int(page.evaluate("new URL(location).searchParams.get('at')"))
+    assert unusable[at] == unusable[edges[0] : edges[1] + 1].max()
+
+
 def test_the_readout_follows_the_pointer(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
     box = gpt.plot()
