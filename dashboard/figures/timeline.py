@@ -66,7 +66,7 @@ def traces(series: Series, view: Window, shown: Collection[str], at: int | None)
     unit, unit_name = shown_unit(series, shown)
     curves = {
         "capacity": _capacity(series, view, shown),
-        **{name: _clip(getattr(series, name), view, name in shown) for name in SAMPLED},
+        **{name: _samples(getattr(series, name), view, name in shown) for name in SAMPLED},
         **{name: _total(series, name, view, shown) for name in _TOTALS},
     }
     drawn = [_line(name, curve, unit, unit_name) for name, curve in curves.items()]
@@ -145,10 +145,13 @@ def _entry(position: NDArray[Any], start: float) -> int:
     return left if exact else max(left - 1, 0)
 
 
-def _clip(curve: Curve, view: Window, shown: bool) -> _Points:
-    if not shown or not len(curve.position):
+def _samples(curve: Curve, view: Window, shown: bool) -> _Points:
+    """Return the samples as they are: between two of them nothing is known."""
+    first, stop = np.searchsorted(curve.position, [view.start, np.nextafter(view.end, np.inf)])
+    if not shown or first == stop:
         return _NOTHING
-    return reduced(curve.position, curve.value, view, OTHER_COLUMNS)
+    rows = m4([curve.value], time_edges(curve.position, int(first), int(stop), OTHER_COLUMNS))
+    return _Points(curve.position[rows], curve.value[rows], np.zeros(len(rows), "i8"))
 
 
 def _capacity(series: Series, view: Window, shown: Collection[str]) -> _Points:
@@ -162,25 +165,26 @@ _LINE: dict[str, dict[str, Any]] = {
     "allocated": {"width": 1.6},
     "active": {"width": 1.2, "dash": "dot"},
     "reserved": {"width": 1.6},
-    "device_used": {"width": 1.4, "dash": "dashdot"},
     "capacity": {"width": 1.4, "dash": "dash"},
-    "host_resident": {"width": 1.4},
-    "host_pinned": {"width": 1.4, "dash": "dot"},
 }
+_SYMBOL = {"device_used": "circle", "host_resident": "square", "host_pinned": "diamond"}
 _FILL = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}
 
 
 def _line(name: str, points: _Points, unit: int, unit_name: str) -> dict[str, Any]:
+    is_sampled = name in SAMPLED
     trace = {
         "type": "scatter",
-        "mode": "lines",
+        "mode": "markers" if is_sampled else "lines",
         "uid": name,  # the stylesheet's handle: Plotly makes it a class of the trace
         "name": name,
         "meta": unit_name,
         "x": pack(points.position),
         "y": pack(scaled(points.value, unit)),
-        "line": {"shape": "hv", "color": QUANTITY_COLOR[name], **_LINE[name]},
     }
+    if is_sampled:
+        return trace | {"marker": {"color": QUANTITY_COLOR[name], "size": 4, "symbol": _SYMBOL[name]}}
+    trace["line"] = {"shape": "hv", "color": QUANTITY_COLOR[name], **_LINE[name]}
     return trace | ({"fill": "tozeroy", "fillcolor": _FILL[name]} if name in _FILL else {})
 
 

@@ -308,12 +308,13 @@
     context.textBaseline = "middle";
     for (const value of at(step)) {
       const y = yOf(value);
+      if (!isNamed(y)) continue;
       context.fillStyle = isOver ? t.ink : t.grid;
       context.globalAlpha = isOver ? 0.1 : 1;
       context.fillRect(box.left, y - 0.5, box.width, 1);
       context.globalAlpha = 1;
       context.fillStyle = t.ink3;
-      if (isNamed(y)) context.fillText(`${number(value, step)} ${unit}`, box.left - 8, y);
+      context.fillText(`${number(value, step)} ${unit}`, box.left - 8, y);
     }
   }
 

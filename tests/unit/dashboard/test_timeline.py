@@ -79,6 +79,20 @@ def test_every_curve_stays_inside_its_window_and_fills_it() -> None:
     assert (x[0], x[-1]) == (view.start, view.end)
 
 
+@pytest.mark.parametrize("share", [(0.0, 1.0), (0.25, 0.5)])
+def test_samples_are_points_and_nothing_between_them(share: tuple[float, float]) -> None:
+    series = big(1000)
+    view = window(series, *(series.extent[1] * each for each in share))
+    drawn = traces(series, view, QUANTITIES, None)
+    known = series.device_used
+    inside = (known.position >= view.start) & (known.position <= view.end)
+    x, y = trace(drawn, "device_used")
+
+    assert next(each for each in drawn if each["uid"] == "device_used")["mode"] == "markers"
+    assert x == pytest.approx(known.position[inside])
+    assert y * (80 << 30) / 80 == pytest.approx(known.value[inside])
+
+
 def test_the_line_enters_with_the_level_that_held_before_the_window() -> None:
     series = big(1000)
     view = window(series, (series.position[500] + series.position[501]) / 2, series.position[600])
