@@ -131,7 +131,7 @@ def test_words_of_an_imbalance_name_the_step_and_what_is_usual():
     once, never = with_last(1400, 1000, 1000, 1000), with_last(1000, 1000, 1000, 1000)
 
     assert imbalance_words(once) == (
-        f"the ranks of a group differ most in step {N_STEPS - 1}: rank 0 peaks at 1.37 GiB (median "
+        f"rank 0 is furthest above the median of its group, in step {N_STEPS - 1}: 1.37 GiB (median "
         "1000 MiB); in at least half of the steps the fullest rank is less than 0.05 % above the median"
     )
-    assert imbalance_words(never) == "all ranks of a group have the same peak in every step: 1000 MiB"
+    assert imbalance_words(never) == "no rank peaks above the median of its group in any step"

@@ -278,7 +278,7 @@ def _trace(
     if events.size.max(initial=0) >= _LARGEST:
         # A failed request may have had any size.
         _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
-    # Beside the others, as the system provides new memory at 1 GB/s or less.
+    # Beside the others: all are copies, and most of their time goes into memory that is new.
     with ThreadPoolExecutor(1) as beside:
         times_of = beside.submit(_times, events)
         trace_of = {

@@ -48,18 +48,18 @@ _ALIKE_FRACTION = 0.0005
 
 
 def imbalance_words(found: Imbalance) -> str:
-    """State in which step a rank exceeds its group most, by how much, how it usually is, and why."""
+    """State which rank exceeds the median of its group most, in which step, how it usually is, and why."""
     if found.allocated_bytes <= found.median_bytes:
-        return f"all ranks of a group have the same peak in every step: {format_bytes(found.median_bytes)}"
+        return "no rank peaks above the median of its group in any step"
     last = found.step + found.n_steps - 1
     step = f"step {found.step}" if found.n_steps == 1 else f"steps {found.step} to {last}"
     most, median = format_bytes(found.allocated_bytes), format_bytes(found.median_bytes)
     words = [
-        f"the ranks of a group differ most in {step}: rank {found.rank} peaks at {most} (median {median})"
+        f"rank {found.rank} is furthest above the median of its group, in {step}: {most} (median {median})"
     ]
     if found.cause == "last_step":
         words.append(
-            "they differ in this step only, the last one, where some hold less than in all others: "
+            "the ranks differ in this step only, the last one, where some hold less than in all others: "
             "an uneven last batch, or a step that was cut short"
         )
     elif found.n_compared > 1 and found.usual_fraction < _ALIKE_FRACTION:

@@ -78,6 +78,9 @@ from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, collector_off, v
 from vramscope.model.partial_curve import Watch
 
 WINDOW = 6 << 20
+"""Bytes of a window. The walk of 5 million events took 1.7 s with 6 MiB, and 2.0 with 16. With 2 it took 2.4:
+the two threads waited for Python's lock more often than they computed.
+"""
 
 _FIRST_BYTES, _GROWTH, _LARGEST_BYTES = 1 << 20, 8, 64 << 20
 """The size of the first array of each kind of column in the arena, and how far the next ones grow.
