@@ -5,7 +5,6 @@ few look-ups in short lists, whatever the record holds.
 """
 
 from bisect import bisect_right
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +50,8 @@ def followed(trace: Trace, blocks: BlockLives, start: Start, settings: Settings)
     """The sizes of *blocks*, all of them large; 0.2 s per million events."""
     is_segment = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE)
     segment_events = np.flatnonzero(is_segment)
-    with ThreadPoolExecutor(1) as beside:
-        steps_of = beside.submit(_steps, trace, blocks, segment_events)
-        pool = _Pool(trace.rows(segment_events), blocks, start, settings)
-        steps = steps_of.result()
+    pool = _Pool(trace.rows(segment_events), blocks, start, settings)
+    steps = _steps(trace, blocks, segment_events)
     for at in range(0, len(steps), _MANY):  # a list of all would take 40 bytes for each
         pool.follow(steps[at : at + _MANY].tolist())
     sizes, changed = start.sizes.copy(), np.array(pool.changed, "i8")

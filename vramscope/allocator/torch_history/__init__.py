@@ -6,7 +6,6 @@ snapshot.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -278,18 +277,16 @@ def _trace(
     if events.size.max(initial=0) >= _LARGEST:
         # A failed request may have had any size.
         _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
-    # Beside the others: all are copies, and most of their time goes into memory that is new.
-    with ThreadPoolExecutor(1) as beside:
-        times_of = beside.submit(_times, events)
-        trace_of = {
-            "address": events.address,
-            "size": events.size,
-            "block_size": _segment_sizes(action, events.size),
-            "stream": events.stream,
-            "pool": _pools(events, pools),
-            "stack_id": reader.ids(events.stacks)[events.stack],
-        }
-        trace = Trace(action=action, time_ns=times_of.result(), **trace_of)
+    trace = Trace(
+        action=action,
+        time_ns=_times(events),
+        address=events.address,
+        size=events.size,
+        block_size=_segment_sizes(action, events.size),
+        stream=events.stream,
+        pool=_pools(events, pools),
+        stack_id=reader.ids(events.stacks)[events.stack],
+    )
     free, order = events.device_free, _order(trace, notes)
     if order is not None:
         trace, free = trace.rows(order), free[order]
