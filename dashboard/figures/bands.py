@@ -20,6 +20,8 @@ from .timeline import Window
 from .track import narrow_steps
 
 KIB, MIB = 1 << 10, 1 << 20
+_LONG = 1 << 15
+"""Instants from which on a part is searched by its blocks."""
 EMPTY, SMALLER = -1, -2
 """Ids of pixels above all memory, and of blocks too small to be seen at this zoom."""
 
@@ -154,10 +156,12 @@ def _fullest(series: Series, start: NDArray[Any], end: NDArray[Any]) -> NDArray[
     first = np.maximum(np.searchsorted(series.position, start) - 1, 0)
     stop = np.maximum(np.searchsorted(series.position, end), first + 1)
     blocks = series.blocks.get("allocated")
-    high = None if blocks is None else blocks.high
     parts = list(zip(first.tolist(), stop.tolist(), strict=True))
-    # Columns that lie in one narrow step have the same part.
-    known = {part: first_extreme(series.allocated, high, part, np.argmax) for part in set(parts)}
+    known = {}
+    # Columns that lie in one narrow step have the same part. By blocks, 1,000 short parts took twice as long.
+    for start_row, end_row in set(parts):
+        high = blocks.high if blocks is not None and end_row - start_row > _LONG else None
+        known[start_row, end_row] = first_extreme(series.allocated, high, (start_row, end_row), np.argmax)
     return np.array([known[part] for part in parts])
 
 
