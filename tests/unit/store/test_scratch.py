@@ -1,5 +1,6 @@
 """Columns of a growing run may lie in files: with the same values, and without their memory."""
 
+import errno
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from vramscope.store.columns import GrowingColumn
-from vramscope.store.columns.scratch import LEAST_BYTES, Scratch
+from vramscope.store.columns.scratch import LEAST_BYTES, Scratch, _File
 
 N_ROWS = LEAST_BYTES // 8
 
@@ -46,6 +47,23 @@ def test_a_file_that_takes_less_than_was_written_has_all_rows(
 
     assert column._in_file is not None
     assert np.array_equal(column.view(), np.arange(len(column)))
+
+
+def test_zeros_in_a_file_that_cannot_grow_are_followed_by_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    column = GrowingColumn("i8", Scratch(tmp_path).growing())
+    column.extend(np.zeros(N_ROWS, "i8"))
+    assert column._in_file is not None
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(_File, "allocate", full)
+    column.extend(np.zeros(N_ROWS, "i8"))
+    column.extend(np.arange(1, 100))
+
+    assert column.view().tolist() == [0] * (2 * N_ROWS) + list(range(1, 100))
 
 
 @pytest.mark.parametrize("directory", [None, Path("/dev/null/no"), Path("/proc")])

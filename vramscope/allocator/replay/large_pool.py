@@ -48,10 +48,8 @@ class Followed:
 
 def followed(trace: Trace, blocks: BlockLives, start: Start, settings: Settings) -> Followed:
     """The sizes of *blocks*, all of them large; 0.2 s per million events."""
-    is_segment = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE)
-    segment_events = np.flatnonzero(is_segment)
-    pool = _Pool(trace.rows(segment_events), blocks, start, settings)
-    steps = _steps(trace, blocks, segment_events)
+    pool = _Pool(trace, blocks, start, settings)
+    steps = _steps(trace, blocks, pool.segment_events)
     for at in range(0, len(steps), _MANY):  # a list of all would take 40 bytes for each
         pool.follow(steps[at : at + _MANY].tolist())
     sizes, changed = start.sizes.copy(), np.array(pool.changed, "i8")
@@ -67,8 +65,10 @@ class _Pool:
     A point is the rank of an address among all addresses where something begins or ends.
     """
 
-    def __init__(self, held: Trace, blocks: BlockLives, start: Start, settings: Settings) -> None:
-        """Begin at *start*; *held* are the events of segments."""
+    def __init__(self, trace: Trace, blocks: BlockLives, start: Start, settings: Settings) -> None:
+        is_segment = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE)
+        self.segment_events = np.flatnonzero(is_segment)
+        held = trace.rows(self.segment_events)
         held_end, end = _end(held.address, held.size), _end(blocks.address, start.sizes)
         free_end = _end(start.free, start.free_sizes)
         known = [blocks.address, end, start.segments, start.free, free_end, held.address, held_end]

@@ -171,12 +171,12 @@ class _Merger:
 
 def _numbers(key: str, layout: _Layout, rest: Events) -> NDArray[Any]:
     """Return a column; the runs lose theirs, whose memory the next one takes."""
-    given = [(at, run.numbers.pop(key), len(run.action)) for at, run in layout.runs]
     # Zeros that nothing is written to take no memory: most programs have one stream, or 40 MB per 5 million.
-    is_zero = all(values is None for _, values, _ in given)
-    column = (np.zeros if is_zero else np.empty)(layout.n_rows, _DTYPES[key])
-    for at, values, n in () if is_zero else given:
-        column[at : at + n] = 0 if values is None else values
+    column = np.zeros(layout.n_rows, _DTYPES[key])
+    for at, run in layout.runs:
+        given = run.numbers.pop(key)
+        if given is not None:
+            column[at : at + len(run.action)] = given
     column[layout.rows] = getattr(rest, _COLUMNS[key])
     return column
 

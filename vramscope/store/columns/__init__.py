@@ -44,7 +44,7 @@ class GrowingColumn:
             if longer is not None:
                 self._in_file, self._data = longer, longer.data
                 return
-            known = self.view()
+            known, self._in_file = self.view(), None
             self._data = self._zeros(capacity)
             if not self._is_zero:
                 self._put(0, known)
