@@ -171,6 +171,10 @@ _SYMBOL = {"device_used": "circle", "host_resident": "square", "host_pinned": "d
 _FILL = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}
 
 
+# Plotly widens the range by 5 % for text and markers, but not for filled traces.
+_UNPADDED = {"fill": "tozeroy", "fillcolor": "rgba(0,0,0,0)"}
+
+
 def _line(name: str, points: _Points, unit: int, unit_name: str) -> dict[str, Any]:
     is_sampled = name in SAMPLED
     trace = {
@@ -183,7 +187,8 @@ def _line(name: str, points: _Points, unit: int, unit_name: str) -> dict[str, An
         "y": pack(scaled(points.value, unit)),
     }
     if is_sampled:
-        return trace | {"marker": {"color": QUANTITY_COLOR[name], "size": 4, "symbol": _SYMBOL[name]}}
+        marker = {"color": QUANTITY_COLOR[name], "size": 4, "symbol": _SYMBOL[name]}
+        return trace | _UNPADDED | {"marker": marker}
     trace["line"] = {"shape": "hv", "color": QUANTITY_COLOR[name], **_LINE[name]}
     return trace | ({"fill": "tozeroy", "fillcolor": _FILL[name]} if name in _FILL else {})
 
@@ -202,10 +207,6 @@ def _band(phase: Phase, edges: NDArray[Any]) -> dict[str, Any]:
         "type": "scatter", "mode": "lines", "name": phase.name.lower(), "uid": f"phase{int(phase)}",
         "x": pack(gaps), "y": pack(height), "yaxis": "y2", "line": line,
     }  # fmt: skip
-
-
-# Plotly widens the range by 5 % for text and markers, but not for filled traces.
-_UNPADDED = {"fill": "tozeroy", "fillcolor": "rgba(0,0,0,0)"}
 
 
 def _step_traces(series: Series, view: Window) -> list[dict[str, Any]]:
