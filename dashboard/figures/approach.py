@@ -8,7 +8,8 @@ from vramscope.units import format_bytes
 
 from .drawing.series import Series
 from .drawing.theme import QUANTITY_COLOR, VERMILION, base_layout, byte_axis, byte_unit, esc, pack, scaled
-from .timeline import Window, reduced
+from .drawing.window import Window
+from .timeline import reduced
 
 COLUMNS = 400
 STEPS_BEFORE = 3

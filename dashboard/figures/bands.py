@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
+from .drawing.envelope import narrow_steps
 from .drawing.m4 import first_extreme
 from .drawing.series import Series
-from .timeline import Window
-from .track import narrow_steps
+from .drawing.window import Window
 
 KIB, MIB = 1 << 10, 1 << 20
 _LONG = 1 << 15
@@ -142,33 +142,15 @@ def _most(born: NDArray[Any], dies: NDArray[Any], last: int) -> int:
 def fullest(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
     """Return the instant of the most allocated bytes in each column, so that peaks are exact at every zoom.
 
+    Where steps are narrow, the whole steps that a column lies in count, as in the envelope of the curves:
+    columns that each show another part of a step make a comb of the steps.
+
     Parameters
     ----------
     series
         The position and the allocated bytes of each instant.
     borders
         Borders of the columns, shape (columns + 1,). The level on entry to a column counts as part of it.
-    """
-    return _fullest(series, borders[:-1], borders[1:])
-
-
-def _fullest(series: Series, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
-    first = np.maximum(np.searchsorted(series.position, start) - 1, 0)
-    stop = np.maximum(np.searchsorted(series.position, end), first + 1)
-    blocks = series.blocks.get("allocated")
-    parts = list(zip(first.tolist(), stop.tolist(), strict=True))
-    known = {}
-    # Columns that lie in one narrow step have the same part. By blocks, 1,000 short parts took twice as long.
-    for start_row, end_row in set(parts):
-        high = blocks.high if blocks is not None and end_row - start_row > _LONG else None
-        known[start_row, end_row] = first_extreme(series.allocated, high, (start_row, end_row), np.argmax)
-    return np.array([known[part] for part in parts])
-
-
-def fullest_by_step(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
-    """Return the same, from the whole steps that a column lies in where steps are narrow.
-
-    As in the envelope of the curves: columns that each show another part of a step make a comb of the steps.
     """
     start, end = borders[:-1], borders[1:]
     narrow = narrow_steps(series, Window(float(borders[0]), float(borders[-1])), len(start))
@@ -180,6 +162,19 @@ def fullest_by_step(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
         end = np.where((last >= 0) & (end < ended[last]), ended[last], end)
         start, end = np.maximum(start, borders[0]), np.minimum(end, borders[-1])
     return _fullest(series, start, end)
+
+
+def _fullest(series: Series, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    first = np.maximum(np.searchsorted(series.position, start) - 1, 0)
+    stop = np.maximum(np.searchsorted(series.position, end), first + 1)
+    highs = series.highs("allocated")
+    parts = list(zip(first.tolist(), stop.tolist(), strict=True))
+    known = {}
+    # Columns that lie in one narrow step have the same part. By blocks, 1,000 short parts took twice as long.
+    for start_row, end_row in set(parts):
+        blocks = highs if end_row - start_row > _LONG else None
+        known[start_row, end_row] = first_extreme(series.allocated, blocks, (start_row, end_row), np.argmax)
+    return np.array([known[part] for part in parts])
 
 
 def raster(index: Bands, box: Box) -> tuple[NDArray[Any], Level]:

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .drawing.m4 import m4, time_edges
+from .drawing.envelope import Envelope, envelope
+from .drawing.m4 import Extremes, m4, time_edges
 from .drawing.series import Series
 from .drawing.theme import PART_COLOR, byte_unit, pack, scaled
-from .timeline import Window
+from .drawing.window import Window, instants_in
+from .timeline import WIDTH_PX, lanes_and_marks
 from .timeline import figure as whole
-from .timeline import traces as all_traces
 from .track import padded
 
 PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
@@ -19,19 +20,29 @@ PX_OF_COLUMN = 3
 """Width of a column, of which the areas have the extremes of reserved and inactive_split."""
 
 
-def columns(series: Series, parts: Any, view: Window, width_px: int) -> dict[str, NDArray[Any]]:
+def columns(
+    series: Series, parts: Any, split: Extremes, view: Window, width_px: int
+) -> dict[str, NDArray[Any]]:
     """Return what the browser draws as areas in the timeline: ``part.x`` and the bytes of each part.
 
     Parameters
     ----------
     series, parts
         The quantities on one axis, and the parts of reserved bytes at each instant.
+    split
+        Extremes of each block of inactive_split.
     view
         The interval in view; a little on both sides of it is returned too.
     width_px
         Width of the picture in pixels.
     """
-    instants, position = _sampled(series, parts, padded(series, view), max(width_px // PX_OF_COLUMN, 1))
+    around = padded(series, view)
+    steps = envelope(series, view, around, width_px)
+    if steps is None:
+        n_columns = max(width_px // PX_OF_COLUMN, 1)
+        instants, position = _sampled(series, parts, around, n_columns, split)
+    else:
+        instants, position = _worst(series, parts, steps, split)
     found = {f"part.{part}": getattr(parts, f"{part}_bytes")[instants].astype("f8") for part in PARTS}
     return {"part.x": position.astype("f8"), **found}
 
@@ -39,32 +50,48 @@ def columns(series: Series, parts: Any, view: Window, width_px: int) -> dict[str
 def figure(series: Series, parts: Any, view: Window, at: int | None) -> dict[str, Any]:
     """Return the areas over the same axes as the overview."""
     made = whole(series, view, ("reserved",), at)
-    made["data"] = traces(series, parts, view, at)
+    made["data"] = _traces(series, parts, view, at)
     if len(series.phases.start) or len(series.steps.start):
         made["layout"]["yaxis"] |= {"domain": [0.17, 1.0]}
         made["layout"]["yaxis2"] |= {"domain": [0.0, 0.13]}
     return made
 
 
-def traces(series: Series, parts: Any, view: Window, at: int | None) -> list[dict[str, Any]]:
-    """Return the areas, then the overview's traces below its curves; the same list for every window."""
-    instants, position = _sampled(series, parts, view, COLUMNS)
+def _traces(series: Series, parts: Any, view: Window, at: int | None) -> list[dict[str, Any]]:
+    steps = envelope(series, view, view, WIDTH_PX)
+    if steps is None:
+        instants, position = _sampled(series, parts, view, COLUMNS, None)
+    else:
+        instants, position = _worst(series, parts, steps, None)
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
     areas = [_area(part, position, getattr(parts, f"{part}_bytes")[instants], unit, name) for part in PARTS]
     areas[-1]["customdata"] = pack(instants)
-    return [*areas, *all_traces(series, view, (), at)[5:]]
+    return [*areas, *lanes_and_marks(series, view, at)]
 
 
-def _sampled(series: Series, parts: Any, view: Window, n_columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _sampled(
+    series: Series, parts: Any, view: Window, n_columns: int, split: Extremes | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the instants with the extremes of reserved and inactive_split, and the levels at both edges."""
-    entry = max(int(np.searchsorted(series.position, view.start, "right")) - 1, 0)
-    stop = max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
-    edges = time_edges(series.position, entry, stop, n_columns)
-    inside = m4([parts.reserved_bytes, parts.inactive_split_bytes], edges)
+    first, stop = instants_in(series, view)
+    edges = time_edges(series.position, first, stop, n_columns)
+    known = (series.blocks.get("reserved"), split)
+    inside = m4([parts.reserved_bytes, parts.inactive_split_bytes], edges, known)
     instants = np.append(inside, stop - 1)
     position = np.append(series.position[inside], view.end)
     position[0] = max(position[0], view.start)
     return instants, position
+
+
+def _worst(
+    series: Series, parts: Any, steps: Envelope, split: Extremes | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the most fragmented instant of each interval, without fragmentation that of most allocated."""
+    unusable = parts.inactive_split_bytes
+    instants = steps.greatest(unusable, None if split is None else split.high)
+    fullest = steps.greatest(series.allocated, series.highs("allocated"))
+    chosen = np.where(unusable[instants] > 0, instants, fullest)
+    return np.append(chosen, chosen[-1]), steps.borders
 
 
 def _area(part: str, x: NDArray[Any], n_bytes: NDArray[Any], unit: int, unit_name: str) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from .bands import SMALLER, Bands, Box, fullest, raster
 from .drawing.paint import Paint
 from .drawing.png import data_uri
 from .drawing.series import Series
+from .drawing.window import window
 from .timeline import figure as axes
-from .timeline import shown_unit, window
+from .timeline import shown_unit
 
 COLUMNS, ROWS = 900, 420
 _SHOWN = ("allocated",)

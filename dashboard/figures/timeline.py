@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import MarkKind, Phase
 
+from .drawing.envelope import Envelope, envelope
 from .drawing.lanes import phase_bands, step_labels
-from .drawing.m4 import Extremes, first_extreme, m4, time_edges
+from .drawing.m4 import Extremes, m4, time_edges
 from .drawing.series import EVENTS, RETRY, Curve, Series
 from .drawing.theme import (
     PHASE_COLOR,
@@ -21,6 +22,7 @@ from .drawing.theme import (
     pack,
     scaled,
 )
+from .drawing.window import Window, entry
 
 # With 4 points a column about 5,000 points: a zoom stays under 110 kB and 6,000 SVG points.
 MAIN_COLUMNS, OTHER_COLUMNS = 520, 200
@@ -28,32 +30,12 @@ QUANTITIES = ("allocated", "active", "reserved", "device_used", "capacity", "hos
 SAMPLED = ("host_pinned", "host_resident", "device_used")
 _TOTALS = ("reserved", "active", "allocated")  # painted in this order: allocated on top
 LANES = (0.0, 0.075)  # of the height, below the curves
-
-
-class Window(NamedTuple):
-    """The interval of the axis in view."""
-
-    start: float
-    end: float
-
-
-def window(series: Series, start: float | None, end: float | None) -> Window:
-    """Return *start* to *end*, clipped to the series; all of it where missing, reversed or outside."""
-    first, last = series.extent
-    low = first if start is None else min(max(start, first), last)
-    high = last if end is None else min(max(end, first), last)
-    return Window(low, high) if high > low else Window(first, last)
-
-
-def zoomed(series: Series, t0: int | None, t1: int | None) -> Window:
-    """Return the window of a zoom as an address has it: in ns, on the axis of events in events."""
-    scale = 1.0 if series.axis == EVENTS else 1e-9
-    start, end = (None if t is None else t * scale for t in (t0, t1))
-    return window(series, start, end)
+WIDTH_PX = 1000
+"""Width of a picture that no browser has measured."""
 
 
 def figure(series: Series, view: Window, shown: Collection[str], at: int | None) -> dict[str, Any]:
-    """Return the figure; later zooms replace only its ``data``."""
+    """Return the figure."""
     first, last = series.extent
     layout = base_layout(**_axes(series), margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
     if (view.start, view.end) != (first, last):
@@ -62,21 +44,43 @@ def figure(series: Series, view: Window, shown: Collection[str], at: int | None)
 
 
 def traces(series: Series, view: Window, shown: Collection[str], at: int | None) -> list[dict[str, Any]]:
-    """Return the traces: the same ones in the same order for every window."""
-    unit, unit_name = shown_unit(series, shown)
-    curves = {
+    """Return the traces: curves, or the least and greatest levels of steps too narrow for curves."""
+    unit = shown_unit(series, shown)
+    others = {
         "capacity": _capacity(series, view, shown),
         **{name: _samples(getattr(series, name), view, name in shown) for name in SAMPLED},
-        **{name: _total(series, name, view, shown) for name in _TOTALS},
     }
-    drawn = [_line(name, curve, unit, unit_name) for name, curve in curves.items()]
-    drawn[-1]["customdata"] = pack(curves["allocated"].instant)
-    return [
-        *drawn,
-        *_phase_traces(series, view),
-        *_step_traces(series, view),
-        *_flag_traces(series, view, at),
-    ]
+    steps = envelope(series, view, view, WIDTH_PX)
+    drawn = [_line(name, points, *unit) for name, points in others.items()]
+    if steps is None:
+        curves = {name: _total(series, name, view, shown) for name in _TOTALS}
+        drawn += [_line(name, curve, *unit) for name, curve in curves.items()]
+        drawn[-1]["customdata"] = pack(curves["allocated"].instant)
+    else:
+        drawn += [each for name in _TOTALS if name in shown for each in _of_steps(series, name, steps, *unit)]
+    return [*drawn, *lanes_and_marks(series, view, at)]
+
+
+def lanes_and_marks(series: Series, view: Window, at: int | None) -> list[dict[str, Any]]:
+    """Return the traces below and above the curves: phases, steps, marks and the instant."""
+    return [*_phase_traces(series, view), *_step_traces(series, view), *_flag_traces(series, view, at)]
+
+
+def _of_steps(series: Series, name: str, steps: Envelope, unit: int, unit_name: str) -> list[dict[str, Any]]:
+    """Return the least and the greatest level in each interval as two lines with the area between them."""
+    low, high = (
+        _Points(steps.borders, np.append(levels, levels[-1]), np.zeros(0, "i8"))
+        for levels in steps.extremes(getattr(series, name), series.blocks.get(name))
+    )
+    upper = _line(name, high, unit, unit_name) | {"name": f"{name}, greatest"}
+    if name not in _FILL:
+        return [upper]
+    lower = _line(name, low, unit, unit_name) | {"name": f"{name}, least", "showlegend": False}
+    lower |= {"uid": f"{name}-least", "line": {"shape": "hv", "width": 0}, "fill": "none"}
+    if name == "allocated":
+        peak = steps.greatest(series.allocated, series.highs(name))
+        upper["customdata"] = pack(np.append(peak, peak[-1]))
+    return [lower, upper | {"fill": "tonexty"}]
 
 
 class _Points(NamedTuple):
@@ -110,11 +114,11 @@ def reduced(
     blocks: Extremes | None = None,
 ) -> _Points:
     """Return the points of a step function that draw it exactly in *view*, levels at both edges included."""
-    entry = _entry(position, view.start)
+    first = entry(position, view.start)
     stop = int(np.searchsorted(position, view.end, "right"))
-    if stop <= entry:
+    if stop <= first:
         return _NOTHING
-    inside = m4([values], time_edges(position, entry, stop, columns), blocks)
+    inside = m4([values], time_edges(position, first, stop, columns), [blocks])
     level = values[inside]
     # A repeated level draws nothing new between two steps; the last point ends the line.
     keep = np.concatenate([[True], level[1:] != level[:-1]])
@@ -123,26 +127,6 @@ def reduced(
     at = np.append(position[inside], view.end)
     at[0] = max(at[0], view.start)
     return _Points(at, values[instant], instant)
-
-
-def instants_in(series: Series, view: Window) -> tuple[int, int]:
-    """Return the first instant whose level holds in *view*, that on entry included, and last + 1."""
-    entry = _entry(series.position, view.start)
-    return entry, max(int(np.searchsorted(series.position, view.end, "right")), entry + 1)
-
-
-def highest(series: Series, view: Window) -> int:
-    """Return the instant in *view* of the most allocated bytes."""
-    entry, stop = instants_in(series, view)
-    blocks = series.blocks.get("allocated")
-    return first_extreme(series.allocated, blocks.high if blocks else None, (entry, stop), np.argmax)
-
-
-def _entry(position: NDArray[Any], start: float) -> int:
-    """Return the instant whose level holds at *start*: the first one exactly there, else the last before."""
-    left = int(np.searchsorted(position, start, "left"))
-    exact = left < len(position) and position[left] == start
-    return left if exact else max(left - 1, 0)
 
 
 def _samples(curve: Curve, view: Window, shown: bool) -> _Points:

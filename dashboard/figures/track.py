@@ -9,21 +9,15 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import MarkKind
 
+from .drawing.envelope import Envelope, envelope
 from .drawing.lanes import MAX_BANDS, phase_bands
-from .drawing.m4 import even_edges, extremes_between, first_extreme, m4
+from .drawing.m4 import even_edges, m4
 from .drawing.series import DRAWN, RETRY, Series, Spans
-from .timeline import Window, reduced, window
+from .drawing.window import Window, window
+from .timeline import reduced
 
 PAD = 0.25
 """Share of the view that is sent on each side, so that the browser can pan before the next answer."""
-STEP_PX = 10
-"""A step narrower than this is drawn by its least and greatest value: its curve would be a comb."""
-WIDE_PX = 2 * STEP_PX
-"""From this width on a step or a pause is drawn in detail also where most steps are narrow."""
-COMB_STEPS = 8
-"""The fewest narrow steps that make a comb."""
-INTERVAL_PX = 3
-"""Least width of one interval of the envelope."""
 MOST_STEPS, MOST_FLAGS, MOST_SAMPLES = 600, 60, 400
 FLAG_NAMES = {
     MarkKind.OOM: "out of memory",
@@ -65,15 +59,13 @@ def track(series: Series, view: Window, width_px: int) -> Track:
         is INTERVAL_PX wide in set-up, pauses and long steps.
     """
     around = padded(series, view)
-    borders = _envelope_borders(series, view, around, width_px)
-    columns = (
-        _curves(series, view, around, width_px) if borders is None else _envelopes(series, borders, around)
-    )
+    steps = envelope(series, view, around, width_px)
+    columns = _curves(series, view, around, width_px) if steps is None else _extremes(series, steps)
     facts = {
         "axis": series.axis,
         "extent": series.extent,
         "window": [around.start, around.end],
-        "envelope": borders is not None,
+        "envelope": steps is not None,
         "capacity": series.capacity_bytes,
         "top": {name: series.top(name) for name in DRAWN},
     }
@@ -110,79 +102,16 @@ def _curves(series: Series, view: Window, around: Window, width_px: int) -> dict
     return found
 
 
-def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
-    """Return the rows of the steps below WIDE_PX if most in view follow each other within STEP_PX, else none.
-
-    The typical distance decides, not the number in view: a program that sets up for long has its steps in a
-    small part of the axis.
-    """
-    steps = series.steps
-    inside = np.flatnonzero((steps.end > view.start) & (steps.start < view.end))
-    if len(inside) < COMB_STEPS:
-        return inside[:0]
-    pixel = (view.end - view.start) / width_px
-    if float(np.median(np.diff(steps.start[inside]))) >= STEP_PX * pixel:
-        return inside[:0]
-    found: NDArray[Any] = inside[steps.end[inside] - steps.start[inside] < WIDE_PX * pixel]
-    return found
-
-
-def _envelope_borders(series: Series, view: Window, around: Window, width_px: int) -> NDArray[Any] | None:
-    """Return the borders of the intervals of the envelope; None where steps are wide enough for curves."""
-    if not len(narrow_steps(series, view, width_px)):
-        return None
-    steps = series.steps
-    edges = np.concatenate([steps.start, steps.end])
-    borders = np.unique(np.clip(edges, around.start, around.end))
-    pixel = (view.end - view.start) / width_px
-    even = np.linspace(around.start, around.end, int((around.end - around.start) / pixel / INTERVAL_PX) + 1)
-    if len(borders) > len(even):
-        borders = even
-    else:
-        borders = np.union1d(borders, _in_wide_intervals(even, borders, WIDE_PX * pixel))
-    # Borders at the edges of the view too, so that no interval has extremes from beyond them.
-    ends = [around.start, view.start, min(np.nextafter(view.end, np.inf), around.end), around.end]
-    return np.union1d(borders, ends)
-
-
-def _in_wide_intervals(even: NDArray[Any], borders: NDArray[Any], wide: float) -> NDArray[Any]:
-    """Return the *even* borders where those of steps are at least *wide* apart: set-up, pauses."""
-    before = np.searchsorted(borders, even, "right")
-    low = np.append(even[0], borders)[before]
-    high = np.append(borders, even[-1])[before]
-    found: NDArray[Any] = even[high - low >= wide]
-    return found
-
-
-def _envelopes(series: Series, borders: NDArray[Any], around: Window) -> dict[str, NDArray[Any]]:
-    first, stop = intervals(series.position, borders)
-    parts = list(zip(first.tolist(), stop.tolist(), strict=True))
+def _extremes(series: Series, steps: Envelope) -> dict[str, NDArray[Any]]:
+    """Return the least and the greatest level in each interval, which holds to its end."""
     found: dict[str, NDArray[Any]] = {}
     for name in DRAWN:
-        values, blocks = getattr(series, name), series.blocks.get(name)
-        lows, highs = (None, None) if blocks is None else blocks
-        high = extremes_between(values, highs, first, stop, np.maximum).astype("f8")
-        low = extremes_between(values, lows, first, stop, np.minimum).astype("f8")
-        found[f"{name}.x"] = np.append(borders[:-1], around.end)
-        found[f"{name}.y"] = np.append(high, high[-1])
-        found[f"{name}.low"] = np.append(low, low[-1])
-        if name == "allocated":
-            peak = [first_extreme(values, highs, part, np.argmax) for part in parts]
-            found[f"{name}.i"] = np.array([*peak, peak[-1]], "i8")
-    return found
-
-
-def intervals(position: NDArray[Any], borders: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return first and last + 1 of the instants whose levels hold between each two borders.
-
-    The level on entry is one of them where no event is at the border itself, so that every interval has one.
-    """
-    edge = np.searchsorted(position, borders)
-    is_exact = position[np.minimum(edge, len(position) - 1)] == borders
-    first = np.clip(np.where(is_exact, edge, edge - 1)[:-1], 0, len(position) - 1)
-    stop = np.maximum(edge[1:], first + 1)
-    stop[-1] = max(int(np.searchsorted(position, borders[-1], "right")), int(first[-1]) + 1)
-    return first, stop
+        low, high = steps.extremes(getattr(series, name), series.blocks.get(name))
+        found[f"{name}.x"] = steps.borders
+        found[f"{name}.y"] = np.append(high, high[-1]).astype("f8")
+        found[f"{name}.low"] = np.append(low, low[-1]).astype("f8")
+    peak = steps.greatest(series.allocated, series.highs("allocated"))
+    return found | {"allocated.i": np.append(peak, peak[-1])}
 
 
 def _samples(series: Series, around: Window) -> dict[str, NDArray[Any]]:

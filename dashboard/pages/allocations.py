@@ -26,7 +26,7 @@ from ..components.choice import segments
 from ..components.panels import allocation, stack_table
 from ..components.timeline import raster
 from ..data import Data, View
-from ..figures.bands import Bands, Box, bands, fullest_by_step
+from ..figures.bands import Bands, Box, bands, fullest
 from ..figures.bands import raster as rasterize
 from ..figures.drawing.paint import (
     WAYS,
@@ -201,7 +201,7 @@ def _active(data: Data) -> Response:
     first, stop = np.searchsorted(series.position, (start, end))
     n_columns, height = _fineness(int(stop - first), n_columns, height)
     borders = np.linspace(start, end, n_columns + 1)
-    instants = fullest_by_step(series, borders)
+    instants = fullest(series, borders)
     pixels, level = rasterize(_index(data, view), Box(instants, low, high, height))
     outside = (borders[1:] <= series.position[0]) | (borders[:-1] > series.position[-1])
     pixels[outside] = -1

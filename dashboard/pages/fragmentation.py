@@ -21,9 +21,9 @@ from ..components.prose import claim_heading
 from ..components.timeline import raster
 from ..data import Data, View
 from ..figures import composition, segment_map
-from ..figures import timeline as figures
 from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.drawing.theme import CATEGORY_COLOR, PART_COLOR
+from ..figures.drawing.window import instants_in, zoomed
 from ..queries.answers import (
     ask_allowing_stale,
     moment,
@@ -100,8 +100,8 @@ def _first_shown(data: Data, view: View, address: Address, series: Series) -> in
     """
     if address.at is not None or address.t0 is None or address.t1 is None:
         return _instant(data, view, address.at)
-    in_zoom = figures.zoomed(series, address.t0, address.t1)
-    first, stop = figures.instants_in(series, in_zoom)
+    in_zoom = zoomed(series, address.t0, address.t1)
+    first, stop = instants_in(series, in_zoom)
     unusable = data.ask(view, "fragmentation").parts.inactive_split_bytes
     return first + first_greatest(unusable[first:stop])
 

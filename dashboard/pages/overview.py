@@ -17,9 +17,9 @@ from ..components.panels import live_set, past, stack_table
 from ..components.panels.code_box import stack_of, to_code
 from ..components.prose import claim_heading, prose
 from ..data import Data, View
-from ..figures import timeline
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
+from ..figures.drawing.window import highest, zoomed
 from ..queries.answers import (
     clamp,
     fullest,
@@ -328,7 +328,7 @@ def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int 
     if at is not None or edges == (None, None):
         return clamp(data, view, at)
     series = series_of(data, view, address.axis or TIME)
-    return timeline.highest(series, timeline.zoomed(series, *edges))
+    return highest(series, zoomed(series, *edges))
 
 
 def _jump(data: Data, view: View, key: Any, at: int) -> Any:

@@ -6,15 +6,17 @@ from pathlib import Path
 from threading import RLock
 from time import monotonic, thread_time
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 from vramscope.analysis.rank_comparison import Fleet, compare_ranks
 from vramscope.analysis.rank_comparison.heat_map import StepTable, step_table
 from vramscope.fleet import RanksRead, rank_places, read_ranks
+from vramscope.model.recording import Outcome
 from vramscope.store.directory import MANIFEST, is_rank, ranks_of
 from vramscope.store.summaries import SUMMARY_FILE
 
 from ..address import Address
-from ..data import MOST_OPENED_WHOLE, Data, one_rank
+from ..data import MOST_OPENED_WHOLE, Data, one_rank, stamp
 
 MAX_RUNS = 3
 LOOK_EVERY_S = 4.0
@@ -80,6 +82,21 @@ class RankQueries:
             while len(self._known) > MAX_RUNS:
                 self._known.popitem(last=False)
             return found
+
+    def files(self, run: str) -> int | None:
+        """Return what differs once the files of a run differ; None while it is written, and of many ranks.
+
+        A thousand ranks have some 5,000 files, too many to look at in every tick.
+        """
+        with self._lock:
+            known = self._known.get(run)
+        if known is None or len(known[0].read.summaries) > MOST_OPENED_WHOLE:
+            return None
+        outcomes = {each.outcome for each in known[0].read.summaries.values()}
+        # A live process of another machine may look dead, and go on writing.
+        if outcomes & {Outcome.RUNNING, Outcome.DIED}:
+            return None
+        return crc32(repr(stamp(self._data.path(run))).encode())
 
 
 _of_data: WeakKeyDictionary[Data, RankQueries] = WeakKeyDictionary()

@@ -136,23 +136,25 @@ def _levels(data: Any, view: Any, at: int | None) -> dict[str, Any]:
     from ..components.legend import usual
     from ..figures import timeline
     from ..figures.drawing.series import TIME
+    from ..figures.drawing.window import window
     from ..queries.answers import clamp, series_of
 
     series = series_of(data, view, TIME)
-    return timeline.figure(series, timeline.window(series, None, None), usual(series), clamp(data, view, at))
+    return timeline.figure(series, window(series, None, None), usual(series), clamp(data, view, at))
 
 
 def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] | None:
     """Return the parts of reserved bytes over time; None where no segment is known."""
-    from ..figures import composition, timeline
+    from ..figures import composition
     from ..figures.drawing.series import TIME
+    from ..figures.drawing.window import window
     from ..queries.answers import series_of
 
     found = data.ask(view, "fragmentation")
     if not int(found.parts.reserved_bytes.max(initial=0)):
         return None
     series = series_of(data, view, TIME)
-    whole = timeline.window(series, None, None)
+    whole = window(series, None, None)
     return composition.figure(series, found.parts, whole, found.worst if at is None else at)
 
 

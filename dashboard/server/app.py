@@ -17,7 +17,7 @@ from ..components import header, states, timeline
 from ..data import Data, View
 from ..figures.drawing.theme import palette_css
 from ..pages import Context, Page, pages
-from ..queries.rank_answers import opened_address
+from ..queries.rank_answers import opened_address, queries_of
 from ..report import route
 from . import alive
 from .callbacks import OutcomeWord, Ready, Standing, Stored, guard
@@ -314,6 +314,8 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
         known = _latest(known, (stored or {}).get("shown"))
         is_opened = address.path not in without_events
         now = _standing(data, address, is_opened=is_opened) if address.run else known
+        if now is not None and known is not None and _has_other_files(now, known):
+            now["altered"] = True
         # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
         if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
@@ -345,6 +347,13 @@ def _is_same(now: Standing, known: Standing | None) -> bool:
     return now == {name: value for name, value in (known or {}).items() if name not in ("before", "answered")}
 
 
+def _has_other_files(now: Standing, known: Standing) -> bool:
+    """Return whether the files of an ended run changed since a page without events was laid out."""
+    if now["run"] != known["run"] or "files" not in now:
+        return False
+    return bool(known.get("altered")) or now["files"] != known.get("files", now["files"])
+
+
 def _after(now: Standing, known: Standing | None) -> Standing:
     """Return *now*, with the instant up to which the browser has the final step and phase.
 
@@ -363,7 +372,7 @@ def _standing(data: Data, address: Address, *, is_opened: bool = True) -> Standi
     try:
         data.path(address.run)
         if not is_opened:
-            return {"run": address.run, "version": 0, "outcome": "file"}
+            return _unopened(data, address.run)
         if data.is_opening(address.run):
             return None
         version = data.refresh(address.run)
@@ -384,6 +393,12 @@ def _standing(data: Data, address: Address, *, is_opened: bool = True) -> Standi
     if data.is_altered(address.run):
         state["altered"] = True
     return state
+
+
+def _unopened(data: Data, run: str) -> Standing:
+    state: Standing = {"run": run, "version": 0, "outcome": "file"}
+    files = queries_of(data).files(run)
+    return state if files is None else state | {"files": files}
 
 
 def _shown(address: Address, view: View) -> Standing:

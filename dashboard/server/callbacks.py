@@ -90,6 +90,8 @@ class Standing(_Version, total=False):
     stopped: str
     other: bool
     altered: bool
+    files: int
+    """State of the files of a run that has ended, where the page reads no events."""
     why: str
 
 

@@ -368,13 +368,15 @@
   }
 
   function tell(track, tip, its, x) {
-    const step = stepAt(track, x), where = [words(track, x), step === null ? "" : `step ${step}`, phaseAt(track, x)].filter(Boolean).join(" · ");
+    const data = finest(track, x), step = stepAt(track, x), where = [words(track, x), step === null ? "" : `step ${step}`, phaseAt(track, x)].filter(Boolean).join(" · ");
     const lines = [["tip-when", where]];
     for (const name of track.shown) {
       const found = TITLE[name] && valueAt(track, name, x);
       if (found) lines.push(["tip-value", TITLE[name], bytesOf(found)]);
     }
-    for (const [name, value] of partsAt(track, x)) lines.push(["tip-value", name.replace("_", " "), window.vramscope.bytes(value)]);
+    const parts = partsAt(track, x);
+    if (parts.length && data.envelope) lines.push(["tip-when", "where it was most fragmented:"]);
+    for (const [name, value] of parts) lines.push(["tip-value", name.replace("_", " "), window.vramscope.bytes(value)]);
     const flag = (track.flags || []).find((each) => Math.abs(each.x - its.x) < 8);
     for (const name of flag ? [...new Set(flag.names)].slice(0, 4) : []) {
       const same = flag.names.filter((each) => each === name).length;

@@ -13,9 +13,10 @@ from vramscope.model.marks import Phase
 from ...address import Address
 from ...data import Data, View
 from ...figures import composition, doubts, track
+from ...figures.drawing.m4 import block_extremes
 from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
 from ...figures.drawing.theme import PART_COLOR, PHASE_COLOR, QUANTITY_COLOR
-from ...figures.timeline import window
+from ...figures.drawing.window import Window, window
 from ...queries.answers import moment, series_of
 from ...server import api
 from ...server.plain import plain
@@ -132,11 +133,16 @@ def _columns(data: Data) -> Response:
     interval = window(series, *edges)
     made = track.track(series, interval, width)
     has_parts = api.word("parts", ("", "1"))
-    parts = data.ask(view, "fragmentation").parts if has_parts else None
-    areas = composition.columns(series, parts, interval, width) if has_parts else {}
+    areas = _areas(data, view, series, interval, width) if has_parts else {}
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
     facts["notes"] = doubts.noted(view.recording, series)
     return api.columns(facts, **dict(made.columns), **areas)
+
+
+def _areas(data: Data, view: View, series: Series, interval: Window, width: int) -> dict[str, Any]:
+    parts = data.ask(view, "fragmentation").parts
+    split = data.derive(view, "extremes of split", lambda _: block_extremes(parts.inactive_split_bytes))
+    return composition.columns(series, parts, split, interval, width)
 
 
 def _colors() -> dict[str, Any]:

@@ -6,6 +6,7 @@ covers the same pixels as a line through all values, and no peak is lost. LTTB a
 """
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,10 @@ def block_extremes(values: NDArray[Any]) -> Extremes:
 
 
 def m4(
-    columns: Sequence[NDArray[Any]], edges: NDArray[Any], blocks: Extremes | None = None, wide: int = WIDE
+    columns: Sequence[NDArray[Any]],
+    edges: NDArray[Any],
+    blocks: Sequence[Extremes | None] = (),
+    wide: int = WIDE,
 ) -> NDArray[Any]:
     """Return sorted indices to draw: first, last and extremes of each ``[edges[i], edges[i+1])``.
 
@@ -56,16 +60,16 @@ def m4(
     edges
         Column borders, shape (picture columns + 1,).
     blocks
-        Extremes of the only column, where known: a picture then costs its blocks, not its values.
+        Extremes of each of the series, where known: a picture then costs its blocks, not its values.
     wide
         From this number of values on *blocks* are used.
     """
     if len(edges) < 2 or edges[0] >= edges[-1]:
         return np.zeros(0, "i8")
     chosen = [edges[:-1], edges[1:] - 1]
-    for values in columns:
-        if blocks is not None and edges[-1] - edges[0] >= wide:
-            chosen += [_first_in_blocks(values, edges, *each) for each in _both(blocks)]
+    for values, known in zip_longest(columns, blocks):
+        if known is not None and edges[-1] - edges[0] >= wide:
+            chosen += [_first_in_blocks(values, edges, *each) for each in _both(known)]
         else:
             chosen += [_first_hit(values, edges, np.minimum), _first_hit(values, edges, np.maximum)]
     return _distinct(np.sort(np.concatenate(chosen)))

@@ -69,12 +69,16 @@ class Series:
     host_resident: Curve = field(default_factory=lambda: Curve(np.zeros(0), np.zeros(0, "i8")))
     host_pinned: Curve = field(default_factory=lambda: Curve(np.zeros(0), np.zeros(0, "i8")))
 
+    def highs(self, name: str) -> NDArray[Any] | None:
+        """Return the greatest value of each block of one curve; None where unknown."""
+        known = self.blocks.get(name)
+        return None if known is None else known.high
+
     def top(self, name: str) -> int:
         """Return the greatest value of one curve."""
-        known = self.blocks.get(name)
-        values = getattr(self, name)
-        rest = values if known is None else values[len(known.high) * BLOCK :]
-        return int(max(rest.max(initial=0), 0 if known is None else known.high.max(initial=0)))
+        known, values = self.highs(name), getattr(self, name)
+        rest = values if known is None else values[len(known) * BLOCK :]
+        return int(max(rest.max(initial=0), 0 if known is None else known.max(initial=0)))
 
     @property
     def extent(self) -> tuple[float, float]:

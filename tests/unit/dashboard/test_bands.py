@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 from vramscope.dashboard.figures.bands import (
     EMPTY,
     SMALLER,
@@ -15,13 +17,10 @@ from vramscope.dashboard.figures.bands import (
     Detail,
     bands,
     fullest,
-    fullest_by_step,
     raster,
 )
 from vramscope.dashboard.figures.drawing.m4 import block_extremes
 from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spans
-
-from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
 N_EVENTS = 400
 
@@ -128,11 +127,11 @@ def test_columns_narrower_than_a_step_show_the_peak_of_their_step() -> None:
     begins = np.arange(0.0, 1000, 5)
     spans = Spans(begins, begins + 5, np.arange(200), np.zeros(200, "i8"))
     series = series_of(np.arange(1000.0), level, spans)
-    narrow = level[fullest_by_step(series, np.linspace(0, 1000, 401))]
+    narrow = level[fullest(series, np.linspace(0, 1000, 401))]
     wide = np.linspace(0, 20, 401)
 
     assert narrow.tolist() == [100 + 5 * (column // 2) + 1 for column in range(400)]
-    assert np.array_equal(fullest_by_step(series, wide), fullest(series, wide))
+    assert np.array_equal(fullest(series, wide), fullest(replace(series, steps=series.phases), wide))
 
 
 def unpacked(body: bytes) -> dict[str, Any]:

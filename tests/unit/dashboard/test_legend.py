@@ -13,6 +13,7 @@ from vramscope.dashboard.figures.drawing.series import (
     Spans,
 )
 from vramscope.dashboard.figures.drawing.series import series as drawn_series
+from vramscope.dashboard.figures.drawing.window import window
 
 from vramscope.model.counters import Counters
 from vramscope.model.marks import Category
@@ -64,7 +65,7 @@ def test_host_memory_is_a_curve_of_its_own_that_is_shown_on_request():
         ),
     )
     given = drawn_series(recording, recording.timeline(), TIME)
-    traces = timeline.traces(given, timeline.window(given, None, None), timeline.QUANTITIES, None)
+    traces = timeline.traces(given, window(given, None, None), timeline.QUANTITIES, None)
     drawn = {each["uid"]: each for each in traces}
 
     assert given.host_resident.value.tolist() == [5 << 30, 7 << 30]

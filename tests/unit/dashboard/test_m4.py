@@ -73,7 +73,7 @@ def test_looking_at_blocks_finds_the_same_points(n_columns: int) -> None:
         start, stop = np.sort(rng.choice(len(values) + 1, 2, replace=False))
         edges = time_edges(position, start, stop, n_columns)
 
-        assert m4([values], edges, blocks, wide=1).tolist() == m4([values], edges).tolist()
+        assert m4([values], edges, [blocks], wide=1).tolist() == m4([values], edges).tolist()
 
 
 @given(st.integers(0, 2**32), st.integers(1, 2000), st.data())

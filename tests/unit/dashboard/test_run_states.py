@@ -11,15 +11,23 @@ from time import sleep
 from typing import Any
 
 import pytest
+
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components import states
 from vramscope.dashboard.components.header import _rough
 from vramscope.dashboard.data import STALLED_S, Data, Pace
 from vramscope.dashboard.pages import Context, pages
+from vramscope.dashboard.queries.rank_answers import queries_of
 from vramscope.dashboard.queries.run_summaries import RunSummaries
-from vramscope.dashboard.server.app import _enter, _header_and_banner, _latest, _shown, _standing
-
+from vramscope.dashboard.server.app import (
+    _enter,
+    _has_other_files,
+    _header_and_banner,
+    _latest,
+    _shown,
+    _standing,
+)
 from vramscope.errors import FormatError, StoreError, UnknownNameError
 from vramscope.model.recording import Outcome
 from vramscope.store.write.append_file import AppendFile
@@ -273,6 +281,25 @@ def test_a_finished_run_whose_files_change_while_its_page_is_open_is_reported(
         assert after["version"] > before["version"]
         assert "Changed" in str(states.alarm("", is_other=False, is_altered=after["altered"]))
     assert _standing(data, address) == after
+
+
+def test_a_page_without_events_reports_changed_files_once_the_run_has_ended(
+    live: Any, tmp_path: Path
+) -> None:
+    program, data, address = live
+    queries_of(data).get(address.run)
+    assert "files" not in _standing(data, address, is_opened=False)
+    program.writer.close(Outcome.FINISHED)
+    of_ended = Data(tmp_path)
+    queries_of(of_ended).get(address.run)
+    before = _standing(of_ended, address, is_opened=False)
+    assert not _has_other_files(_standing(of_ended, address, is_opened=False), before)
+    _flipped(next((tmp_path / "live" / "rank0").glob("events*")))
+    after = _standing(of_ended, address, is_opened=False)
+    assert _has_other_files(after, before)
+
+    # The banner stays with the next tick, which finds the same files.
+    assert _has_other_files(_standing(of_ended, address, is_opened=False), after | {"altered": True})
 
 
 @pytest.mark.parametrize("is_over", [True, False])

@@ -18,7 +18,8 @@ from vramscope.dashboard.figures.drawing.series import (
     Spans,
 )
 from vramscope.dashboard.figures.drawing.theme import pack
-from vramscope.dashboard.figures.timeline import QUANTITIES, traces, window
+from vramscope.dashboard.figures.drawing.window import window
+from vramscope.dashboard.figures.timeline import QUANTITIES, traces
 
 from vramscope.model.marks import MarkKind, Phase
 
@@ -101,11 +102,22 @@ def test_the_line_enters_with_the_level_that_held_before_the_window() -> None:
     assert y[0] * (1 << 30) == series.allocated[500]
 
 
-def test_every_window_has_the_same_traces_in_the_same_order() -> None:
-    series = big(5000)
-    whole = [each["uid"] for each in traces(series, window(series, None, None), QUANTITIES, 3)]
+def test_steps_too_narrow_for_a_curve_are_drawn_by_their_least_and_greatest_levels() -> None:
+    series = big(60_000, n_steps=250)
+    drawn = traces(series, window(series, None, None), QUANTITIES, None)
+    names = [each["uid"] for each in drawn]
+    (edges, high), (_, low) = trace(drawn, "allocated"), trace(drawn, "allocated-least")
 
-    assert whole == [each["uid"] for each in traces(series, window(series, 0.01, 0.02), ["allocated"], None)]
+    assert names.index("allocated") == names.index("allocated-least") + 1
+    assert drawn[names.index("allocated")]["fill"] == "tonexty"
+    assert set(series.steps.start) < set(edges)
+    for i, start in enumerate(series.steps.start[1:-1], 1):
+        inside = (series.position >= start) & (series.position < series.steps.end[i])
+        entry = np.searchsorted(series.position, start, "left") - 1
+        levels = [*series.allocated[inside], series.allocated[entry]]
+        row = int(np.searchsorted(edges, start))
+
+        assert (high[row] * (1 << 30), low[row] * (1 << 30)) == (max(levels), min(levels))
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard.figures import track
+from vramscope.dashboard.figures import composition, track
+from vramscope.dashboard.figures.drawing import envelope
+from vramscope.dashboard.figures.drawing.m4 import block_extremes
 from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spans
-from vramscope.dashboard.figures.timeline import window
+from vramscope.dashboard.figures.drawing.window import window
 
+from vramscope.analysis.fragmentation import Parts
 from vramscope.model.marks import MarkKind
 
 WIDTH = 900
@@ -74,8 +77,8 @@ def test_borders_of_an_envelope_are_those_of_steps_and_split_wide_pauses() -> No
     gap = np.diff(of_steps)[np.searchsorted(of_steps, x[1:-1], "right") - 1]
     is_of_step = np.isin(x[1:-1], of_steps)
 
-    assert (is_of_step | (gap >= track.WIDE_PX * pixel)).all()
-    assert np.diff(x).max() < track.WIDE_PX * pixel
+    assert (is_of_step | (gap >= envelope.WIDE_PX * pixel)).all()
+    assert np.diff(x).max() < envelope.WIDE_PX * pixel
 
 
 def test_steps_in_a_small_part_of_the_axis_are_drawn_by_their_extremes_and_the_rest_in_detail() -> None:
@@ -88,7 +91,7 @@ def test_steps_in_a_small_part_of_the_axis_are_drawn_by_their_extremes_and_the_r
 
     assert made.facts["envelope"]
     assert within.sum() == 40
-    assert np.diff(x[x < steps.start[0]]).max() < 2 * track.INTERVAL_PX * pixel
+    assert np.diff(x[x < steps.start[0]]).max() < 2 * envelope.INTERVAL_PX * pixel
 
 
 def test_a_long_step_among_narrow_ones_is_drawn_in_detail() -> None:
@@ -99,9 +102,62 @@ def test_a_long_step_among_narrow_ones_is_drawn_in_detail() -> None:
     series = replace(busy, steps=both)
     view = window(series, None, None)
 
-    assert track.narrow_steps(series, view, WIDTH).tolist() == list(range(1, 21))
+    assert envelope.narrow_steps(series, view, WIDTH).tolist() == list(range(1, 21))
     x = track.track(series, view, WIDTH).columns["allocated.x"]
-    assert np.count_nonzero((x > long[0]) & (x < long[1])) > 0.4 * WIDTH / track.INTERVAL_PX
+    assert np.count_nonzero((x > long[0]) & (x < long[1])) > 0.4 * WIDTH / envelope.INTERVAL_PX
+
+
+def parts_of(series: Series) -> Parts:
+    """Return parts of reserved bytes with some fragmentation in every second step."""
+    split = np.random.default_rng(11).integers(0, 1 << 20, len(series.position))
+    split[np.searchsorted(series.steps.start, series.position, "right") % 2 == 0] = 0
+    nothing = np.zeros(len(split), "i8")
+    return Parts.of(
+        requested_bytes=series.allocated,
+        rounding_bytes=nothing,
+        pending_bytes=nothing,
+        inactive_split_bytes=split,
+        releasable_bytes=series.reserved - series.allocated - split,
+        reserved_bytes=series.reserved,
+        time_ns=nothing,
+    )
+
+
+def test_of_narrow_steps_the_areas_show_the_most_fragmented_instant_or_that_of_most_allocated() -> None:
+    series = series_of(60_000, 200)
+    parts = parts_of(series)
+    split = block_extremes(parts.inactive_split_bytes)
+    made = composition.columns(series, parts, split, window(series, None, None), WIDTH)
+    x = made["part.x"]
+    shown = track.track(series, window(series, None, None), WIDTH).columns["allocated.x"]
+
+    assert x.tolist() == shown.tolist()
+    # The last interval includes its end, and is like the others otherwise.
+    for i, (start, end) in enumerate(pairwise(x[:-1])):
+        rows = np.flatnonzero((series.position >= start) & (series.position < end))
+        if series.position[rows[:1]] != start:
+            rows = np.append(max(int(np.searchsorted(series.position, start)) - 1, 0), rows)
+        unusable = parts.inactive_split_bytes[rows]
+        best = rows[unusable.argmax() if unusable.max() else series.allocated[rows].argmax()]
+
+        assert made["part.inactive_split"][i] == parts.inactive_split_bytes[best]
+        assert made["part.requested"][i] == series.allocated[best]
+        assert sum(made[f"part.{name}"][i] for name in composition.PARTS) == series.reserved[best]
+
+
+def test_the_areas_of_wide_steps_have_the_extremes_of_every_view() -> None:
+    series, rng = series_of(300_000, 4), np.random.default_rng(5)
+    parts = parts_of(series)
+    split = block_extremes(parts.inactive_split_bytes)
+    for _ in range(20):
+        view = window(series, *np.sort(rng.uniform(0, series.extent[1], 2)))
+        made = composition.columns(series, parts, split, view, WIDTH)
+        around = track.padded(series, view)
+        inside = (series.position > around.start) & (series.position <= around.end)
+
+        assert made["part.inactive_split"].max() == parts.inactive_split_bytes[inside].max()
+        total = sum(made[f"part.{name}"] for name in composition.PARTS)
+        assert total.max() == max(series.reserved[inside].max(), total[0])
 
 
 def squeezed(steps: Spans, begin: float, share: float) -> Spans:

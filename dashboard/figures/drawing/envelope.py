@@ -1,0 +1,119 @@
+"""Steps too narrow for their curves: each is drawn by its least and its greatest level."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .m4 import Extremes, extremes_between, first_extreme
+from .series import Series
+from .window import Window
+
+STEP_PX = 10
+"""A step narrower than this is drawn by its least and greatest value: its curve would be a comb."""
+WIDE_PX = 2 * STEP_PX
+"""From this width on a step or a pause is drawn in detail also where most steps are narrow."""
+COMB_STEPS = 8
+"""The fewest narrow steps that make a comb."""
+INTERVAL_PX = 3
+"""Least width of one interval of the envelope."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Envelope:
+    """Intervals of the axis, one after the other: steps, and parts of set-up, pauses and long steps."""
+
+    borders: NDArray[Any]
+    """Positions, shape (intervals + 1,)."""
+    first: NDArray[Any]
+    """First of the instants whose levels hold in each interval."""
+    stop: NDArray[Any]
+    """Last + 1 of them."""
+
+    def extremes(self, values: NDArray[Any], blocks: Extremes | None) -> Extremes:
+        """Return least and greatest of *values* (by instant) in each interval; *blocks* as in :func:`m4`."""
+        lows, highs = (None, None) if blocks is None else blocks
+        return Extremes(
+            extremes_between(values, lows, self.first, self.stop, np.minimum),
+            extremes_between(values, highs, self.first, self.stop, np.maximum),
+        )
+
+    def greatest(self, values: NDArray[Any], highs: NDArray[Any] | None) -> NDArray[Any]:
+        """Return the first instant of the greatest value in each interval."""
+        parts = zip(self.first.tolist(), self.stop.tolist(), strict=True)
+        return np.array([first_extreme(values, highs, part, np.argmax) for part in parts], "i8")
+
+
+def envelope(series: Series, view: Window, around: Window, width_px: int) -> Envelope | None:
+    """Return the intervals of *around*; None where steps are wide enough for curves.
+
+    Parameters
+    ----------
+    series
+        The quantities on one axis.
+    view
+        The interval in view; no interval of the envelope reaches over its edges.
+    around
+        The interval that is drawn: the view or more.
+    width_px
+        Width of the view in pixels.
+    """
+    if not len(narrow_steps(series, view, width_px)):
+        return None
+    borders = _borders(series, view, around, width_px)
+    return Envelope(borders, *_instants(series.position, borders))
+
+
+def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
+    """Return the rows of the steps below WIDE_PX if most in view follow each other within STEP_PX, else none.
+
+    The typical distance decides, not the number in view: a program that sets up for long has its steps in a
+    small part of the axis.
+    """
+    steps = series.steps
+    inside = np.flatnonzero((steps.end > view.start) & (steps.start < view.end))
+    if len(inside) < COMB_STEPS:
+        return inside[:0]
+    pixel = (view.end - view.start) / width_px
+    if float(np.median(np.diff(steps.start[inside]))) >= STEP_PX * pixel:
+        return inside[:0]
+    found: NDArray[Any] = inside[steps.end[inside] - steps.start[inside] < WIDE_PX * pixel]
+    return found
+
+
+def _borders(series: Series, view: Window, around: Window, width_px: int) -> NDArray[Any]:
+    steps = series.steps
+    edges = np.concatenate([steps.start, steps.end])
+    borders = np.unique(np.clip(edges, around.start, around.end))
+    pixel = (view.end - view.start) / width_px
+    even = np.linspace(around.start, around.end, int((around.end - around.start) / pixel / INTERVAL_PX) + 1)
+    if len(borders) > len(even):
+        borders = even
+    else:
+        borders = np.union1d(borders, _in_wide_intervals(even, borders, WIDE_PX * pixel))
+    # Borders at the edges of the view too, so that no interval has extremes from beyond them.
+    ends = [around.start, view.start, min(np.nextafter(view.end, np.inf), around.end), around.end]
+    return np.union1d(borders, ends)
+
+
+def _in_wide_intervals(even: NDArray[Any], borders: NDArray[Any], wide: float) -> NDArray[Any]:
+    """Return the *even* borders where those of steps are at least *wide* apart: set-up, pauses."""
+    before = np.searchsorted(borders, even, "right")
+    low = np.append(even[0], borders)[before]
+    high = np.append(borders, even[-1])[before]
+    found: NDArray[Any] = even[high - low >= wide]
+    return found
+
+
+def _instants(position: NDArray[Any], borders: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return first and last + 1 of the instants whose levels hold between each two borders.
+
+    The level on entry is one of them where no event is at the border itself, so that every interval has one.
+    """
+    edge = np.searchsorted(position, borders)
+    is_exact = position[np.minimum(edge, len(position) - 1)] == borders
+    first = np.clip(np.where(is_exact, edge, edge - 1)[:-1], 0, len(position) - 1)
+    stop = np.maximum(edge[1:], first + 1)
+    stop[-1] = max(int(np.searchsorted(position, borders[-1], "right")), int(first[-1]) + 1)
+    return first, stop

@@ -1,0 +1,49 @@
+"""The interval of the axis that a picture shows."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .m4 import first_extreme
+from .series import EVENTS, Series
+
+
+class Window(NamedTuple):
+    """The interval of the axis in view."""
+
+    start: float
+    end: float
+
+
+def window(series: Series, start: float | None, end: float | None) -> Window:
+    """Return *start* to *end*, clipped to the series; all of it where missing, reversed or outside."""
+    first, last = series.extent
+    low = first if start is None else min(max(start, first), last)
+    high = last if end is None else min(max(end, first), last)
+    return Window(low, high) if high > low else Window(first, last)
+
+
+def zoomed(series: Series, t0: int | None, t1: int | None) -> Window:
+    """Return the window of a zoom as an address has it: in ns, on the axis of events in events."""
+    scale = 1.0 if series.axis == EVENTS else 1e-9
+    start, end = (None if t is None else t * scale for t in (t0, t1))
+    return window(series, start, end)
+
+
+def instants_in(series: Series, view: Window) -> tuple[int, int]:
+    """Return the first instant whose level holds in *view*, that on entry included, and last + 1."""
+    first = entry(series.position, view.start)
+    return first, max(int(np.searchsorted(series.position, view.end, "right")), first + 1)
+
+
+def highest(series: Series, view: Window) -> int:
+    """Return the instant in *view* of the most allocated bytes."""
+    return first_extreme(series.allocated, series.highs("allocated"), instants_in(series, view), np.argmax)
+
+
+def entry(position: NDArray[Any], start: float) -> int:
+    """Return the instant whose level holds at *start*: the first one exactly there, else the last before."""
+    left = int(np.searchsorted(position, start, "left"))
+    exact = left < len(position) and position[left] == start
+    return left if exact else max(left - 1, 0)
