@@ -91,6 +91,7 @@ def _layout(context: Context) -> Any:
         live_set.layout("ov", data, view, at, address) if is_short else live_set.waiting("ov"),
         dcc.Store(id="ov-view", data=[address.t0, address.t1]),
         dcc.Store(id="ov-at", data=address.at),
+        dcc.Store(id="ov-shown", data=at if is_short else None),
         dcc.Store(id="ov-drawn"),
         dcc.Store(id="ov-later", data=None if is_short else 1),
         dcc.Store(id="ov-answered"),
@@ -277,17 +278,23 @@ def _register(app: Any, data: Data) -> None:
 
     @app.callback(
         Output("ov-live", "children"), Output("ov-table", "rowData"), Output("ov-table", "selectedRows"),
+        Output("ov-shown", "data"),
         Input("ov-at", "data"), Input("ov-view", "data"), Input("version", "data"),
-        State("address", "data"), prevent_initial_call=True,
+        State("ov-shown", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def look(at: int | None, zoom: Any, version: Standing | None, stored: Stored | None) -> Any:
+    def look(
+        at: int | None, zoom: Any, version: Standing | None, shown: int | None, stored: Stored | None
+    ) -> Any:
         _check_chosen(at)
         address = restore(stored)
         view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
         if ctx.triggered_id == "version" and known <= (version.get("answered", -1) if version else -1):
             raise PreventUpdate  # what was live at a past instant does not change
-        return *live_set.content(data, view, known, address), [] if ctx.triggered_id == "ov-at" else no_update
+        if known == shown and [*ctx.triggered_prop_ids] == ["ov-view.data"]:
+            raise PreventUpdate  # most zooms have the same highest level, and a new table takes 40 ms
+        content = live_set.content(data, view, known, address)
+        return *content, [] if ctx.triggered_id == "ov-at" else no_update, known
 
     @app.callback(
         Output("ov-live", "children", allow_duplicate=True),

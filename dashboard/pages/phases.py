@@ -50,7 +50,7 @@ def _layout(context: Context) -> Any:
             ),
         )
     row = _row(data, view, address.at)
-    base = address.by if address.by in BASES else BASES[0]
+    base = _base(address)
     all_steps = steps_with_past(data, view)
     sentence = f"Peak allocated bytes of {len(all_steps.index)} steps, and of each phase of them."
     is_later = len(view.recording.trace) > data.pace.events_at_once
@@ -82,13 +82,15 @@ def _layout(context: Context) -> Any:
             ],
             className="panel", **{"aria-label": "What changed"},
         ),
-        dcc.Store(id="ph-row", data=row),
         dcc.Store(id="ph-graph-pick"),
-        dcc.Store(id="ph-filled", data=None if is_later else row),
-        dcc.Store(id="ph-base", data=base),
+        dcc.Store(id="ph-row", data=None if is_later else row),
         dcc.Store(id="ph-at"),
         dcc.Store(id="ph-chosen"),
     ]  # fmt: skip
+
+
+def _base(address: Address) -> str:
+    return address.by if address.by in BASES else BASES[0]
 
 
 def _details(data: Data, view: View, row: int, base: str) -> tuple[Any, Any]:
@@ -313,53 +315,42 @@ def _largest(rows: list[Difference]) -> list[Difference]:
 def _register(app: Any, data: Data) -> None:
     timeline.follow_instant(app, "ph-at")
 
+    # One request for all of it: as three callbacks, two of them after the first, a step came 40 ms later.
     @app.callback(
         Output("ph-row", "data"), Output("ph-at", "data"),
+        Output("ph-graph", DRAWN), Output("ph-phases", "children"), Output("ph-opening", "children"),
+        Output("ph-inside", "children"), Output("ph-rose", "children"),
         Input("ph-graph-pick", "data"), Input("key", "data"), Input("ph-chosen", "data"),
-        State("ph-row", "data"), State("address", "data"), prevent_initial_call=True,
+        Input("version", "data"), State("ph-row", "data"), State("address", "data"),
     )  # fmt: skip
     def choose(
-        pick: Picked | None, key: Pressed | None, at: int | None, row: int | None, stored: Stored | None
-    ) -> Any:
-        view = view_or_nothing(data, restore(stored))
-        if ctx.triggered_id == "ph-chosen":
-            # The timeline knows the instant already; within one step nothing else changes.
-            to = row if at is None else _row(data, view, at)
-            return no_update if to == row else to, no_update
-        to = (pick or {}).get("row") if ctx.triggered_id == "ph-graph-pick" else _keyed(data, view, key, row)
+        pick: Picked | None, key: Pressed | None, at: int | None, _: Any, row: int | None,
+        stored: Stored | None,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Show the step of a pick, a key or an instant; of a long recording the first one after the page."""
+        address, by = restore(stored), ctx.triggered_id
+        view = view_or_nothing(data, address)
         starts = _starts(view)
+        to: Any = _row(data, view, address.at) if row is None and len(starts) else row
+        if by == "ph-graph-pick":
+            to = (pick or {}).get("row")
+        elif by == "key":
+            to = _keyed(data, view, key, to)
+        elif by == "ph-chosen" and at is not None and len(starts):
+            to = _row(data, view, at)
         if not isinstance(to, int) or not 0 <= to < len(starts):
             raise PreventUpdate
-        start = int(starts[to])
-        return to, start if start < 0 else start + 1
-
-    @app.callback(
-        Output("ph-graph", DRAWN), Output("ph-phases", "children"), Output("ph-opening", "children"),
-        Input("ph-row", "data"), Input("version", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def redraw(row: int | None, _: Any, stored: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(stored))
+        # The timeline knows an instant that was chosen in it.
+        is_led = by in ("ph-graph-pick", "key")
+        start = int(starts[to]) + (int(starts[to]) >= 0) if is_led else no_update
+        if to == row and by != "version":
+            return no_update, start, *[no_update] * 5
+        details = _details(data, view, to, _base(address))
+        if row is None and not is_led:  # the page has the rest
+            return to, start, *[no_update] * 3, *details
         all_steps = steps_with_past(data, view)
-        if row is None or not 0 <= row < len(all_steps.index):
-            raise PreventUpdate
-        return as_data(_picture(all_steps, row)), _phases_of(all_steps, row), _opening(view, all_steps)
-
-    @app.callback(
-        Output("ph-inside", "children"), Output("ph-rose", "children"), Output("ph-filled", "data"),
-        Input("ph-row", "data"), Input("version", "data"), State("ph-filled", "data"),
-        State("ph-base", "data"), State("address", "data"),
-    )  # fmt: skip
-    def fill(
-        row: int | None, _: Any, filled: int | None, base: str | None, stored: Stored | None
-    ) -> tuple[Any, Any, int]:
-        """Look into the step: of a long recording for the first time once the page is there."""
-        view = view_or_nothing(data, restore(stored))
-        if row is None or not 0 <= row < len(_starts(view)):
-            raise PreventUpdate
-        if row == filled and ctx.triggered_id != "version":
-            raise PreventUpdate
-        return *_details(data, view, row, str(base)), row
+        drawn = as_data(_picture(all_steps, to)), _phases_of(all_steps, to), _opening(view, all_steps)
+        return to, start, *drawn, *details
 
 
 def _keyed(data: Data, view: View, key: Any, row: Any) -> Any:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 from vramscope.dashboard.figures.bands import (
     EMPTY,
     SMALLER,
@@ -21,6 +19,8 @@ from vramscope.dashboard.figures.bands import (
 )
 from vramscope.dashboard.figures.drawing.m4 import block_extremes
 from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spans
+
+from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
 N_EVENTS = 400
 

@@ -11,7 +11,6 @@ from time import sleep
 from typing import Any
 
 import pytest
-
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components import states
@@ -28,6 +27,7 @@ from vramscope.dashboard.server.app import (
     _shown,
     _standing,
 )
+
 from vramscope.errors import FormatError, StoreError, UnknownNameError
 from vramscope.model.recording import Outcome
 from vramscope.store.write.append_file import AppendFile
