@@ -18,6 +18,8 @@ PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
 COLUMNS = 150
 PX_OF_COLUMN = 3
 """Width of a column, of which the areas have the extremes of reserved and inactive_split."""
+PX_OF_STEPS = 12
+"""Width of what stands for narrow steps: with one instant for each, steps that take turns made a comb."""
 
 
 def columns(
@@ -42,7 +44,8 @@ def columns(
         n_columns = max(width_px // PX_OF_COLUMN, 1)
         instants, position = _sampled(series, parts, around, n_columns, split)
     else:
-        instants, position = _worst(series, parts, steps, split)
+        merged = steps.merged(PX_OF_STEPS * (view.end - view.start) / width_px)
+        instants, position = _worst(series, parts, merged, split)
     found = {f"part.{part}": getattr(parts, f"{part}_bytes")[instants].astype("f8") for part in PARTS}
     return {"part.x": position.astype("f8"), **found}
 
@@ -62,7 +65,8 @@ def _traces(series: Series, parts: Any, view: Window, at: int | None) -> list[di
     if steps is None:
         instants, position = _sampled(series, parts, view, COLUMNS, None)
     else:
-        instants, position = _worst(series, parts, steps, None)
+        merged = steps.merged(PX_OF_STEPS * (view.end - view.start) / WIDTH_PX)
+        instants, position = _worst(series, parts, merged, None)
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
     areas = [_area(part, position, getattr(parts, f"{part}_bytes")[instants], unit, name) for part in PARTS]
     areas[-1]["customdata"] = pack(instants)

@@ -30,6 +30,8 @@ class Envelope:
     """First of the instants whose levels hold in each interval."""
     stop: NDArray[Any]
     """Last + 1 of them."""
+    is_detail: NDArray[Any]
+    """Whether a border is inside set-up, a pause or a long step."""
 
     def extremes(self, values: NDArray[Any], blocks: Extremes | None) -> Extremes:
         """Return least and greatest of *values* (by instant) in each interval; *blocks* as in :func:`m4`."""
@@ -43,6 +45,22 @@ class Envelope:
         """Return the first instant of the greatest value in each interval."""
         parts = zip(self.first.tolist(), self.stop.tolist(), strict=True)
         return np.array([first_extreme(values, highs, part, np.argmax) for part in parts], "i8")
+
+    def merged(self, width: float) -> "Envelope":
+        """Return the same with at most one border for each *width* of the axis where steps are narrow.
+
+        The places do not depend on where the envelope begins, so that they stay while one pans.
+        """
+        place = np.floor(self.borders / width)
+        kept = self.is_detail | (np.diff(place, prepend=-np.inf) != 0)
+        kept[-1] = True
+        rows = np.flatnonzero(kept)
+        # A bar of a pixel, as before a pause or the end, would hide what only it shows.
+        is_thin = np.append(np.diff(self.borders[rows]) < width / 2, False)
+        is_thin[0] = False
+        rows = rows[~is_thin | self.is_detail[rows]]
+        inner = self.first[rows[:-1]], self.stop[rows[1:] - 1]
+        return Envelope(self.borders[rows], *inner, self.is_detail[rows])
 
 
 def envelope(series: Series, view: Window, around: Window, width_px: int) -> Envelope | None:
@@ -61,8 +79,8 @@ def envelope(series: Series, view: Window, around: Window, width_px: int) -> Env
     """
     if not len(narrow_steps(series, view, width_px)):
         return None
-    borders = _borders(series, view, around, width_px)
-    return Envelope(borders, *_instants(series.position, borders))
+    borders, detail = _borders(series, view, around, width_px)
+    return Envelope(borders, *_instants(series.position, borders), np.isin(borders, detail))
 
 
 def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
@@ -82,19 +100,20 @@ def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
     return found
 
 
-def _borders(series: Series, view: Window, around: Window, width_px: int) -> NDArray[Any]:
+def _borders(
+    series: Series, view: Window, around: Window, width_px: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return all borders, and those inside set-up, pauses and long steps."""
     steps = series.steps
     edges = np.concatenate([steps.start, steps.end])
     borders = np.unique(np.clip(edges, around.start, around.end))
     pixel = (view.end - view.start) / width_px
     even = np.linspace(around.start, around.end, int((around.end - around.start) / pixel / INTERVAL_PX) + 1)
-    if len(borders) > len(even):
-        borders = even
-    else:
-        borders = np.union1d(borders, _in_wide_intervals(even, borders, WIDE_PX * pixel))
+    detail = _in_wide_intervals(even, borders, WIDE_PX * pixel)
+    borders = even if len(borders) > len(even) else np.union1d(borders, detail)
     # Borders at the edges of the view too, so that no interval has extremes from beyond them.
     ends = [around.start, view.start, min(np.nextafter(view.end, np.inf), around.end), around.end]
-    return np.union1d(borders, ends)
+    return np.union1d(borders, ends), detail
 
 
 def _in_wide_intervals(even: NDArray[Any], borders: NDArray[Any], wide: float) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """The lane below a timeline: phases as bands, and the borders and labels of steps."""
 
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,12 @@ class StepLabels:
 
 
 def step_labels(steps: Spans, start: float, end: float) -> StepLabels:
-    """Return up to MAX_LABELS labels, evenly spread; borders only up to MAX_BORDERS."""
+    """Return up to MAX_LABELS labels of even numbers; borders only up to MAX_BORDERS."""
     near = np.flatnonzero((steps.end > start) & (steps.start < end))
     borders = np.union1d(steps.start[near], steps.end[near])
     borders = borders[(borders > start) & (borders < end)]
     centers = (np.maximum(steps.start[near], start) + np.minimum(steps.end[near], end)) / 2
-    named = [i for i in _spread(centers, start, end) if _is_clear(centers[i], start, end)]
+    named = [i for i in _spread(steps.label[near], centers, end - start) if _is_clear(centers[i], start, end)]
     few = borders if len(borders) <= MAX_BORDERS else borders[:0]
     return StepLabels(few, centers[named], [int(n) for n in steps.label[near[named]]])
 
@@ -80,12 +81,18 @@ def _is_clear(center: float, start: float, end: float) -> bool:
     return start + margin <= center <= end - margin
 
 
-def _spread(centers: NDArray[Any], start: float, end: float) -> list[int]:
-    """Return the indices of centers far enough apart for their labels not to touch."""
-    room = (end - start) / (MAX_LABELS + 1)
-    firsts = np.unique(((centers - start) // room).astype("i8"), return_index=True)[1]
+def _spread(numbers: NDArray[Any], centers: NDArray[Any], width: float) -> list[int]:
+    """Return the indices of steps to name: multiples of 1, 2, 5, 10, … whose names do not touch.
+
+    The typical distance decides which: after a pause or beside short steps a name is left out.
+    """
+    room = width / (MAX_LABELS + 1)
+    for stride in (factor * 10**power for power in count() for factor in (1, 2, 5)):
+        rows = np.flatnonzero(numbers % stride == 0)
+        if len(rows) < 2 or np.median(np.diff(centers[rows])) >= room:
+            break
     kept: list[int] = []
-    for index in firsts:
+    for index in rows.tolist():
         if not kept or centers[index] - centers[kept[-1]] >= room:
-            kept.append(int(index))
+            kept.append(index)
     return kept

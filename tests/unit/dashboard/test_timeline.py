@@ -157,6 +157,17 @@ def test_the_lane_has_at_most_400_bands_and_12_names() -> None:
     assert 1 <= len(labels.numbers) <= 12
 
 
+@pytest.mark.parametrize(("n_steps", "stride"), [(9, 1), (20, 2), (45, 5), (100, 10), (5000, 500)])
+def test_names_of_steps_are_multiples_of_an_even_number(n_steps: int, stride: int) -> None:
+    edges = np.linspace(0.0, 1.0, n_steps + 1)
+    steps = Spans(edges[:-1], edges[1:], np.arange(n_steps), np.zeros(n_steps, "i8"))
+    numbers = step_labels(steps, 0.0, 1.0).numbers
+
+    assert np.diff(numbers).tolist() == [stride] * (len(numbers) - 1)
+    assert all(number % stride == 0 for number in numbers)
+    assert len(numbers) > 5
+
+
 def test_inner_phases_override_outer_ones() -> None:
     phases = Spans(np.array([0.0, 2.0]), np.array([10.0, 4.0]), np.array([2, 4]), np.array([0, 1]))
     bands = phase_bands(phases, 0, 10)

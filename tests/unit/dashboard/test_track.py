@@ -128,10 +128,12 @@ def test_of_narrow_steps_the_areas_show_the_most_fragmented_instant_or_that_of_m
     parts = parts_of(series)
     split = block_extremes(parts.inactive_split_bytes)
     made = composition.columns(series, parts, split, window(series, None, None), WIDTH)
-    x = made["part.x"]
+    x, pixel = made["part.x"], series.extent[1] / WIDTH
     shown = track.track(series, window(series, None, None), WIDTH).columns["allocated.x"]
 
-    assert x.tolist() == shown.tolist()
+    assert set(x) < set(shown)
+    assert len(x) < 0.5 * len(shown)
+    assert np.diff(x).max() < composition.PX_OF_STEPS * 2 * pixel
     # The last interval includes its end, and is like the others otherwise.
     for i, (start, end) in enumerate(pairwise(x[:-1])):
         rows = np.flatnonzero((series.position >= start) & (series.position < end))
