@@ -183,6 +183,9 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         name = " · ".join([*([run] if run else []), entry.title if entry else "Not found", "vramscope"])
         menu = _menu(list(entries.values()), data, address)
         state = address.stored | ({"shown": _shown(address, view)} if view else {})
+        if made and entry and entry.about_run and not entry.reads_events:
+            files = queries_of(data).files(address.run)
+            state |= {} if files is None else {"files": files}
         state |= {} if made else {"is_pending": True}
         return menu, top, page, state, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
 
@@ -312,10 +315,11 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
         address = restore(stored)
         was_gone = known is not None and known["outcome"] == "gone"
         known = _latest(known, (stored or {}).get("shown"))
-        is_opened = address.path not in without_events
-        now = _standing(data, address, is_opened=is_opened) if address.run else known
-        if now is not None and known is not None and _has_other_files(now, known):
-            now["altered"] = True
+        now = known
+        if address.run and address.path in without_events:
+            now = _unopened(data, address, (stored or {}).get("files"))
+        elif address.run:
+            now = _standing(data, address)
         # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
         if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
@@ -347,13 +351,6 @@ def _is_same(now: Standing, known: Standing | None) -> bool:
     return now == {name: value for name, value in (known or {}).items() if name not in ("before", "answered")}
 
 
-def _has_other_files(now: Standing, known: Standing) -> bool:
-    """Return whether the files of an ended run changed since a page without events was laid out."""
-    if now["run"] != known["run"] or "files" not in now:
-        return False
-    return bool(known.get("altered")) or now["files"] != known.get("files", now["files"])
-
-
 def _after(now: Standing, known: Standing | None) -> Standing:
     """Return *now*, with the instant up to which the browser has the final step and phase.
 
@@ -364,15 +361,10 @@ def _after(now: Standing, known: Standing | None) -> Standing:
     return now | {"before": known.get("seen", -1), "answered": known.get("before", -1)}
 
 
-def _standing(data: Data, address: Address, *, is_opened: bool = True) -> Standing | None:
-    """Return the state of the run; None while it is read for the first time.
-
-    Where the page does not open the run, only whether it is still there is looked at.
-    """
+def _standing(data: Data, address: Address) -> Standing | None:
+    """Return the state of the run; None while it is read for the first time."""
     try:
         data.path(address.run)
-        if not is_opened:
-            return _unopened(data, address.run)
         if data.is_opening(address.run):
             return None
         version = data.refresh(address.run)
@@ -395,10 +387,16 @@ def _standing(data: Data, address: Address, *, is_opened: bool = True) -> Standi
     return state
 
 
-def _unopened(data: Data, run: str) -> Standing:
-    state: Standing = {"run": run, "version": 0, "outcome": "file"}
-    files = queries_of(data).files(run)
-    return state if files is None else state | {"files": files}
+def _unopened(data: Data, address: Address, files: int | None) -> Standing:
+    """Return the state of a run that the page does not open; *files* are those that it was laid out from."""
+    state: Standing = {"run": address.run, "version": 0, "outcome": "file"}
+    try:
+        data.path(address.run)
+    except UnknownNameError:
+        return state | {"version": -1, "outcome": "gone"}
+    if files is not None and queries_of(data).files(address.run) != files:
+        state["altered"] = True
+    return state
 
 
 def _shown(address: Address, view: View) -> Standing:

@@ -90,8 +90,6 @@ class Standing(_Version, total=False):
     stopped: str
     other: bool
     altered: bool
-    files: int
-    """State of the files of a run that has ended, where the page reads no events."""
     why: str
 
 
@@ -105,6 +103,8 @@ class Stored(TypedDict, total=False):
     """An address as the browser keeps it; its other values are read by ``address.restore``."""
 
     shown: Standing | None
+    files: int
+    """State of the files of a run that had ended when a page that reads no events was laid out."""
     is_pending: bool
     """Whether the page shows that it is being made."""
 

@@ -21,11 +21,11 @@ from vramscope.dashboard.queries.rank_answers import queries_of
 from vramscope.dashboard.queries.run_summaries import RunSummaries
 from vramscope.dashboard.server.app import (
     _enter,
-    _has_other_files,
     _header_and_banner,
     _latest,
     _shown,
     _standing,
+    _unopened,
 )
 
 from vramscope.errors import FormatError, StoreError, UnknownNameError
@@ -283,23 +283,19 @@ def test_a_finished_run_whose_files_change_while_its_page_is_open_is_reported(
     assert _standing(data, address) == after
 
 
-def test_a_page_without_events_reports_changed_files_once_the_run_has_ended(
-    live: Any, tmp_path: Path
-) -> None:
+def test_a_page_without_events_reports_changed_files_of_an_ended_run(live: Any, tmp_path: Path) -> None:
     program, data, address = live
     queries_of(data).get(address.run)
-    assert "files" not in _standing(data, address, is_opened=False)
+    assert queries_of(data).files(address.run) is None  # it is written
     program.writer.close(Outcome.FINISHED)
     of_ended = Data(tmp_path)
     queries_of(of_ended).get(address.run)
-    before = _standing(of_ended, address, is_opened=False)
-    assert not _has_other_files(_standing(of_ended, address, is_opened=False), before)
+    files = queries_of(of_ended).files(address.run)
+    assert "altered" not in _unopened(of_ended, address, files)
     _flipped(next((tmp_path / "live" / "rank0").glob("events*")))
-    after = _standing(of_ended, address, is_opened=False)
-    assert _has_other_files(after, before)
 
-    # The banner stays with the next tick, which finds the same files.
-    assert _has_other_files(_standing(of_ended, address, is_opened=False), after | {"altered": True})
+    assert _unopened(of_ended, address, files)["altered"]
+    assert "altered" not in _unopened(of_ended, address, queries_of(of_ended).files(address.run))
 
 
 @pytest.mark.parametrize("is_over", [True, False])
