@@ -375,7 +375,8 @@
       if (found) lines.push(["tip-value", TITLE[name], bytesOf(found)]);
     }
     const parts = partsAt(track, x);
-    if (parts.length && data.envelope) lines.push(["tip-when", "where it was most fragmented:"]);
+    const isSplit = parts.some(([name, value]) => name === "inactive_split" && value);
+    if (parts.length && data.envelope) lines.push(["tip-when", isSplit ? "where it was most fragmented:" : "where most was allocated:"]);
     for (const [name, value] of parts) lines.push(["tip-value", name.replace("_", " "), window.vramscope.bytes(value)]);
     const flag = (track.flags || []).find((each) => Math.abs(each.x - its.x) < 8);
     for (const name of flag ? [...new Set(flag.names)].slice(0, 4) : []) {
