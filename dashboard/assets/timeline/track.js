@@ -308,10 +308,11 @@
   }
   const TITLE = { allocated: "Allocated", active: "Active", reserved: "Reserved", device_used: "Device used" };
 
+  const isRange = ({ low, y }) => low !== undefined && low !== y;
   function bytesOf(found) {
     if (!found) return "–";
     const { bytes } = window.vramscope;
-    return found.low !== undefined ? `${bytes(found.low)} – ${bytes(found.y)}` : bytes(found.y);
+    return isRange(found) ? `${bytes(found.low)} – ${bytes(found.y)}` : bytes(found.y);
   }
 
   function readout(track, x) {
@@ -330,7 +331,7 @@
     if (q === "position") return words(track, x);
     if (q in levels) return window.vramscope.bytes(levels[q]);
     const found = valueAt(track, q, x);
-    return found ? (found.low === undefined ? "" : "≤ ") + window.vramscope.bytes(found.y) : "–";
+    return found ? (isRange(found) ? "≤ " : "") + window.vramscope.bytes(found.y) : "–";
   }
 
   // The crosshair, and the values beside it.
