@@ -20,8 +20,6 @@ from .drawing.series import Series
 from .drawing.window import Window
 
 KIB, MIB = 1 << 10, 1 << 20
-_LONG = 1 << 15
-"""Instants from which on a part is searched by its blocks."""
 EMPTY, SMALLER = -1, -2
 """Ids of pixels above all memory, and of blocks too small to be seen at this zoom."""
 
@@ -170,10 +168,9 @@ def _fullest(series: Series, start: NDArray[Any], end: NDArray[Any]) -> NDArray[
     highs = series.highs("allocated")
     parts = list(zip(first.tolist(), stop.tolist(), strict=True))
     known = {}
-    # Columns that lie in one narrow step have the same part. By blocks, 1,000 short parts took twice as long.
-    for start_row, end_row in set(parts):
-        blocks = highs if end_row - start_row > _LONG else None
-        known[start_row, end_row] = first_extreme(series.allocated, blocks, (start_row, end_row), np.argmax)
+    # Columns that lie in one narrow step have the same part.
+    for part in set(parts):
+        known[part] = first_extreme(series.allocated, highs, part, np.argmax)
     return np.array([known[part] for part in parts])
 
 

@@ -13,6 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 64
+LONG = 1 << 14
+"""From this number of values on a part is searched by blocks: of 4,000 that takes 10 µs instead of 4, and of
+64,000 it takes 15 instead of 28.
+"""
 WIDE = 100_000
 """From this number of values on, the extremes of blocks are used in place of the values."""
 
@@ -80,7 +84,11 @@ Pick = Callable[[NDArray[Any]], Any]
 
 
 def first_extreme(
-    values: NDArray[Any], of_block: NDArray[Any] | None, part: tuple[int, int], pick: Pick
+    values: NDArray[Any],
+    of_block: NDArray[Any] | None,
+    part: tuple[int, int],
+    pick: Pick,
+    long: int = LONG,
 ) -> int:
     """Return the first index of the extreme value in a part of a column.
 
@@ -95,9 +103,11 @@ def first_extreme(
         First index and end; it is not empty.
     pick
         Index of the extreme: the first of equal ones.
+    long
+        From this number of values on *of_block* is used; it is not below two blocks.
     """
     start, end = part
-    if of_block is None or end - start < 4 * BLOCK:
+    if of_block is None or end - start < long:
         return start + int(pick(values[start:end]))
     first, last = -(-start // BLOCK), min(end // BLOCK, len(of_block))
     best = first + int(pick(of_block[first:last]))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vramscope.dashboard.figures.drawing.m4 import (
+    BLOCK,
     block_extremes,
     even_edges,
     extremes_between,
@@ -83,10 +84,11 @@ def test_the_first_extreme_of_a_part_is_that_of_all_its_values(
     values = np.random.default_rng(seed).integers(0, 50, n_values)
     start = data.draw(st.integers(0, n_values - 1))
     part = start, data.draw(st.integers(start + 1, n_values))
-    blocks = block_extremes(values)
+    blocks, long = block_extremes(values), 2 * BLOCK
+    inside = values[slice(*part)]
 
-    assert first_extreme(values, blocks.high, part, np.argmax) == start + values[slice(*part)].argmax()
-    assert first_extreme(values, blocks.low, part, np.argmin) == start + values[slice(*part)].argmin()
+    assert first_extreme(values, blocks.high, part, np.argmax, long) == start + inside.argmax()
+    assert first_extreme(values, blocks.low, part, np.argmin, long) == start + inside.argmin()
 
 
 @given(st.integers(0, 2**32), st.integers(1, 2000), st.data())
