@@ -35,7 +35,7 @@ WIDTH_PX = 1000
 
 
 def figure(series: Series, view: Window, shown: Collection[str], at: int | None) -> dict[str, Any]:
-    """Return the figure."""
+    """Return the quantities in *view* over time, with phases, steps and marks."""
     first, last = series.extent
     layout = base_layout(**_axes(series), margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
     if (view.start, view.end) != (first, last):

@@ -1,6 +1,7 @@
 """The app: the shell, the routing of addresses, and every page; nothing global, so apps can coexist."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -19,7 +20,7 @@ from ..figures.drawing.theme import palette_css
 from ..pages import Context, Page, pages
 from ..queries.rank_answers import opened_address, queries_of
 from ..report import route
-from . import alive
+from . import alive, bundle
 from .callbacks import OutcomeWord, Ready, Standing, Stored, guard
 from .compression import compress
 from .pending_pages import PendingPages
@@ -40,11 +41,12 @@ _INDEX = """<!doctype html>
 <link rel="icon" href="data:,">
 <script src="assets/theme.js"></script>
 {%css%}
+<link rel="stylesheet" href="{sheets}">
 <style>{palette}</style>
 </head>
 <body>
 {%app_entry%}
-<footer>{%config%}{%scripts%}{%renderer%}</footer>
+<footer>{%config%}<script src="{ours}"></script>{%scripts%}{%renderer%}</footer>
 </body>
 </html>"""
 
@@ -63,17 +65,19 @@ def build_app(data: Data, allowed: Access) -> Dash:
         __package__.rpartition(".")[0],  # the folder with assets/
         title="vramscope",
         update_title=None,
-        assets_ignore=r"theme\.js",
+        assets_ignore=r".*",  # they are bundled
         suppress_callback_exceptions=True,  # only the page in view is in the document
         serve_locally=True,
         meta_tags=[
             {"name": "viewport", "content": "width=device-width, initial-scale=1"},
             {"name": "color-scheme", "content": "light dark"},
         ],
-        index_string=_INDEX.replace("{palette}", palette_css()),
         on_error=_ignore_deleted_run,
         hooks={"request_pre": "window.vramscope.startPlotly"},
     )
+    bundles = bundle.register(app.server, Path(app.config.assets_folder))
+    index = _INDEX.replace("{palette}", palette_css())
+    app.index_string = index.replace("{sheets}", bundles["css"]).replace("{ours}", bundles["js"])
     all_pages = pages()
     app.layout = _shell(data.pace.idle_ms)
     _route(app, data, {page.path: page for page in all_pages})
