@@ -280,11 +280,13 @@ def _register(app: Any, data: Data) -> None:
         Output("ov-live", "children"), Output("ov-table", "rowData"), Output("ov-table", "selectedRows"),
         Output("ov-shown", "data"),
         Input("ov-at", "data"), Input("ov-view", "data"), Input("version", "data"),
-        State("ov-shown", "data"), State("address", "data"), prevent_initial_call=True,
+        State("ov-shown", "data"), State("ov-table", "selectedRows"), State("address", "data"),
+        prevent_initial_call=True,
     )  # fmt: skip
     def look(
-        at: int | None, zoom: Any, version: Standing | None, shown: int | None, stored: Stored | None
-    ) -> Any:
+        at: int | None, zoom: Any, version: Standing | None, shown: int | None, selected: Any,
+        stored: Stored | None,
+    ) -> Any:  # fmt: skip
         _check_chosen(at)
         address = restore(stored)
         view = view_or_nothing(data, address)
@@ -294,7 +296,7 @@ def _register(app: Any, data: Data) -> None:
         if known == shown and [*ctx.triggered_prop_ids] == ["ov-view.data"]:
             raise PreventUpdate  # most zooms have the same highest level, and a new table takes 40 ms
         content = live_set.content(data, view, known, address)
-        return *content, [] if ctx.triggered_id == "ov-at" else no_update, known
+        return *content, [] if selected and ctx.triggered_id == "ov-at" else no_update, known
 
     @app.callback(
         Output("ov-live", "children", allow_duplicate=True),
