@@ -36,6 +36,8 @@ from .server.malloc_tuning import keeping, trim
 _LOG = logging.getLogger(__name__)
 
 _ONE_RANK = re.compile(r"(.+)\.rank([0-9]{1,9})", re.ASCII)
+MAY_BE_WRITTEN = frozenset({Outcome.RUNNING, Outcome.DIED})
+"""Outcomes of a run whose files may still change: a live process of another machine may look dead."""
 MOST_OPENED_WHOLE = 8
 """A run of more ranks is shown from their summaries; its ranks are opened one at a time."""
 MAX_OPEN_RUNS = 6
@@ -311,8 +313,8 @@ class Data:
 
     def _was_altered(self, name: str, opened: _OpenRun) -> bool:
         """Return whether the files of a run that has ended differ from those that were read."""
-        if opened.follower.run.outcome in (Outcome.RUNNING, Outcome.DIED):
-            return False  # a live process of another machine may look dead, and go on writing
+        if opened.follower.run.outcome in MAY_BE_WRITTEN:
+            return False
         return stamp(self.path(name)) != opened.stamp
 
     def _again(self, name: str, before: _OpenRun, *, is_altered: bool) -> _OpenRun:

@@ -10,8 +10,7 @@ from .drawing.m4 import Extremes, m4, time_edges
 from .drawing.series import Series
 from .drawing.theme import PART_COLOR, byte_unit, pack, scaled
 from .drawing.window import Window, instants_in
-from .timeline import WIDTH_PX, lanes_and_marks
-from .timeline import figure as whole
+from .timeline import WIDTH_PX, lanes_and_marks, layout
 from .track import padded
 
 PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
@@ -39,12 +38,11 @@ def columns(
         Width of the picture in pixels.
     """
     around = padded(series, view)
-    steps = envelope(series, view, around, width_px)
-    if steps is None:
+    merged = _steps(series, view, around, width_px)
+    if merged is None:
         n_columns = max(width_px // PX_OF_COLUMN, 1)
         instants, position = _sampled(series, parts, around, n_columns, split)
     else:
-        merged = steps.merged(PX_OF_STEPS * (view.end - view.start) / width_px)
         instants, position = _worst(series, parts, merged, split)
     found = {f"part.{part}": getattr(parts, f"{part}_bytes")[instants].astype("f8") for part in PARTS}
     return {"part.x": position.astype("f8"), **found}
@@ -52,25 +50,29 @@ def columns(
 
 def figure(series: Series, parts: Any, view: Window, at: int | None) -> dict[str, Any]:
     """Return the areas over the same axes as the overview."""
-    made = whole(series, view, ("reserved",), at)
-    made["data"] = _traces(series, parts, view, at)
+    axes = layout(series, view)
     if len(series.phases.start) or len(series.steps.start):
-        made["layout"]["yaxis"] |= {"domain": [0.17, 1.0]}
-        made["layout"]["yaxis2"] |= {"domain": [0.0, 0.13]}
-    return made
+        axes["yaxis"] |= {"domain": [0.17, 1.0]}
+        axes["yaxis2"] |= {"domain": [0.0, 0.13]}
+    return {"data": _traces(series, parts, view, at), "layout": axes}
 
 
 def _traces(series: Series, parts: Any, view: Window, at: int | None) -> list[dict[str, Any]]:
-    steps = envelope(series, view, view, WIDTH_PX)
-    if steps is None:
+    merged = _steps(series, view, view, WIDTH_PX)
+    if merged is None:
         instants, position = _sampled(series, parts, view, COLUMNS, None)
     else:
-        merged = steps.merged(PX_OF_STEPS * (view.end - view.start) / WIDTH_PX)
         instants, position = _worst(series, parts, merged, None)
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
     areas = [_area(part, position, getattr(parts, f"{part}_bytes")[instants], unit, name) for part in PARTS]
     areas[-1]["customdata"] = pack(instants)
     return [*areas, *lanes_and_marks(series, view, at)]
+
+
+def _steps(series: Series, view: Window, around: Window, width_px: int) -> Envelope | None:
+    """Return the intervals of narrow steps, PX_OF_STEPS wide; None where steps are wide enough."""
+    steps = envelope(series, view, around, width_px)
+    return None if steps is None else steps.merged(PX_OF_STEPS * (view.end - view.start) / width_px)
 
 
 def _sampled(

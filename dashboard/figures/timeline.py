@@ -36,11 +36,16 @@ WIDTH_PX = 1000
 
 def figure(series: Series, view: Window, shown: Collection[str], at: int | None) -> dict[str, Any]:
     """Return the quantities in *view* over time, with phases, steps and marks."""
+    return {"data": traces(series, view, shown, at), "layout": layout(series, view)}
+
+
+def layout(series: Series, view: Window) -> dict[str, Any]:
+    """Return the axes and margins of a picture of *view*."""
     first, last = series.extent
-    layout = base_layout(**_axes(series), margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
+    made = base_layout(**_axes(series), margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
     if (view.start, view.end) != (first, last):
-        layout["xaxis"] |= {"autorange": False, "range": [view.start, view.end]}
-    return {"data": traces(series, view, shown, at), "layout": layout}
+        made["xaxis"] |= {"autorange": False, "range": [view.start, view.end]}
+    return made
 
 
 def traces(series: Series, view: Window, shown: Collection[str], at: int | None) -> list[dict[str, Any]]:

@@ -11,12 +11,11 @@ from zlib import crc32
 from vramscope.analysis.rank_comparison import Fleet, compare_ranks
 from vramscope.analysis.rank_comparison.heat_map import StepTable, step_table
 from vramscope.fleet import RanksRead, rank_places, read_ranks
-from vramscope.model.recording import Outcome
 from vramscope.store.directory import MANIFEST, is_rank, ranks_of
 from vramscope.store.summaries import SUMMARY_FILE
 
 from ..address import Address
-from ..data import MOST_OPENED_WHOLE, Data, one_rank, stamp
+from ..data import MAY_BE_WRITTEN, MOST_OPENED_WHOLE, Data, one_rank, stamp
 
 MAX_RUNS = 3
 LOOK_EVERY_S = 4.0
@@ -93,8 +92,7 @@ class RankQueries:
         if known is None or len(known[0].read.summaries) > MOST_OPENED_WHOLE:
             return None
         outcomes = {each.outcome for each in known[0].read.summaries.values()}
-        # A live process of another machine may look dead, and go on writing.
-        if outcomes & {Outcome.RUNNING, Outcome.DIED}:
+        if outcomes & MAY_BE_WRITTEN:
             return None
         return crc32(repr(stamp(self._data.path(run))).encode())
 
