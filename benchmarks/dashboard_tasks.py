@@ -225,7 +225,7 @@ def _current_step(user: User, recording: Recording) -> str:
         sleep(0.05)
     last = len(user.recording("running").steps)
     assert shown <= last, f"step {shown}, but {last} are in the files"
-    return f"step {shown}, between {first} and {last} in the files"
+    return f"step {shown}; the files have {first} steps before and {last} after, the first of them step 0"
 
 
 TASKS = (
