@@ -295,7 +295,7 @@ def _with_contradictions(run: Run) -> tuple[Run, tuple[Recording, Levels] | None
         notes = contradictions(recording, levels)
         checked.append(replace(recording, notes=(*recording.notes, *notes)) if notes else recording)
         if recording is longest and levels:
-            found = checked[-1], levels[:4]
+            found = checked[-1], levels
     if all(one is other for one, other in zip(run.recordings, checked, strict=True)):
         return run, found
     return replace(run, recordings=tuple(checked)), found

@@ -227,7 +227,7 @@ class LiveRecording:
         self._n_events = 0
         start = levels(recording.trace.rows(slice(0)), recording.initial)
         self._levels = {name: GrowingColumn("i8", self._scratch) for name in QUANTITIES}
-        for column, level in zip(self._levels.values(), start, strict=False):
+        for column, level in zip(self._levels.values(), start, strict=True):
             column.extend(level)
         self._time_ns, self._retries, self._ooms = (GrowingColumn("i8", self._scratch) for _ in range(3))
         self._blocks = {name: GrowingExtremes(self._scratch) for name in QUANTITIES}

@@ -138,7 +138,7 @@ def advanced(course: Course, trace: Trace, cuts: NDArray[Any]) -> Course:
         return course
     # The last event is applied with its piece, so a piece's stretches begin at its first instant.
     piece = Recording(trace=trace, initial=_state(course))
-    level = dict(zip(QUANTITIES, levels(trace, piece.initial)[:4], strict=True))
+    level = dict(zip(QUANTITIES, levels(trace, piece.initial), strict=True))
     blocks = lifetimes(piece)
     born = _births(course, blocks)
     highest = {name: _higher(course, name, values, trace) for name, values in level.items()}

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.levels import levels
 from vramscope.allocator.settings import Settings
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, Churn, churn_of
@@ -15,7 +16,7 @@ from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.step_and_phase import step_and_phase_at
-from vramscope.analysis.timeline import levels, times
+from vramscope.analysis.timeline import times
 from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
@@ -129,7 +130,7 @@ def fragmentation(recording: Recording) -> Fragmentation:
 
 def parts_over_time(recording: Recording) -> Parts:
     """The parts of the reserved bytes at every instant."""
-    allocated, active, reserved, requested = levels(recording)[1:]
+    _, allocated, active, reserved, requested = levels(recording.trace, recording.initial, of_tensors=True)
     unused = reserved - active
     # Only a contradictory record has free segments without free bytes.
     free = free_segment_bytes(recording)

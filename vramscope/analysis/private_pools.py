@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.levels import levels
 from vramscope.analysis import Analysis
-from vramscope.analysis.timeline import levels
 from vramscope.model.marks import MarkKind, pool_number
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
@@ -143,7 +143,7 @@ def of_pools(recording: Recording, pools: Sequence[int] | NDArray[Any]) -> tuple
 
 def _levels(recording: Recording, pool: int) -> PoolLevels:
     alone, _ = of_pools(recording, [pool])
-    _, allocated, active, reserved, _ = levels(alone)
+    _, allocated, active, reserved = levels(alone.trace, alone.initial)
     at = np.flatnonzero(recording.trace.pool == pool) + 1
     return PoolLevels(np.concatenate([[0], at]), allocated, active, reserved)
 

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.levels import levels as levels_of
-from vramscope.allocator.levels import most_allocated
+from vramscope.allocator.levels import levels, most_allocated
 from vramscope.analysis import Analysis
 from vramscope.analysis.shared_results import memoized
 from vramscope.errors import UsageError
@@ -47,20 +46,13 @@ def timeline(recording: Recording) -> Totals:
 
     Events whose ``block_size`` is 0 contradict the others and are not counted (``allocator.replay``).
     """
-    return totals_of(recording, levels(recording))
+    return totals_of(recording, levels(recording.trace, recording.initial))
 
 
 def totals_of(recording: Recording, known: tuple[NDArray[Any], ...]) -> Totals:
     """The same of the *known* ``levels`` of *recording*."""
-    requested, allocated, active, reserved, *_ = known
+    requested, allocated, active, reserved = known
     return Totals(requested, allocated, active, reserved, times(recording))
-
-
-def levels(recording: Recording) -> tuple[NDArray[Any], ...]:
-    """Bytes at every instant: the four quantities of ``Totals``, and the requested bytes of blocks that serve
-    tensors.
-    """
-    return levels_of(recording.trace, recording.initial)
 
 
 def times(recording: Recording) -> NDArray[Any]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator.levels import most_allocated
+from vramscope.allocator.levels import levels, most_allocated
 from vramscope.analysis.timeline import instant_of, timeline
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
@@ -86,6 +86,14 @@ def test_the_totals_are_those_of_the_books(play, ops, n_before):
         strict=True,
     )
     assert [tuple(map(int, row)) for row in got] == played.totals
+
+
+@given(OPS, st.integers(0, 40))
+def test_two_threads_add_up_the_same_totals(play, ops, n_before):
+    played = play(ops, n_before)
+    found = levels(played.recording.trace, played.recording.initial, many=1)
+
+    assert [tuple(map(int, row)) for row in zip(*found, strict=True)] == played.totals
 
 
 def test_an_instant_that_does_not_exist_is_refused(recording):

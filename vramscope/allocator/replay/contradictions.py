@@ -35,7 +35,7 @@ def contradictions(recording: Recording, known: Levels | None = None) -> list[No
     """
     if not len(recording.trace):
         return []
-    found = (levels(recording.trace, recording.initial) if known is None else known)[:4]
+    found = levels(recording.trace, recording.initial) if known is None else known
     return [
         *_negative(found),
         *_above(found, has_reserved=recording.has_reserved),

@@ -93,7 +93,7 @@ def _peaks(trace: Trace, initial: Snapshot, edges: NDArray[Any]) -> StretchPeaks
     pairs = np.stack([start, end + 1], axis=1).ravel()
     columns = {
         name: np.maximum.reduceat(np.append(level, 0), pairs)[::2]
-        for name, level in zip(QUANTITIES, levels(trace, initial)[:4], strict=True)
+        for name, level in zip(QUANTITIES, levels(trace, initial), strict=True)
     }
     return StretchPeaks(event=start.astype("i8"), **columns)
 
