@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +24,8 @@ those of the next one take their memory: of 5 million events, halves took 0.9 s 
 and 300 MB.
 """
 _BUCKET_BITS = 12
+_NO_BUCKET = 1 << _BUCKET_BITS
+"""Stands for events that are not about blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +55,46 @@ def lives(trace: Trace, *, many: int = _MANY) -> BlockLives:
 
     From *many* events on, two threads sort parts of the addresses: NumPy sorts without Python's lock.
     """
-    rows = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)
-    if len(rows) < many:
-        return _lives_of(trace, rows)
-    rows, ends = _parted(rows, trace.address, max(many // _N_PARTS, 1))
-    parts = [slice(*each) for each in pairwise([0, *ends])]
+    if len(trace) < many:
+        return _lives_of(trace, np.flatnonzero(trace.action <= Action.FREE_COMPLETED))
+    part, n_parts = _parts(trace, max(many // _N_PARTS, 1))
     with ThreadPoolExecutor(2) as threads:
-        found = [*threads.map(lambda part: _lives_of(trace, rows[part]), parts)]
-    columns = {name: [getattr(part, name) for part in found] for name in BlockLives.DTYPES}
+        found = [*threads.map(lambda each: _lives_of(trace, np.flatnonzero(part == each)), range(n_parts))]
+    found = found or [BlockLives.of()]
+    columns = {name: [getattr(each, name) for each in found] for name in BlockLives.DTYPES}
     return BlockLives(**{name: np.concatenate(parts) for name, parts in columns.items()})
 
 
-def _parted(rows: NDArray[Any], address: NDArray[Any], size: int) -> tuple[NDArray[Any], list[int]]:
-    """The rows in parts of ascending addresses, about *size* rows each, and the end of each part.
-
-    The rows of a part stay in order.
+def _parts(trace: Trace, size: int) -> tuple[NDArray[Any], int]:
+    """The part of each event of a block, and the number of parts: they have ascending addresses, and about
+    *size* events each.
     """
-    address = address[rows]
-    low, high = int(address.min()), int(address.max())
+    stretches = [slice(first, first + _STRETCH) for first in range(0, len(trace), _STRETCH)]
+    low, high = _bounds(trace, stretches)
     shift = np.uint64(max((high - low).bit_length() - _BUCKET_BITS, 0))
-    bucket = np.empty(len(rows), "u2")
-    for first in range(0, len(rows), _STRETCH):
-        at = slice(first, first + _STRETCH)
-        bucket[at] = (address[at] - np.uint64(low)) >> shift
-    counts = np.bincount(bucket)
-    part_of = (np.cumsum(counts) - counts) // size
-    part = part_of.astype("u2")[bucket]
-    ends = np.cumsum(np.bincount(part))
-    return rows[np.argsort(part, kind="stable")], np.unique(ends).tolist()
+    part, counts = np.empty(len(trace), "u2"), np.zeros(_NO_BUCKET + 1, "i8")
+    for at in stretches:
+        is_move = trace.action[at] <= Action.FREE_COMPLETED
+        part[at] = np.where(is_move, (trace.address[at] - np.uint64(low)) >> shift, _NO_BUCKET)
+        counts += np.bincount(part[at], minlength=len(counts))
+    occurs = np.flatnonzero(counts[:_NO_BUCKET])
+    first = np.cumsum(counts[occurs]) - counts[occurs]
+    numbers, number = np.unique(first // size, return_inverse=True)
+    part_of = np.full(len(counts), len(numbers), "u2")
+    part_of[occurs] = number
+    for at in stretches:
+        part[at] = part_of[part[at]]
+    return part, len(numbers)
+
+
+def _bounds(trace: Trace, stretches: list[slice]) -> tuple[int, int]:
+    """The lowest and the highest address of a block; 0 if there is none."""
+    found = []
+    for at in stretches:
+        address = trace.address[at][trace.action[at] <= Action.FREE_COMPLETED]
+        if len(address):
+            found.append((int(address.min()), int(address.max())))
+    return min((low for low, _ in found), default=0), max((high for _, high in found), default=0)
 
 
 def lives_by_birth(trace: Trace, *, stretch: int = _STRETCH) -> BlockLives:

@@ -67,7 +67,7 @@ def read_packed(path: Path, watch: Watch | None = None) -> Run:
     Raises Irregular if the file is not as torch writes it; ``read_whole`` reports what is wrong.
     """
     with opened(path) as file:
-        found = [packed(file, watch=watch)]
+        found = [packed(file, watch=watch, n_bytes=path.stat().st_size)]
     n_trailing = found[0].n_trailing
     # Passed on and not kept, so that the snapshot is freed while the run is built from it.
     return run_of(snapshot_of(found.pop()), path, n_trailing)

@@ -85,6 +85,17 @@ def first_greatest(column: NDArray[Any]) -> int:
     return first + int(column[first : first + _STRETCH].argmax())
 
 
+def looked_up(values: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
+    """``values[index]`` without a copy of a long index.
+
+    NumPy converts an index of small integers at once: 40 MB of five million rows, most of it fresh memory.
+    """
+    found = np.empty(len(index), values.dtype)
+    for at in range(0, len(index), _STRETCH):
+        found[at : at + _STRETCH] = values[index[at : at + _STRETCH]]
+    return found
+
+
 def data_frame(columns: Mapping[str, Any]) -> Any:
     """The columns as a ``pandas.DataFrame``; raises MissingExtraError where pandas is not installed."""
     try:

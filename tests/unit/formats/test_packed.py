@@ -39,7 +39,7 @@ def by_runs(data: bytes, window: int = 1 << 22) -> tuple[Run, int]:
     """What is read by runs, and how many events these held."""
     found = packed(io.BytesIO(data), window)
     run = torch_snapshot.run_of(snapshot_of(found), HERE, found.n_trailing)
-    return run, sum(len(each.action) for each in found.runs)
+    return run, sum(each.n_rows for each in found.runs)
 
 
 def by_dicts(data: bytes) -> Run:

@@ -5,6 +5,7 @@ few look-ups in short lists, whatever the record holds.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from vramscope.model.trace import Action, Trace
 
 _LAST = np.uint64(2**64 - 1)
 _MANY = 1 << 14
-"""Steps per batch."""
+"""Events per batch of steps: a list of all steps would take 40 bytes for each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,9 +50,8 @@ class Followed:
 def followed(trace: Trace, blocks: BlockLives, start: Start, settings: Settings) -> Followed:
     """The sizes of *blocks*, all of them large; 0.2 s per million events."""
     pool = _Pool(trace, blocks, start, settings)
-    steps = _steps(trace, blocks, pool.segment_events)
-    for at in range(0, len(steps), _MANY):  # a list of all would take 40 bytes for each
-        pool.follow(steps[at : at + _MANY].tolist())
+    for steps in _steps(trace, blocks, pool.segment_events):
+        pool.follow(steps)
     sizes, changed = start.sizes.copy(), np.array(pool.changed, "i8")
     end = np.array([pool.end[i] for i in pool.changed], "i8")
     grown, end = changed[end > 0] - 1, end[end > 0]
@@ -208,9 +208,9 @@ def _distinct(addresses: NDArray[Any]) -> NDArray[Any]:
     return ordered[is_new]
 
 
-def _steps(trace: Trace, blocks: BlockLives, segment_events: NDArray[Any]) -> NDArray[Any]:
-    """The steps in order of the events: −i frees block i, i allocates it; numbers beyond the blocks stand for
-    segments that appear or go.
+def _steps(trace: Trace, blocks: BlockLives, segment_events: NDArray[Any]) -> Iterator[list[int]]:
+    """Yield the steps in order of the events: −i frees block i, i allocates it; numbers beyond the blocks
+    stand for segments that appear or go.
     """
     n_blocks = len(blocks)
     steps = np.zeros((len(trace), 2), "i4")  # a free that the record lacks comes before the next ALLOC
@@ -218,5 +218,6 @@ def _steps(trace: Trace, blocks: BlockLives, segment_events: NDArray[Any]) -> ND
     steps[blocks.end[ended], 0] = -1 - ended
     steps[blocks.alloc[begun], 1] = 1 + begun
     steps[segment_events, 1] = 1 + n_blocks + np.arange(len(segment_events))
-    found = steps.ravel()
-    return found[np.flatnonzero(found)]
+    for first in range(0, len(steps), _MANY):
+        part = steps[first : first + _MANY].ravel()
+        yield part[part != 0].tolist()

@@ -32,6 +32,7 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Marks, Note
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import StackBuilder
+from vramscope.model.table import looked_up
 from vramscope.model.trace import Action, Trace
 from vramscope.units import format_bytes
 
@@ -43,7 +44,6 @@ _STATES = {
     "active_awaiting_free": BlockState.PENDING_FREE,  # torch's docstring; never seen in a file
     "inactive": BlockState.INACTIVE,
 }
-_LAST_TIME_US = 2**63 // 1000 - 1
 _LARGEST = 1 << 48
 """Bytes (256 TiB): a larger value is no memory size, and sums of it would overflow."""
 
@@ -218,7 +218,7 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
                 )
             )
     moves = trace.action <= Action.FREE_COMPLETED
-    n_blind = int(np.count_nonzero(trace.stack_id[moves] == 0))
+    n_blind = int(np.count_nonzero(moves & (trace.stack_id == 0)))
     if n_blind:
         share = n_blind / max(int(np.count_nonzero(moves)), 1)
         moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
@@ -279,13 +279,13 @@ def _trace(
         _believable(np.where(action <= Action.SEGMENT_UNMAP, events.size, 0), "event")
     trace = Trace(
         action=action,
-        time_ns=_times(events),
+        time_ns=events.time_ns,
         address=events.address,
         size=events.size,
         block_size=_segment_sizes(action, events.size),
         stream=events.stream,
         pool=_pools(events, pools),
-        stack_id=reader.ids(events.stacks)[events.stack],
+        stack_id=looked_up(reader.ids(events.stacks), events.stack),
     )
     free, order = events.device_free, _order(trace, notes)
     if order is not None:
@@ -307,7 +307,7 @@ def _segment_sizes(action: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
 def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:
     words = events.words
     codes = np.array([_ACTIONS.get(word, _UNKNOWN) for word in words], dtype="u1")
-    action: NDArray[Any] = codes[events.action]
+    action = looked_up(codes, events.action)
     n_unknown = int(np.count_nonzero(action == _UNKNOWN))
     if n_unknown:
         names = ", ".join(sorted({word[:40] for word in words if word not in _ACTIONS})[:5])
@@ -321,13 +321,6 @@ def _believable(size: NDArray[Any], what: str) -> None:
         at = int(size.argmax())
         text = f"{what} {at} has a size of {format_bytes(int(size[at]))}"
         raise FormatError(f"{text}: this is no snapshot of torch, or damaged")
-
-
-def _times(events: Events) -> NDArray[Any]:
-    time_us = events.time_us
-    if len(time_us) and time_us.max() > _LAST_TIME_US:
-        raise FormatError("time_us is beyond the year 2200: this is no snapshot of torch, or damaged")
-    return time_us * 1000
 
 
 def _order(trace: Trace, notes: list[Note]) -> NDArray[Any] | None:

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.torch_history.events import DEFAULT_POOL, Events, check_pools, distinct
+from vramscope.allocator.torch_history.events import (
+    DEFAULT_POOL,
+    Events,
+    check_pools,
+    distinct,
+    nanoseconds,
+)
 from vramscope.model.trace import Action
 
 _KEYS = ("action", "time_us", "addr", "size", "stream", "frames")
@@ -86,7 +92,7 @@ def ring_events(ring: Sequence[dict[str, Any]], taken: RingColumns | None = None
     return Events(
         words=words,
         action=action,
-        time_us=np.fromiter(columns["time_us"], "i8", len(ring)),
+        time_ns=nanoseconds(np.fromiter(columns["time_us"], "i8", len(ring))),
         address=np.fromiter(columns["addr"], "u8", len(ring)),
         size=np.fromiter(columns["size"], "i8", len(ring)),
         stream=_streams(columns["stream"]),

@@ -152,16 +152,19 @@ class FrameLists:
         return np.array([*self._known.highest, -1], "i8")
 
     def number(self, memo: NDArray[Any], lists: NDArray[Any]) -> None:
-        """Note which list each of the memo indices is."""
-        self._memo.append(memo.astype("i4"))
-        self._numbers.append(lists.astype("i4"))
+        """Note which list each of the memo indices is; they are higher than all before."""
+        if len(memo):
+            self._memo.append(memo.astype("i4"))
+            self._numbers.append(lists.astype("i4"))
 
-    def by_memo(self, n_memo: int) -> NDArray[Any]:
+    def numbers_of(self, memo: NDArray[Any]) -> NDArray[Any]:
         """Return the number of the list of each memo index; −1 for other objects."""
-        found = np.full(n_memo, -1, "i4")
-        for memo, lists in zip(self._memo, self._numbers, strict=True):
-            found[memo] = lists
-        return found
+        if not len(memo) or not self._memo:
+            return np.full(len(memo), -1, "i4")
+        self._memo, self._numbers = [np.concatenate(self._memo)], [np.concatenate(self._numbers)]
+        known, numbers = self._memo[0], self._numbers[0]
+        place = np.minimum(np.searchsorted(known, memo), len(known) - 1)
+        return np.where(known[place] == memo, numbers[place], np.int32(-1))
 
     def opcodes(self) -> list[bytes]:
         """Return the opcodes of the contents of each list."""
