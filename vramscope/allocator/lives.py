@@ -60,9 +60,12 @@ def lives(trace: Trace, *, many: int = _MANY) -> BlockLives:
     part, n_parts = _parts(trace, max(many // _N_PARTS, 1))
     with ThreadPoolExecutor(2) as threads:
         found = [*threads.map(lambda each: _lives_of(trace, np.flatnonzero(part == each)), range(n_parts))]
-    found = found or [BlockLives.of()]
-    columns = {name: [getattr(each, name) for each in found] for name in BlockLives.DTYPES}
-    return BlockLives(**{name: np.concatenate(parts) for name, parts in columns.items()})
+    columns = {
+        name: [getattr(each, name) for each in found] or [np.zeros(0, dtype)]
+        for name, dtype in BlockLives.DTYPES.items()
+    }
+    found.clear()  # each column takes the memory of the one before it
+    return BlockLives(**{name: np.concatenate(columns.pop(name)) for name in BlockLives.DTYPES})
 
 
 def _parts(trace: Trace, size: int) -> tuple[NDArray[Any], int]:

@@ -67,7 +67,7 @@ def test_events_become_columns():
     assert trace.action.tolist() == [Action.SEGMENT_ALLOC, Action.ALLOC, Action.FREE_REQUESTED]
     assert trace.address.tolist() == [4096] * 3
     assert trace.size.tolist() == [2048, 100, 100]
-    assert trace.block_size.tolist() == [2048, 0, 0]
+    assert trace.block_size.tolist() == [0, 0, 0]
     assert trace.stream.tolist() == [0, 7, 0]
     assert trace.time_ns.tolist() == [10_000, 10_000, 11_000]
 

@@ -235,16 +235,16 @@ def _block_sizes(
     """
     trace, segments, older = given
     sizes = settings.rounded_all(found.requested_size)
-    is_large = sizes > SMALL_LIMIT
-    if settings.expandable_segments or not is_large.any():
+    large = np.flatnonzero(sizes > SMALL_LIMIT)
+    if settings.expandable_segments or not len(large):
         return sizes, []
     unsure = _grow_to_neighbours(found, sizes, (segments, older), settings)
     free = blocks_of(segments, _joined(_at_start(found, sizes), older))
     free = free.rows(free.state == BlockState.INACTIVE)
-    rank = np.cumsum(is_large) - 1
-    start = Start(sizes[is_large], rank[unsure], segments.address, free.address, free.size)
-    shown = followed(trace, found.rows(is_large), start, settings)
-    sizes[is_large] = shown.sizes
+    unsure = np.searchsorted(large, unsure)
+    start = Start(sizes[large], unsure, segments.address, free.address, free.size)
+    shown = followed(trace, found, large, start, settings)
+    sizes[large] = shown.sizes
     return sizes, _doubts(shown.n_unsure, shown.n_strays)
 
 

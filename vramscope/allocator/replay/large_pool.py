@@ -17,8 +17,10 @@ from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.model.trace import Action, Trace
 
 _LAST = np.uint64(2**64 - 1)
-_MANY = 1 << 14
-"""Events per batch of steps: a list of all steps would take 40 bytes for each."""
+_STRETCH = 1 << 14
+"""Blocks, or events, per pass. Arrays over all of them at once took 0.2 s and 150 MB more for 5 million
+events, and a list of all steps would take 40 bytes for each.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,15 +49,17 @@ class Followed:
     """Blocks allocated where nothing was free."""
 
 
-def followed(trace: Trace, blocks: BlockLives, start: Start, settings: Settings) -> Followed:
-    """The sizes of *blocks*, all of them large; 0.2 s per million events."""
-    pool = _Pool(trace, blocks, start, settings)
-    for steps in _steps(trace, blocks, pool.segment_events):
+def followed(
+    trace: Trace, found: BlockLives, large: NDArray[Any], start: Start, settings: Settings
+) -> Followed:
+    """The sizes of the blocks *found* in the rows *large*; 0.12 s per million events."""
+    pool = _Pool(trace, found.address, large, start, settings)
+    for steps in _steps(trace, found, large, pool.segment_events):
         pool.follow(steps)
     sizes, changed = start.sizes.copy(), np.array(pool.changed, "i8")
     end = np.array([pool.end[i] for i in pool.changed], "i8")
     grown, end = changed[end > 0] - 1, end[end > 0]
-    sizes[grown] = (pool.addresses(end) - blocks.address[grown]).astype("i8")
+    sizes[grown] = (pool.addresses(end) - found.address[large[grown]]).astype("i8")
     return Followed(sizes, len(pool.unsure) + pool.n_never_known, len(changed) - len(grown))
 
 
@@ -65,32 +69,46 @@ class _Pool:
     A point is the rank of an address among all addresses where something begins or ends.
     """
 
-    def __init__(self, trace: Trace, blocks: BlockLives, start: Start, settings: Settings) -> None:
+    def __init__(
+        self, trace: Trace, address: NDArray[Any], large: NDArray[Any], start: Start, settings: Settings
+    ) -> None:
+        """The large blocks are in the rows *large* of *address*, which is sorted."""
         is_segment = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE)
         self.segment_events = np.flatnonzero(is_segment)
         held = trace.rows(self.segment_events)
-        held_end, end = _end(held.address, held.size), _end(blocks.address, start.sizes)
-        free_end = _end(start.free, start.free_sizes)
-        known = [blocks.address, end, start.segments, start.free, free_end, held.address, held_end]
-        self._points = _distinct(np.concatenate([*map(_distinct, known)]))
-        self.least_end = self._place(end)
+        held_end, free_end = _end(held.address, held.size), _end(start.free, start.free_sizes)
+        known = [start.segments, start.free, free_end, held.address, held_end]
+        for at in _stretches(len(large)):
+            begin = address[large[at]]
+            known += [_distinct(begin), _distinct(_end(begin, start.sizes[at]))]
+        self._points = _distinct(np.concatenate(known))
+        n_points, n_blocks = len(self._points) + 1, len(large) + 1
         # One object per point, not one per block: they stay in the processor's cache.
-        points = np.arange(len(self._points) + 2).astype("O")
-        self._begin = [0, *points[self._place_in_order(blocks.address)].tolist()]
-        self.end = [0, *points[self.least_end].tolist()]
-        """End point of each block; 0 for a block that was allocated where nothing was free."""
+        points = np.arange(n_points + 1).astype("O")
+        self._begin, self.end = [0] * n_blocks, [0] * n_blocks
+        """First point and end point of each block; the end is 0 for one that was allocated where nothing was
+        free.
+        """
+        for at in _stretches(len(large)):
+            begin, blocks = address[large[at]], slice(at.start + 1, at.stop + 1)
+            self._begin[blocks] = points[self._place_in_order(begin)].tolist()
+            self.end[blocks] = points[self._place(_end(begin, start.sizes[at]))].tolist()
         self.changed: list[int] = []
         """Blocks whose end is not their least possible end."""
-        self._split_from = [0, *points[self._from_where_to_split(start.sizes, settings)].tolist()]
-        n_points = len(self._points) + 1
+        self._split_from = [0, *points[self._from_where_to_split()].tolist()]
+        """The first point that leaves enough after each point for a split."""
+        self._is_whole = bytearray(1) + (start.sizes >= settings.max_split_size).tobytes()
+        """Whether each block is never split."""
         self._free_end, self._free_begin = [0] * n_points, [0] * n_points
         """The other end of the free range that begins, or ends, at a point."""
         self._is_wall = bytearray(n_points)
         """Whether a segment begins at a point."""
         for point in self._place(start.segments).tolist():
             self._is_wall[point] = 1
-        for at, to in zip(self._place(start.free).tolist(), self._place(free_end).tolist(), strict=True):
-            self._free_end[at], self._free_begin[to] = to, at
+        for begins, ends in zip(
+            self._place(start.free).tolist(), self._place(free_end).tolist(), strict=True
+        ):
+            self._free_end[begins], self._free_begin[ends] = ends, begins
         come = held.action == Action.SEGMENT_ALLOC
         segments = np.column_stack((come, self._place(held.address), self._place(held_end)))
         self._segments: list[list[int]] = segments.tolist()
@@ -117,16 +135,16 @@ class _Pool:
         found: NDArray[Any] = self._points[points - 1]
         return found
 
-    def _from_where_to_split(self, sizes: NDArray[Any], settings: Settings) -> NDArray[Any]:
-        """The first point that leaves enough after each block for a split, as in ``Settings.splits``."""
+    def _from_where_to_split(self) -> NDArray[Any]:
+        """The first point that leaves enough after each point for a split, as in ``Settings.splits``."""
         limit = _end(self._points, np.full(len(self._points), SMALL_LIMIT))
-        first = np.searchsorted(self._points, limit, side="right") + 1
-        return np.where(sizes < settings.max_split_size, first[self.least_end - 1], len(self._points) + 1)
+        return np.searchsorted(self._points, limit, side="right") + 1
 
     def follow(self, steps: list[int]) -> None:  # noqa: C901 a call per step would double its time
         """Apply the steps to the pool."""
         free_end, free_begin, is_wall = self._free_end, self._free_begin, self._is_wall
-        begins, ends, split_from, unsure = self._begin, self.end, self._split_from, self.unsure
+        begins, ends, unsure = self._begin, self.end, self.unsure
+        split_from, is_whole = self._split_from, self._is_whole
         n_blocks, changed = len(begins), self.changed
         for i in steps:
             if i < 0:  # freed
@@ -152,7 +170,7 @@ class _Pool:
                 free_end[begin] = 0
                 if after == end:
                     free_begin[end] = 0
-                elif after >= split_from[i]:
+                elif after >= split_from[end] and not is_whole[i]:
                     free_end[end] = after
                     free_begin[after] = end
                 else:  # too little is left for a block; or nothing was free there: events are missing
@@ -208,16 +226,30 @@ def _distinct(addresses: NDArray[Any]) -> NDArray[Any]:
     return ordered[is_new]
 
 
-def _steps(trace: Trace, blocks: BlockLives, segment_events: NDArray[Any]) -> Iterator[list[int]]:
+def _steps(
+    trace: Trace, found: BlockLives, large: NDArray[Any], segment_events: NDArray[Any]
+) -> Iterator[list[int]]:
     """Yield the steps in order of the events: −i frees block i, i allocates it; numbers beyond the blocks
     stand for segments that appear or go.
     """
-    n_blocks = len(blocks)
-    steps = np.zeros((len(trace), 2), "i4")  # a free that the record lacks comes before the next ALLOC
-    ended, begun = np.flatnonzero(blocks.end >= 0), np.flatnonzero(blocks.alloc >= 0)
-    steps[blocks.end[ended], 0] = -1 - ended
-    steps[blocks.alloc[begun], 1] = 1 + begun
-    steps[segment_events, 1] = 1 + n_blocks + np.arange(len(segment_events))
-    for first in range(0, len(steps), _MANY):
-        part = steps[first : first + _MANY].ravel()
+    steps = np.zeros(len(trace), "i4")
+    replaced: list[tuple[int, int]] = []
+    for at in _stretches(len(large)):
+        rows, block = large[at], np.arange(at.start + 1, at.stop + 1)
+        alloc, end = found.alloc[rows], found.end[rows]
+        steps[alloc[alloc >= 0]] = block[alloc >= 0]
+        is_ended = end >= 0
+        is_late = is_ended & (trace.action[end] == Action.ALLOC)
+        steps[end[is_ended & ~is_late]] = -block[is_ended & ~is_late]
+        replaced += zip(end[is_late].tolist(), (-block[is_late]).tolist(), strict=True)
+    steps[segment_events] = len(large) + 1 + np.arange(len(segment_events))
+    # A free that the record lacks comes before the ALLOC that shows it.
+    lacking = np.array(sorted(replaced), "i8").reshape(-1, 2)
+    for at in _stretches(len(steps)):
+        here = lacking[slice(*np.searchsorted(lacking[:, 0], (at.start, at.stop)))]
+        part = np.insert(steps[at], here[:, 0] - at.start, here[:, 1]) if len(here) else steps[at]
         yield part[part != 0].tolist()
+
+
+def _stretches(n: int) -> Iterator[slice]:
+    return (slice(first, min(first + _STRETCH, n)) for first in range(0, n, _STRETCH))

@@ -54,9 +54,7 @@ class DeviceHistory:
 
     device: int
     trace: Trace
-    """The events as torch wrote them: ``block_size`` of allocations and frees is 0, and the trace may start
-    late.
-    """
+    """The events as torch wrote them: without ``block_size``, which is 0, and the trace may start late."""
     final: Snapshot
     pools: tuple[tuple[int, int], ...]
     marks: Marks
@@ -282,7 +280,7 @@ def _trace(
         time_ns=events.time_ns,
         address=events.address,
         size=events.size,
-        block_size=_segment_sizes(action, events.size),
+        block_size=np.zeros(len(events), "i8"),  # nothing is written to it, so it takes no memory
         stream=events.stream,
         pool=_pools(events, pools),
         stack_id=looked_up(reader.ids(events.stacks), events.stack),
@@ -294,14 +292,6 @@ def _trace(
         trace = _with_pools(trace, held)
     ooms = np.flatnonzero(trace.action == Action.OOM).tolist()
     return trace, [PendingMark(MarkKind.OOM, int(trace.time_ns[i]), i + 1, value=int(free[i])) for i in ooms]
-
-
-def _segment_sizes(action: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
-    """The size of each event of a segment, 0 for others: torch reports no size of blocks."""
-    segments = np.flatnonzero((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP))
-    found = np.zeros(len(action), "i8")
-    found[segments] = size[segments]
-    return found
 
 
 def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:

@@ -93,7 +93,8 @@ class _Joined:
             column = numbers[of_events] = self._columns.column(name, layout.rows)
             column[layout.at_dicts] = getattr(rest, of_events)
         device_free = np.zeros(layout.n_rows, "i8")
-        device_free[layout.at_dicts] = rest.device_free
+        if rest.device_free.any():  # else nothing is written to it, so it takes no memory
+            device_free[layout.at_dicts] = rest.device_free
         return Events(
             words=words,
             action=action,
