@@ -159,12 +159,18 @@ class FrameLists:
 
     def numbers_of(self, memo: NDArray[Any]) -> NDArray[Any]:
         """Return the number of the list of each memo index; −1 for other objects."""
-        if not len(memo) or not self._memo:
-            return np.full(len(memo), -1, "i4")
-        self._memo, self._numbers = [np.concatenate(self._memo)], [np.concatenate(self._numbers)]
-        known, numbers = self._memo[0], self._numbers[0]
-        place = np.minimum(np.searchsorted(known, memo), len(known) - 1)
-        return np.where(known[place] == memo, numbers[place], np.int32(-1))
+        found = np.full(len(memo), -1, "i4")
+        piece = np.searchsorted([known[0] for known in self._memo], memo, side="right") - 1
+        order = np.argsort(piece, kind="stable")
+        pieces, first = np.unique(piece[order], return_index=True)
+        # Without any index there is one part, of nothing.
+        for i, rows in zip(pieces.tolist(), np.split(order, first[1:]), strict=False):
+            if i >= 0:
+                place = np.searchsorted(self._memo[i], memo[rows])
+                place = np.minimum(place, len(self._memo[i]) - 1)
+                is_list = self._memo[i][place] == memo[rows]
+                found[rows[is_list]] = self._numbers[i][place[is_list]]
+        return found
 
     def opcodes(self) -> list[bytes]:
         """Return the opcodes of the contents of each list."""
