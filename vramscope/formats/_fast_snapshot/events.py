@@ -92,8 +92,10 @@ class _Joined:
         for name, of_events in _COLUMNS.items():
             column = numbers[of_events] = self._columns.column(name, layout.rows)
             column[layout.at_dicts] = getattr(rest, of_events)
-        device_free = np.zeros(layout.n_rows, "i8")
-        if rest.device_free.any():  # else nothing is written to it, so it takes no memory
+        # Zeros that may be anywhere in the heap would be written to memory.
+        device_free: NDArray[Any] = np.broadcast_to(np.int64(0), layout.n_rows)
+        if rest.device_free.any():
+            device_free = np.zeros(layout.n_rows, "i8")
             device_free[layout.at_dicts] = rest.device_free
         return Events(
             words=words,
