@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.table import Table
+from vramscope.model.table import Table, stretches
 from vramscope.model.trace import Action, Trace
 
 _DIGIT = 16
@@ -72,11 +72,10 @@ def _parts(trace: Trace, size: int) -> tuple[NDArray[Any], int]:
     """The part of each event of a block, and the number of parts: they have ascending addresses, and about
     *size* events each.
     """
-    stretches = [slice(first, first + _STRETCH) for first in range(0, len(trace), _STRETCH)]
-    low, high = _bounds(trace, stretches)
+    low, high = _bounds(trace)
     shift = np.uint64(max((high - low).bit_length() - _BUCKET_BITS, 0))
     part, counts = np.empty(len(trace), "u2"), np.zeros(_NO_BUCKET + 1, "i8")
-    for at in stretches:
+    for at in stretches(len(trace), _STRETCH):
         is_move = trace.action[at] <= Action.FREE_COMPLETED
         part[at] = np.where(is_move, (trace.address[at] - np.uint64(low)) >> shift, _NO_BUCKET)
         counts += np.bincount(part[at], minlength=len(counts))
@@ -85,15 +84,15 @@ def _parts(trace: Trace, size: int) -> tuple[NDArray[Any], int]:
     numbers, number = np.unique(first // size, return_inverse=True)
     part_of = np.full(len(counts), len(numbers), "u2")
     part_of[occurs] = number
-    for at in stretches:
+    for at in stretches(len(trace), _STRETCH):
         part[at] = part_of[part[at]]
     return part, len(numbers)
 
 
-def _bounds(trace: Trace, stretches: list[slice]) -> tuple[int, int]:
+def _bounds(trace: Trace) -> tuple[int, int]:
     """The lowest and the highest address of a block; 0 if there is none."""
     found = []
-    for at in stretches:
+    for at in stretches(len(trace), _STRETCH):
         address = trace.address[at][trace.action[at] <= Action.FREE_COMPLETED]
         if len(address):
             found.append((int(address.min()), int(address.max())))
@@ -135,6 +134,15 @@ def _by_birth(found: BlockLives) -> BlockLives:
     older = suspect[is_first & (found.alloc[suspect] < 0)]
     born = np.flatnonzero(found.alloc >= 0)
     return found.rows(np.concatenate([older, born[np.argsort(found.alloc[born], kind="stable")]]))
+
+
+def ended_by_next(trace: Trace, found: BlockLives) -> NDArray[Any]:
+    """The rows of the lives that end with the next ALLOC at their address: nothing completes their free."""
+    rows = [np.zeros(0, "i8")]
+    for at in stretches(len(found)):
+        end = found.end[at]
+        rows.append(np.flatnonzero((end >= 0) & (trace.action[end] == Action.ALLOC)) + at.start)
+    return np.concatenate(rows)
 
 
 def is_among(address: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:

@@ -85,14 +85,22 @@ def first_greatest(column: NDArray[Any]) -> int:
     return first + int(column[first : first + _STRETCH].argmax())
 
 
+def stretches(n_rows: int, size: int = _STRETCH) -> Iterator[slice]:
+    """Slices of *n_rows* rows: what is computed of one fits the processor's cache and takes no fresh memory.
+
+    Fresh memory costs up to a second per 100 MB on a virtual machine.
+    """
+    return (slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size))
+
+
 def looked_up(values: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
     """``values[index]`` without a copy of a long index.
 
     NumPy converts an index of small integers at once: 40 MB of five million rows, most of it fresh memory.
     """
     found = np.empty(len(index), values.dtype)
-    for at in range(0, len(index), _STRETCH):
-        found[at : at + _STRETCH] = values[index[at : at + _STRETCH]]
+    for at in stretches(len(index)):
+        found[at] = values[index[at]]
     return found
 
 

@@ -21,13 +21,14 @@ from vramscope.allocator.layout import (
     segments_ever,
     used,
 )
-from vramscope.allocator.lives import BlockLives, is_among, lives
+from vramscope.allocator.lives import BlockLives, ended_by_next, is_among, lives
 from vramscope.allocator.replay.impossible import made_possible
 from vramscope.allocator.replay.large_pool import Start, followed
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
+from vramscope.model.table import stretches
 from vramscope.model.trace import Action, Trace
 from vramscope.units import format_bytes
 
@@ -75,9 +76,10 @@ def reconstruct(
         notes += _settle(found, sizes, used(final.blocks))
     blocks = blocks_of(segments, _joined(_at_start(found, sizes), older))
     initial = Snapshot(segments=segments, blocks=blocks)
-    notes += _drop_homeless(found, sizes, initial, trace) + _contradictions(trace, found)
-    filled = replace(trace, block_size=_by_event(trace, found, sizes))
-    filled, impossible = made_possible(filled, initial, found)
+    unended = ended_by_next(trace, found)
+    notes += _drop_homeless(found, sizes, initial, trace) + _contradictions(trace, found, unended)
+    filled = replace(trace, block_size=_by_event(trace, found, sizes, unended))
+    filled, impossible = made_possible(filled, initial, found, unended)
     return Reconstruction(filled, initial, (*notes, *impossible))
 
 
@@ -171,23 +173,26 @@ def _settle(found: BlockLives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
 
 def _drop_homeless(found: BlockLives, sizes: NDArray[Any], initial: Snapshot, trace: Trace) -> list[Note]:
     """Do not count blocks that lie in no segment, so that active never exceeds reserved."""
-    is_older = found.alloc < 0
-    is_lost = is_older & ~is_among(found.address, np.sort(used(initial.blocks).address))
-    segments = segments_ever(initial.segments, trace)
-    if len(segments):  # a record without any segment has at least its allocations
-        is_lost |= ~is_older & ~is_held(segments, found.address, sizes)
-    n_lost, n_bytes = int(np.count_nonzero(is_lost)), int(sizes[is_lost].sum())
-    sizes[is_lost] = 0
+    older, segments = np.sort(used(initial.blocks).address), segments_ever(initial.segments, trace)
+    n_lost = n_bytes = 0
+    for at in stretches(len(found)):
+        is_older, address, size = found.alloc[at] < 0, found.address[at], sizes[at]
+        is_lost = is_older & ~is_among(address, older)
+        if len(segments):  # a record without any segment has at least its allocations
+            is_lost |= ~is_older & ~is_held(segments, address, size)
+        n_lost += int(np.count_nonzero(is_lost))
+        n_bytes += int(size[is_lost].sum())
+        size[is_lost] = 0
     if not n_lost:
         return []
     text = f"{n_lost} blocks of {format_bytes(n_bytes)} in all lie in no known segment: not counted"
     return [Note(NoteCode.NO_SEGMENT, text, n_lost)]
 
 
-def _contradictions(trace: Trace, found: BlockLives) -> list[Note]:
+def _contradictions(trace: Trace, found: BlockLives, unended: NDArray[Any]) -> list[Note]:
     """A note on events that belong to no life."""
     n_used = sum(int(np.count_nonzero(column >= 0)) for column in (found.alloc, found.request, found.end))
-    n_used -= int(np.count_nonzero(trace.action[found.end[found.end >= 0]] == Action.ALLOC))
+    n_used -= len(unended)
     n_lost = int(np.count_nonzero(trace.action <= Action.FREE_COMPLETED)) - n_used
     if not n_lost:
         return []
@@ -211,17 +216,20 @@ def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
     return notes
 
 
-def _by_event(trace: Trace, found: BlockLives, sizes: NDArray[Any]) -> NDArray[Any]:
+def _by_event(trace: Trace, found: BlockLives, sizes: NDArray[Any], unended: NDArray[Any]) -> NDArray[Any]:
+    """The block size of each event; an end that is the next ALLOC belongs to the next life."""
+    block_size = np.zeros(len(trace), "i8")
     is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
-    block_size = np.where(is_segment, trace.size, 0)
-    # An end that is the next ALLOC belongs to the next life.
-    is_own = (found.end >= 0) & (trace.action[found.end] != Action.ALLOC)
-    for events, known in (
-        (found.alloc, found.alloc >= 0),
-        (found.request, found.request >= 0),
-        (found.end, is_own),
-    ):
-        block_size[events[known]] = sizes[known]
+    block_size[is_segment] = trace.size[is_segment]
+    is_own = found.end >= 0
+    is_own[unended] = False
+    for at in stretches(len(found)):
+        for events, is_known in (
+            (found.alloc[at], found.alloc[at] >= 0),
+            (found.request[at], found.request[at] >= 0),
+            (found.end[at], is_own[at]),
+        ):
+            block_size[events[is_known]] = sizes[at][is_known]
     return block_size
 
 

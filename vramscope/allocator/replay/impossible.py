@@ -14,28 +14,39 @@ from vramscope.allocator.lives import BlockLives
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.table import stretches
 from vramscope.model.trace import Action, Trace
 
-_STRETCH = 1 << 16
-"""Events per pass: intermediate arrays stay in the processor's cache."""
 
+def made_possible(
+    trace: Trace, initial: Snapshot, found: BlockLives, unended: NDArray[Any]
+) -> tuple[Trace, list[Note]]:
+    """Correct *trace* where it is impossible, and return notes on the corrections.
 
-def made_possible(trace: Trace, initial: Snapshot, found: BlockLives) -> tuple[Trace, list[Note]]:
-    """Correct *trace* (its ``block_size`` filled in) where it is impossible, and return notes on the
-    corrections.
+    Parameters
+    ----------
+    trace
+        The events, with their ``block_size`` filled in.
+    initial
+        The state before the first event.
+    found
+        The lives of the blocks in *trace*.
+    unended
+        ``ended_by_next`` of them.
     """
-    trace, found, notes = _with_completions(trace, found)
+    trace, found, notes = _with_completions(trace, found, unended)
     trace, more = _with_own_sizes(trace, found)
     trace, less = _within_reserved(trace, initial, found)
     return trace, notes + more + less
 
 
-def _with_completions(trace: Trace, found: BlockLives) -> tuple[Trace, BlockLives, list[Note]]:
+def _with_completions(
+    trace: Trace, found: BlockLives, unended: NDArray[Any]
+) -> tuple[Trace, BlockLives, list[Note]]:
     """Add missing completions: a block whose address is allocated again counts as complete from its request
     on, as nothing shows the moment.
     """
-    ended = np.flatnonzero((found.end >= 0) & (found.request >= 0))
-    rows = ended[trace.action[found.end[ended]] == Action.ALLOC]
+    rows = unended[found.request[unended] >= 0]
     events = found.request[rows]
     if not len(events):
         return trace, found, []
@@ -53,18 +64,21 @@ def _with_completions(trace: Trace, found: BlockLives) -> tuple[Trace, BlockLive
 
 def _with_own_sizes(trace: Trace, found: BlockLives) -> tuple[Trace, list[Note]]:
     """Correct the size of a free that differs from the size of its allocation."""
-    named = [
-        (column[column >= 0], found.requested_size[column >= 0]) for column in (found.request, found.end)
-    ]
-    if all((trace.size[events] == requested).all() for events, requested in named):
+    if not any(_sizes_differ(trace, found, at) for at in stretches(len(found))):
         return trace, []
     size = trace.size.copy()
     # For a block from before the record its first event gives the size.
-    for events, requested in named:
-        size[events] = requested
+    for events in (found.request, found.end):
+        size[events[events >= 0]] = found.requested_size[events >= 0]
     n_other = int(np.count_nonzero(size != trace.size))
     text = f"{n_other} frees name another size than their allocation: what was allocated counts"
     return replace(trace, size=size), [Note(NoteCode.SIZE_CONTRADICTION, text, n_other)]
+
+
+def _sizes_differ(trace: Trace, found: BlockLives, at: slice) -> bool:
+    """Whether a free of the lives *at* differs in size from its allocation."""
+    requested, both = found.requested_size[at], (found.request[at], found.end[at])
+    return any(bool((trace.size[events] != requested)[events >= 0].any()) for events in both)
 
 
 def _within_reserved(trace: Trace, initial: Snapshot, found: BlockLives) -> tuple[Trace, list[Note]]:
@@ -96,8 +110,7 @@ def _goes_beyond(trace: Trace, initial: Snapshot, has_segments: bool) -> bool:
     zero.
     """
     unused = _reserved(initial) - (_active(initial) if has_segments else 0)
-    for first in range(0, len(trace), _STRETCH):
-        part = slice(first, first + _STRETCH)
+    for part in stretches(len(trace)):
         change = _change(trace.action[part], trace.block_size[part], has_segments)
         levels = np.cumsum(change)
         if unused + int(levels.min()) < 0:

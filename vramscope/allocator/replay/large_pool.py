@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.lives import BlockLives
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
+from vramscope.model.table import stretches
 from vramscope.model.trace import Action, Trace
 
 _LAST = np.uint64(2**64 - 1)
@@ -78,7 +79,7 @@ class _Pool:
         held = trace.rows(self.segment_events)
         held_end, free_end = _end(held.address, held.size), _end(start.free, start.free_sizes)
         known = [start.segments, start.free, free_end, held.address, held_end]
-        for at in _stretches(len(large)):
+        for at in stretches(len(large), _STRETCH):
             begin = address[large[at]]
             known += [_distinct(begin), _distinct(_end(begin, start.sizes[at]))]
         self._points = _distinct(np.concatenate(known))
@@ -89,7 +90,7 @@ class _Pool:
         """First point and end point of each block; the end is 0 for one that was allocated where nothing was
         free.
         """
-        for at in _stretches(len(large)):
+        for at in stretches(len(large), _STRETCH):
             begin, blocks = address[large[at]], slice(at.start + 1, at.stop + 1)
             self._begin[blocks] = points[self._place_in_order(begin)].tolist()
             self.end[blocks] = points[self._place(_end(begin, start.sizes[at]))].tolist()
@@ -234,7 +235,7 @@ def _steps(
     """
     steps = np.zeros(len(trace), "i4")
     replaced: list[tuple[int, int]] = []
-    for at in _stretches(len(large)):
+    for at in stretches(len(large), _STRETCH):
         rows, block = large[at], np.arange(at.start + 1, at.stop + 1)
         alloc, end = found.alloc[rows], found.end[rows]
         steps[alloc[alloc >= 0]] = block[alloc >= 0]
@@ -245,11 +246,7 @@ def _steps(
     steps[segment_events] = len(large) + 1 + np.arange(len(segment_events))
     # A free that the record lacks comes before the ALLOC that shows it.
     lacking = np.array(sorted(replaced), "i8").reshape(-1, 2)
-    for at in _stretches(len(steps)):
+    for at in stretches(len(steps), _STRETCH):
         here = lacking[slice(*np.searchsorted(lacking[:, 0], (at.start, at.stop)))]
         part = np.insert(steps[at], here[:, 0] - at.start, here[:, 1]) if len(here) else steps[at]
         yield part[part != 0].tolist()
-
-
-def _stretches(n: int) -> Iterator[slice]:
-    return (slice(first, min(first + _STRETCH, n)) for first in range(0, n, _STRETCH))
