@@ -155,8 +155,9 @@ def is_among(address: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
 
 def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:
     """The lives that these events belong to."""
-    rows = rows[_by_address(trace.address[rows], trace.action[rows])]
     address, action = trace.address[rows], trace.action[rows]
+    order = _by_address(address, action)
+    rows, address, action = rows[order], address[order], action[order]
     is_first = np.ones(len(rows), dtype="?")
     is_first[1:] = address[1:] != address[:-1]
     before = np.roll(action, 1)
@@ -170,13 +171,14 @@ def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:
     alloc = np.where(is_alloc[start], rows[start], -1)
     _end_at_next(end, address[start], alloc)
     known = is_alloc[start] | is_first[start]
-    return BlockLives(
+    found = BlockLives(
         address=address[start],
         requested_size=trace.size[rows[start]],
         alloc=alloc,
         request=request,
         end=end,
-    ).rows(known)
+    )
+    return found if known.all() else found.rows(known)
 
 
 def _by_address(address: NDArray[Any], action: NDArray[Any]) -> NDArray[Any]:

@@ -33,6 +33,14 @@ KEEPING = """
         while_reading = resident()
     print(while_reading - before > 60 << 20, resident() - before < 4 << 20)
 """
+HUGE_PAGES = """
+    from pathlib import Path
+    from vramscope.dashboard.server.malloc_tuning import give_back
+
+    give_back()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    print(*(line.split()[1] for line in lines if line.startswith("THP_enabled")))
+"""
 CLOSED = """
     before = resident()
     with keeping():
@@ -67,3 +75,13 @@ def test_memory_of_a_file_goes_back_when_it_is_closed_though_other_files_are_ope
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     assert output.split() == ["True"] * 4
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists() or "THP_enabled" not in Path("/proc/self/status").read_text(),
+    reason="the system does not tell",
+)
+def test_a_server_has_no_huge_pages() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(HUGE_PAGES)]
+
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() == ["0"]
