@@ -62,7 +62,7 @@ def read(path: Path, watch: Watch | None = None) -> Run:
 
 
 def read_packed(path: Path, watch: Watch | None = None) -> Run:
-    """Read a snapshot by runs of events without an object for each: 0.6 s and 150 MB per million events.
+    """Read a snapshot by runs of events without an object for each: 0.6 s and 100 MB per million events.
 
     Raises Irregular if the file is not as torch writes it; ``read_whole`` reports what is wrong.
     """

@@ -54,3 +54,15 @@ def test_what_differs_only_in_its_last_bytes_is_distinguished():
 
     assert found(lists, pieces) == list(range(256))
     assert found(lists, pieces[::-1]) == list(range(256))[::-1]
+
+
+def test_the_number_of_a_list_is_found_by_its_memo_index():
+    lists = FrameLists()
+    assert lists.numbers_of(np.array([5, 0])).tolist() == [-1, -1]
+    lists.number(np.array([3, 5, 9]), np.array([0, 1, 0]))
+    lists.number(np.array([], "i8"), np.array([], "i8"))
+    lists.number(np.array([20, 30]), np.array([2, 1]))
+
+    memo = np.array([30, 2, 3, 4, 5, 9, 10, 19, 20, 25, 31, 3])
+    assert lists.numbers_of(memo).tolist() == [1, -1, 0, -1, 1, 0, -1, -1, 2, -1, -1, 0]
+    assert lists.numbers_of(memo[:0]).tolist() == []

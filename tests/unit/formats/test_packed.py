@@ -189,6 +189,36 @@ def test_rare_events_between_runs_refer_to_lists_inside_of_them() -> None:
     assert 750 < n_packed < 890
 
 
+@pytest.mark.parametrize("n_actions", [200, 300])
+def test_any_number_of_actions_is_read_the_same(n_actions: int, tmp_path: Path) -> None:
+    actions = [f"action{i}" for i in range(n_actions)]
+    entries = [entry(i, action=actions[i // 10 % n_actions]) for i in range(6000)]
+    path = tmp_path / "a.pickle"
+    path.write_bytes(dumped(entries))
+
+    assert_same(torch_snapshot.read(path), torch_snapshot.read_whole(path))
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 1_000_000_000])
+def test_what_is_known_of_the_size_makes_no_difference(made: bytes, n_bytes: int) -> None:
+    found = packed(io.BytesIO(made), 50_000, n_bytes=n_bytes)
+
+    assert_same(torch_snapshot.run_of(snapshot_of(found), HERE, found.n_trailing), by_dicts(made))
+
+
+def test_lists_of_earlier_windows_are_found_again() -> None:
+    """Every list is referred to once from far behind it, where other windows and runs lie between."""
+    stacks = [[{"filename": "a.py", "name": "f", "line": line}] for line in range(3)]
+    entries = [entry(i, frames=[*stacks[i % 3]]) for i in range(3000)]
+    entries += [entry(i, frames=entries[i]["frames"]) for i in range(3000)]
+    data = dumped(entries)
+
+    run, n_packed = by_runs(data, 20_000)
+
+    assert_same(run, by_dicts(data))
+    assert n_packed > 5500
+
+
 def test_a_file_of_every_protocol_opens_the_same(tmp_path: Path) -> None:
     entries = [entry(i) for i in range(200)]
     runs = []
