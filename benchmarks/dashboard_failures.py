@@ -145,7 +145,7 @@ def _tried(
     page: Any, place: Place, path: str, fail: Callable[[], object], repair: Callable[[], object]
 ) -> tuple[str, float, float]:
     """Return the page, and the seconds until it says so and until it goes on; PATIENCE_S for never."""
-    page.goto(f"{place.base}{path}?run={run_id(place.run)}")
+    _go_to(page, f"{place.base}{path}?run={run_id(place.run)}")
     page.wait_for_selector("#menu a.here")
     page.wait_for_selector("main :is(section, table)")
     sleep(1)
@@ -156,6 +156,16 @@ def _tried(
         f"!document.querySelector('{BANNER}') && Boolean(document.querySelector('main :is(section, table)'))"
     )
     return path, said_s, _until(page, gone)
+
+
+def _go_to(page: Any, url: str) -> None:
+    """Open a page; the one before it may just load itself again, as the server is another one."""
+    try:
+        page.goto(url)
+    except Exception as error:
+        if "interrupted by another navigation" not in str(error):
+            raise
+        page.goto(url)
 
 
 def _until(page: Any, expression: str) -> float:
