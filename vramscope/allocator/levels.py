@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vramscope.allocator.lives import stable_order
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.snapshot import Blocks, BlockState, Snapshot
+from vramscope.model.table import stretches
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 13
@@ -68,8 +69,7 @@ def levels(
 def _add_up(trace: Trace, initial: Snapshot, found: Mapping[str, NDArray[Any]], stretch: int) -> None:
     """Fill the levels *found*, by name, from their first instant on."""
     late = unannounced(trace, initial.blocks) if _UNTIL_REQUEST & found.keys() else None
-    for first in range(0, len(trace), stretch):
-        part = slice(first, first + stretch)
+    for part in stretches(len(trace), stretch):
         action, block = trace.action[part], trace.block_size[part]
         for name, level in found.items():
             if name == "reserved":
@@ -81,7 +81,7 @@ def _add_up(trace: Trace, initial: Snapshot, found: Mapping[str, NDArray[Any]], 
                 begins, ends = action == Action.ALLOC, action == Action.FREE_COMPLETED
             size = np.where(block > 0, trace.size[part], 0) if name in _REQUESTED else block
             change = size * (begins.view("i1") - ends.view("i1"))
-            change[0] += level[first]
+            change[0] += level[part.start]
             np.cumsum(change, out=level[1:][part])
 
 

@@ -92,10 +92,9 @@ class _MemoNumbers:
         self._first = np.array([-1, *(run.first_memo for run in runs)], "i8")
         self._end = self._first + sizes
         self._n_before = np.cumsum(sizes) - sizes
-        self.needed = np.zeros(0, "i8")
-        """The memo indices of the lists inside runs that are built, in order."""
         _, is_inside = self._run_of(used)
         self.needed = np.unique(used[is_inside])
+        """The memo indices of the lists inside runs that are built, in order."""
 
     def _run_of(self, memo: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the last run that begins at or before each object, and whether it contains it."""
@@ -113,10 +112,9 @@ class _MemoNumbers:
         found: NDArray[np.int64] = others + rank
         return found
 
-    def needed_of(self, i: int) -> NDArray[np.int64]:
-        """Return the lists of frames that are built of run *i*."""
-        first, end = np.searchsorted(self.needed, (self._first[i + 1], self._end[i + 1]))
-        return self.needed[first:end]
+    def needed_of(self, i: int) -> slice:
+        """Return where in ``needed`` the lists of run *i* are."""
+        return slice(*np.searchsorted(self.needed, (self._first[i + 1], self._end[i + 1])))
 
 
 def _body(kept: bytearray, cuts: Sequence[int], numbers: _MemoNumbers, lists: FrameLists) -> bytes:
@@ -126,15 +124,14 @@ def _body(kept: bytearray, cuts: Sequence[int], numbers: _MemoNumbers, lists: Fr
         raise Irregular
     contents = lists.opcodes()
     found: list[bytes | bytearray] = []
-    begin = n_lists = 0
+    begin = 0
     for i, cut in enumerate(cuts):
         found += [kept[begin:cut], b"J", i.to_bytes(4, "little")]
-        for _ in numbers.needed_of(i):
-            opcodes = bytearray(contents[number_of[n_lists]])
+        for number in number_of[numbers.needed_of(i)].tolist():
+            opcodes = bytearray(contents[number])
             at = np.array(references(bytes(opcodes)), "i8")
             write_memo_indices(opcodes, at, numbers.of(memo_indices(opcodes, at)))
             found += [b"]\x94", opcodes, b"0"]
-            n_lists += 1
         begin = cut
     return b"".join([*found, kept[begin:]])
 

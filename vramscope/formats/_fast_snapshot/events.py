@@ -15,12 +15,12 @@ from vramscope.allocator.torch_history.events import (
 from vramscope.allocator.torch_history.rows import Rows
 from vramscope.formats._fast_snapshot import Packed
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
-from vramscope.formats._fast_snapshot.runs import EventRun
+from vramscope.formats._fast_snapshot.runs import MOST_ACTIONS, EventRun
+from vramscope.model.table import stretches
 
 _COLUMNS = {"addr": "address", "size": "size", "stream": "stream", "time_ns": "time_ns"}
 _STRETCH = 1 << 16
 """Events per pass: intermediate arrays stay in the processor's cache, and need no memory of their own."""
-_MOST_ACTIONS = 255
 
 
 def snapshot_of(found: Packed) -> Any:
@@ -111,7 +111,7 @@ class _Joined:
 
     def _actions(self, layout: _Layout, rest: Events) -> tuple[tuple[str, ...], NDArray[Any]]:
         words: list[Any] = [self._found.objects[memo] for memo in self._found.actions]
-        if any(type(word) is not str for word in words) or len(words) + len(rest.words) > _MOST_ACTIONS:
+        if any(type(word) is not str for word in words) or len(words) + len(rest.words) > MOST_ACTIONS:
             raise Irregular
         action = self._columns.column("action", layout.rows)
         action[layout.at_dicts] = rest.action + len(words)
@@ -186,6 +186,6 @@ def _in_order(values: tuple[Any, ...], index: NDArray[Any]) -> tuple[tuple[Any, 
     place = np.full(len(values) + 1, -1, "i4")
     place[order] = np.arange(n_used)
     # In place: fresh memory for the index of 5 million events took 20 ms. −1 is the last place.
-    for begin in range(0, len(index), _STRETCH):
-        index[begin : begin + _STRETCH] = place[index[begin : begin + _STRETCH]]
+    for at in stretches(len(index)):
+        index[at] = place[index[at]]
     return tuple(values[i] for i in order.tolist()), index

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.model.table import stretches
+
 LONGEST = 400
 """The longest event in bytes that is compared; a longer one is built like anything else."""
 
@@ -254,8 +256,7 @@ class Shapes:
     def _rows(data: bytes | bytearray, start: NDArray[Any], width: int) -> EventCandidates:
         anywhere: NDArray[Any] = np.ndarray((len(data) - width,), f"V{width}", data, strides=(1,))
         words = np.empty((width // 8, len(start)), "<u8")
-        for first in range(0, len(start), _FEW_ROWS):
-            at = slice(first, first + _FEW_ROWS)
+        for at in stretches(len(start), _FEW_ROWS):
             words[:, at] = anywhere[start[at]].view("<u8").reshape(-1, width // 8).T
         return EventCandidates(start, np.full(len(start), -1, "i2"), words)
 

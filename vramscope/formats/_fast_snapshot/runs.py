@@ -18,7 +18,8 @@ _RESERVE = 1.1
 """The events that a file is expected to have, as a multiple of what its events so far suggest."""
 _STRETCH = 1 << 16
 """Rows that are moved at a time: what is copied in between stays in the processor's cache."""
-_UNKNOWN = 255
+MOST_ACTIONS = 255
+"""The most actions that one byte numbers; that number itself stands for one that has no number yet."""
 
 
 class EventRun(NamedTuple):
@@ -46,17 +47,17 @@ class ActionNumbers:
     def __init__(self) -> None:
         self.memos: list[int] = []
         """The memo index of each action."""
-        self._number = np.full(256, _UNKNOWN, "u1")
+        self._number = np.full(256, MOST_ACTIONS, "u1")
 
     def of(self, memo: NDArray[Any]) -> NDArray[Any]:
         """Return the number of each action, given by memo index. Raises Irregular if there are too many."""
         if (highest := int(memo.max())) >= len(self._number):
-            more = np.full(highest + 1 - len(self._number), _UNKNOWN, "u1")
+            more = np.full(highest + 1 - len(self._number), MOST_ACTIONS, "u1")
             self._number = np.concatenate([self._number, more])
         found: NDArray[Any] = self._number[memo]
-        is_new = found == _UNKNOWN
+        is_new = found == MOST_ACTIONS
         for each in np.unique(memo[is_new]).tolist():
-            if len(self.memos) == _UNKNOWN:
+            if len(self.memos) == MOST_ACTIONS:
                 raise Irregular
             self._number[each] = len(self.memos)
             self.memos.append(each)
