@@ -30,6 +30,7 @@ class Module:
     path: Path
     tree: ast.Module
     is_package: bool
+    n_lines: int = 0
 
 
 @dataclass
@@ -62,6 +63,9 @@ def main() -> int:
         crowded_folders(rules["crowded"]),
         foreign_helpers(modules),
         doubled_classes(modules, rules["doubled"]),
+        long_files(modules, rules["long"]),
+        large_classes(modules, rules["large"]),
+        lines_over(modules, rules["most_lines"]),
         *docstrings(modules),
     ]
     for measure in measures:
@@ -83,7 +87,8 @@ def read_modules() -> dict[str, Module]:
             parts = path.relative_to(ROOT).with_suffix("").parts
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
-            found[name] = Module(name, path, ast.parse(path.read_text()), is_package)
+            text = path.read_text()
+            found[name] = Module(name, path, ast.parse(text), is_package, len(text.splitlines()))
     return found
 
 
@@ -256,6 +261,39 @@ def doubled_classes(modules: dict[str, Module], explained: dict[str, str], most:
     return Measure("class names defined more than once", places, most, notes)
 
 
+def long_files(modules: dict[str, Module], exceptions: dict[str, str], most: int = 450) -> Measure:
+    """Files of more than *most* lines; *exceptions*: path → reason."""
+    sizes = {str(module.path.relative_to(ROOT)): module.n_lines for module in modules.values()}
+    long = {path for path, size in sizes.items() if size > most}
+    places = [f"{path}: {sizes[path]} lines" for path in sorted(long - set(exceptions))]
+    stale = [f"stale exception: {path} has at most {most} lines" for path in set(exceptions) - long]
+    return Measure(f"files above {most} lines", places, notes=stale)
+
+
+def large_classes(modules: dict[str, Module], exceptions: dict[str, str], most: int = 25) -> Measure:
+    """Classes of more than *most* methods, properties included; *exceptions*: name → reason."""
+    large = {
+        node.name: f"{place(module, node)}: {n_methods(node)} methods"
+        for module in modules.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and n_methods(node) > most
+    }
+    places = [where for name, where in sorted(large.items()) if name not in exceptions]
+    stale = [f"stale exception: {name} has at most {most} methods" for name in set(exceptions) - set(large)]
+    return Measure(f"classes above {most} methods", places, notes=stale)
+
+
+def n_methods(node: ast.ClassDef) -> int:
+    """The functions that a class defines, each overload of one included."""
+    return sum(isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)) for inner in node.body)
+
+
+def lines_over(modules: dict[str, Module], most: int) -> Measure:
+    """The lines of both packages, where they are more than *most*."""
+    total = sum(module.n_lines for module in modules.values())
+    return Measure(f"budget of {most:,} lines exceeded", [f"{total:,} lines"] if total > most else [])
+
+
 def docstrings(modules: dict[str, Module]) -> list[Measure]:
     """Public names without a docstring; forbidden beginnings; docstrings that are too short."""
     missing, beginnings, short = [], [], []
@@ -310,7 +348,7 @@ def place(module: Module, node: ast.AST) -> str:
 def figures(modules: dict[str, Module]) -> list[str]:
     """Sizes and densities next to those of pyinstrument, memray and harlequin (read in 2026-11)."""
     lines = [module.path.read_text().splitlines() for module in modules.values()]
-    sizes = sorted(len(text) for text in lines)
+    sizes = sorted(map(len, lines))
     total = sum(sizes)
     comments = sum(line.lstrip().startswith("#") for text in lines for line in text)
     documented = sum(

@@ -40,6 +40,9 @@ def test_every_measure_holds_and_is_printed() -> None:
         "folders above 15 entries",
         "helpers imported from outside",
         "class names defined more than once",
+        "files above 450 lines",
+        "classes above 25 methods",
+        "lines exceeded",
         "public names without a docstring",
         "docstrings that begin with of/by/as/with/those",
         "public docstrings of fewer than 4 words",
@@ -107,3 +110,19 @@ def test_docstrings_are_measured(structure: ModuleType) -> None:
     missing, beginnings, short = structure.docstrings(modules(structure, model=source))
 
     assert [len(each.places) for each in (missing, beginnings, short)] == [1, 1, 1]
+
+
+def test_long_files_large_classes_and_the_budget_are_measured(structure: ModuleType) -> None:
+    methods = "".join(f"    def m{number}(self): ...\n" for number in range(26))
+    large = structure.Module("vramscope.a", ROOT / "vramscope/a.py", ast.parse("class A:\n" + methods), False)
+    long = structure.Module("vramscope.b", ROOT / "vramscope/b.py", ast.parse(""), False, n_lines=451)
+    known = {module.name: module for module in (large, long)}
+
+    assert structure.long_files(known, {}).places == ["vramscope/b.py: 451 lines"]
+    assert structure.long_files(known, {"vramscope/b.py": "a reason"}).holds
+    assert not structure.long_files(known, {"vramscope/b.py": "a reason", "vramscope/a.py": "gone"}).holds
+    assert structure.large_classes(known, {}).places == ["vramscope/a.py:1 A: 26 methods"]
+    assert structure.large_classes(known, {"A": "a reason"}).holds
+    assert not structure.large_classes(known, {"A": "a reason", "B": "gone"}).holds
+    assert structure.lines_over(known, 450).places == ["451 lines"]
+    assert structure.lines_over(known, 451).holds
