@@ -31,8 +31,8 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 from vramscope import load
+from vramscope.columns.scratch import Scratch
 from vramscope.loading import Follower
-from vramscope.store.columns.scratch import Scratch
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")

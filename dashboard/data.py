@@ -19,10 +19,10 @@ from typing import Any, Protocol, cast
 
 from vramscope import analysis, conversion_cache, loading
 from vramscope.analysis.timeline import totals_of
+from vramscope.columns.scratch import Scratch
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.partial_curve import PartialCurve, Watch
 from vramscope.model.recording import Outcome, Recording, Run
-from vramscope.store.columns.scratch import Scratch
 from vramscope.store.directory import rank_of
 from vramscope.store.sources import SOURCES_FILE
 from vramscope.store.summaries import SUMMARY_FILE

@@ -23,8 +23,8 @@ from vramscope.store.directory import is_rank, is_run
 from vramscope.units import format_bytes
 
 if TYPE_CHECKING:
+    from vramscope.columns.scratch import Scratch
     from vramscope.remote.copies import RemoteTree
-    from vramscope.store.columns.scratch import Scratch
     from vramscope.store.read.reader import Reader
 
 HEAD_BYTES = 64 << 10

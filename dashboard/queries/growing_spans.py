@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.store.columns import GrowingColumn
-from vramscope.store.columns.scratch import Scratch
+from vramscope.columns import GrowingColumn
+from vramscope.columns.scratch import Scratch
 
 from ..figures.drawing.series import Ruler, Spans, spans
 

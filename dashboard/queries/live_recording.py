@@ -21,12 +21,12 @@ from vramscope.analysis.by_stack import StackBytes, stack_bytes
 from vramscope.analysis.churn import retry_events
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import Totals, times
+from vramscope.columns import GrowingColumn
+from vramscope.columns.scratch import Scratch
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
-from vramscope.store.columns import GrowingColumn
-from vramscope.store.columns.scratch import Scratch
 
 from ..figures.drawing.m4 import BLOCK, Extremes, block_extremes
 from ..figures.drawing.series import (

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.innermost import innermost_phase, innermost_phases, innermost_phases_at
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
+from vramscope.steps.innermost import innermost_phase, innermost_phases, innermost_phases_at
 from vramscope.units import format_name
 
 

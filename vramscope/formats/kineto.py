@@ -32,9 +32,9 @@ from vramscope.formats._totals_trace import (
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note
-from vramscope.model.program import resolve
 from vramscope.model.recording import Recording, Run
 from vramscope.model.trace import Trace
+from vramscope.steps import resolve
 from vramscope.units import format_bytes
 
 _KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')

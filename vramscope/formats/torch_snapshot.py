@@ -24,11 +24,11 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
 from vramscope.model.partial_curve import Watch
-from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import StackBuilder, Stacks
 from vramscope.model.trace import Action, Trace
+from vramscope.steps import resolve
 from vramscope.units import format_bytes
 
 _SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")

@@ -20,9 +20,9 @@ from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Marks
 from vramscope.model.past import StretchPeaks, SummarizedSteps
-from vramscope.model.program import resolve
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
+from vramscope.steps import resolve
 
 Row: TypeAlias = Trace | Marks | Counters | Snapshot
 

@@ -30,19 +30,19 @@ from vramscope.model.device import Device
 from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Note, Steps
 from vramscope.model.past import SummarizedSteps
-from vramscope.model.program import resolve
 from vramscope.model.rank_summary import DeviceSummary, PeakPlace, RankSummary, StepRows
 from vramscope.model.recording import Outcome
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.model.trace import Trace
 from vramscope.recorder.recent_peaks import MANY_QUEUED, PeakFollower, Row
+from vramscope.steps import resolve
+from vramscope.steps.finished import drop_older_marks
+from vramscope.steps.retained import with_summarized
 from vramscope.store import sources
 from vramscope.store.read import assembly
-from vramscope.store.read.retained_timeline import with_summarized
 from vramscope.store.read.streams import ColumnStream, FileChain, anybody
 from vramscope.store.retention.carry_over import BOUNDARIES
-from vramscope.store.retention.old_steps import drop_older_marks
 from vramscope.store.schema import EVERY_DEVICE, STACKS, file_name
 from vramscope.store.summaries import SUMMARY_FILE, StoredSummary, events_bytes, write_summary
 

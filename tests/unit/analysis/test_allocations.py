@@ -9,10 +9,10 @@ import vramscope
 from vramscope.analysis.allocations import SearchError, allocations, parse
 from vramscope.analysis.allocations.language import Field
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase
-from vramscope.model.program import resolve
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
+from vramscope.steps import resolve
 
 A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 

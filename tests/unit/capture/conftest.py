@@ -12,10 +12,10 @@ from torch import nn
 from vramscope.capture import Options
 from vramscope.capture.simulated import Simulated
 from vramscope.model.marks import Labels, Marks
-from vramscope.model.program import resolve
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
+from vramscope.steps import resolve
 
 
 @dataclass

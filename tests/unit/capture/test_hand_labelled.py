@@ -18,8 +18,8 @@ from standin_fixtures import TORCH
 from vramscope.analysis.step_and_phase import phases_of
 from vramscope.loading import load
 from vramscope.model.marks import Phase
-from vramscope.model.program import resolve
 from vramscope.model.trace import Action
+from vramscope.steps import resolve
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"

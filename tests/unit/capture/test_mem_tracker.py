@@ -18,9 +18,9 @@ from vramscope.analysis.categories import categories
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.loading import load
 from vramscope.model.marks import Category, Phase
-from vramscope.model.program import resolve
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
+from vramscope.steps import resolve
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS_DIRECTORY = Path(__file__).parent / "programs"

@@ -8,8 +8,8 @@ import pytest
 from vramscope.dashboard.figures.drawing.series import EVENTS, TIME, Ruler, Spans, spans
 from vramscope.dashboard.queries.growing_spans import GrowingSpans
 
+from vramscope.columns.scratch import Scratch
 from vramscope.model.marks import Phases
-from vramscope.store.columns.scratch import Scratch
 
 N_PHASES = 50_000
 EACH = 10

@@ -12,17 +12,17 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.device import Device
 from vramscope.model.holders import Holders
-from vramscope.model.innermost import of_several_threads, owners_of, train_at_once
 from vramscope.model.marks import Labels, Marks, Note, Phases
 from vramscope.model.past import Past
-from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action, Trace
+from vramscope.steps import resolve
+from vramscope.steps.innermost import of_several_threads, owners_of, train_at_once
+from vramscope.steps.retained import Resolve, retained_timeline
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.read import repair
-from vramscope.store.read.retained_timeline import Resolve, retained_timeline
 from vramscope.store.read.streams import ColumnStream, DeviceStreams
 from vramscope.units import format_bytes, format_duration, parse_bytes
 

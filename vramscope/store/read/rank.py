@@ -5,19 +5,19 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from vramscope.columns.scratch import Scratch
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
-from vramscope.model.program import resolve
 from vramscope.model.recording import Outcome, Recording
+from vramscope.steps import resolve
+from vramscope.steps.growing import IncrementalSteps
 from vramscope.store import manifest as manifests
 from vramscope.store import parts
-from vramscope.store.columns.scratch import Scratch
 from vramscope.store.directory import COPY_INDEX, MANIFEST
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, Owner
 from vramscope.store.liveness import is_alive
 from vramscope.store.read import assembly, completeness
-from vramscope.store.read.incremental_steps import IncrementalSteps
 from vramscope.store.read.streams import (
     ColumnStream,
     DeviceStreams,

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 
+from vramscope.columns.scratch import Scratch
 from vramscope.errors import StoreError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Run
-from vramscope.store.columns.scratch import Scratch
 from vramscope.store.directory import is_rank, ranks_of
 from vramscope.store.read.rank import RankReader
 

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from vramscope.columns import GrowingColumn
+from vramscope.columns.scratch import Scratch
 from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
-from vramscope.store.columns import GrowingColumn, Names, numbers, strings
-from vramscope.store.columns.scratch import Scratch
+from vramscope.store.columns import Names, numbers, strings
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import Owner
 from vramscope.store.schema import (

@@ -10,7 +10,7 @@ import numpy as np
 
 from vramscope.model.marks import Marks, Phases, Steps
 from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
-from vramscope.model.program import resolve
+from vramscope.steps import resolve
 
 Resolve = Callable[[Marks, int, int], tuple[Steps, Phases]]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vramscope.store.columns import GrowingColumn
-from vramscope.store.columns.scratch import LEAST_BYTES, Scratch, _File
+from vramscope.columns import GrowingColumn
+from vramscope.columns.scratch import LEAST_BYTES, Scratch, _File
 
 N_ROWS = LEAST_BYTES // 8
 

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
+from vramscope.columns.scratch import Scratch
 from vramscope.model.marks import MarkKind, Marks, Phase
-from vramscope.model.program import resolve
-from vramscope.store.columns.scratch import Scratch
-from vramscope.store.read import incremental_steps
-from vramscope.store.read.incremental_steps import IncrementalSteps
+from vramscope.steps import growing, resolve
+from vramscope.steps.growing import IncrementalSteps
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 STEP = ((FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 7), (Phase.ZERO_GRAD, 0))
@@ -106,7 +105,7 @@ def test_finished_steps_are_not_gone_through_again(monkeypatch):
         gone_through.append(len(marks))
         return resolve(marks, n_events, end_ns)
 
-    monkeypatch.setattr(incremental_steps, "resolve", noticed)
+    monkeypatch.setattr(growing, "resolve", noticed)
     loop, so_far = Loop(), IncrementalSteps(least_marks=50)
     for _ in range(400):
         loop.turn(STEP)
@@ -122,7 +121,7 @@ def test_a_long_run_is_never_gone_through_as_a_whole_again(monkeypatch):
         gone_through.append(len(marks))
         return resolve(marks, n_events, end_ns)
 
-    monkeypatch.setattr(incremental_steps, "resolve", noticed)
+    monkeypatch.setattr(growing, "resolve", noticed)
     loop, so_far = Loop(), IncrementalSteps(least_marks=50, most_at_once=500)
     for _ in range(600):
         loop.turn(STEP)

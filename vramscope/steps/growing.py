@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.columns import GrowingColumn
+from vramscope.columns.scratch import Scratch
 from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.past import SummarizedSteps
-from vramscope.model.program import event_threads, resolve
-from vramscope.store.columns import GrowingColumn
-from vramscope.store.columns.scratch import Scratch
-from vramscope.store.read.retained_timeline import with_summarized
-from vramscope.store.retention.old_steps import marks_needed_after
+from vramscope.steps import event_threads, resolve
+from vramscope.steps.finished import marks_needed_after
+from vramscope.steps.retained import with_summarized
 
 LEAST_MARKS = 2000
 """The number of marks that are resolved within ten milliseconds."""
@@ -35,7 +35,7 @@ _KEPT_STEPS = 6
 _ATTEMPTS = 4
 _LONGER = 1.5
 _SHARES = (0.05, 0.45)
-"""Shares of the most frequent phase near those at which ``model.program`` decides otherwise: which optimizer
+"""Shares of the most frequent phase near those at which ``steps`` decides otherwise: which optimizer
 closes a cycle, and whether evaluations are part of the loop."""
 
 Found = tuple[Steps, Phases]
@@ -126,7 +126,7 @@ class IncrementalSteps:
         self._finished: _Finished | None = None
 
     def resolve(self, marks: Marks, n_events: int, end_ns: int) -> Found:
-        """Return steps and phases like ``model.program.resolve``."""
+        """Return steps and phases like ``steps.resolve``."""
         known, end = self._finished, (n_events, end_ns)
         if known is None or not self._is_still_valid(known, marks, end):
             return self._all(marks, end)

@@ -3,7 +3,7 @@
 import pytest
 
 from vramscope.model.marks import MarkKind, Marks, Phase
-from vramscope.model.program import resolve
+from vramscope.steps import resolve
 
 LOOP = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 NAMES = ("", "Model", "Adam", "SGD", "Critic", "Generator")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vramscope.store.columns import GrowingColumn
+from vramscope.columns import GrowingColumn
 
 
 @pytest.mark.parametrize("parts", [[[0, 0], [0] * 50, [3, 0], [0]], [[1], [0, 0], [2]], [[], [0], []]])
