@@ -89,7 +89,7 @@ def document(run: Run) -> str:
 
 
 def _plotly() -> bytes:
-    return files("plotly").joinpath("package_data", "plotly.min.js").read_bytes()
+    return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
 
 
 def _css() -> str:

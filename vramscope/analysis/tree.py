@@ -133,7 +133,7 @@ def _grown(stacks: Stacks, own_bytes: NDArray[Any], own_count: NDArray[Any]) -> 
 
 def summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
     """Own values plus those of all descendants, from the deepest level up."""
-    total = own.copy()
+    total = np.array(own)
     depth = depths(parent)
     order = np.argsort(-depth, kind="stable")
     ends = np.searchsorted(-depth[order], -np.arange(int(depth.max(initial=0)), 0, -1), side="right")

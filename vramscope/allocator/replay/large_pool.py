@@ -212,7 +212,7 @@ class _Pool:
 
 def _end(address: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
     """The exclusive end of each range; the largest address where a damaged record would overflow."""
-    end = address + size.astype("u8")
+    end: NDArray[Any] = address + size.astype("u8")
     return np.where(end < address, _LAST, end)
 
 

@@ -6,16 +6,16 @@ term knows its place in the text, so that an error points at it.
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
 from vramscope.errors import UsageError
+from vramscope.model.codes import Code
 from vramscope.units import parse_bytes
 
 MAX_LETTERS = 2000
 """Longest text of a search; a longer one is refused."""
 
 
-class Field(StrEnum):
+class Field(Code):
     """The property of an allocation that a term looks at."""
 
     WORD = "word"

@@ -339,7 +339,8 @@ def _freed_size(found: Allocations, n_events: int) -> list[int]:
     size = np.zeros(n_events, dtype="i8")
     is_freed = found.free_event >= 0
     size[found.free_event[is_freed]] = found.block_size[is_freed]
-    return size.tolist()
+    sizes: list[int] = size.tolist()
+    return sizes
 
 
 def _next_alloc(action: NDArray[Any], event: int) -> int:

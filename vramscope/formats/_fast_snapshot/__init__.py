@@ -269,7 +269,7 @@ class _OpcodeWalk:
         refers = np.flatnonzero(frames < -1)
         place = -2 - frames[refers] - run.first_memo
         refers, place = refers[place >= 0], place[place >= 0]
-        found, known = frames.copy(), number[place]
+        found, known = np.array(frames), number[place]
         found[refers[known >= 0]] = known[known >= 0]
         return found
 

@@ -114,7 +114,7 @@ class UnknownTruth:
 
 def _is_choice(frame: FrameType) -> bool:
     """Whether ``min`` or ``max`` compares, whose result is one number or the other."""
-    if sys.version_info < (3, 11):
+    if not hasattr(frame.f_code, "co_positions"):  # Python 3.10
         return False
     if not dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("CALL", "PRECALL")):
         return False
