@@ -5,8 +5,8 @@ from types import ModuleType
 from typing import Any
 
 from vramscope import predict
-from vramscope.dry_run import Prediction
 from vramscope.model.marks import Phase
+from vramscope.prediction import Prediction
 
 _MIB = 1 << 20
 

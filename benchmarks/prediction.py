@@ -109,7 +109,7 @@ for run in {runs!r}:
 """
 GENUINE = "_prediction_genuine"
 DRY = "_prediction_dry"
-FIRST = {GENUINE: "import _prediction_genuine", DRY: "import _prediction_dry, vramscope.capture.predicted"}
+FIRST = {GENUINE: "import _prediction_genuine", DRY: "import _prediction_dry, vramscope.prediction.dry"}
 SHORT_OF_MEMORY = (
     ("gptsgd", "fp32"),
     ("llama", "amp"),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from vramscope._version import __version__
 
 if TYPE_CHECKING:
-    from vramscope.dry_run import Prediction, predict, predict_largest
     from vramscope.errors import (
         CaptureError,
         FormatError,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from vramscope.integrations.batch_size import find_batch_size
     from vramscope.loading import follow, load
     from vramscope.model.recording import Recording, Run
+    from vramscope.prediction import Prediction, predict, predict_largest
     from vramscope.recorder import Recorder, record
     from vramscope.recorder.from_outside.listener import allow_attach
 
@@ -53,7 +53,7 @@ _HOME = {
     "CaptureError": "vramscope.errors",
     "FormatError": "vramscope.errors",
     "MissingExtraError": "vramscope.errors",
-    "Prediction": "vramscope.dry_run",
+    "Prediction": "vramscope.prediction",
     "Recorder": "vramscope.recorder",
     "Recording": "vramscope.model.recording",
     "Run": "vramscope.model.recording",
@@ -66,8 +66,8 @@ _HOME = {
     "follow": "vramscope.loading",
     "load": "vramscope.loading",
     "load_ipython_extension": "vramscope.integrations.notebook",  # for IPython: %load_ext vramscope
-    "predict": "vramscope.dry_run",
-    "predict_largest": "vramscope.dry_run",
+    "predict": "vramscope.prediction",
+    "predict_largest": "vramscope.prediction",
     "record": "vramscope.recorder",
 }
 

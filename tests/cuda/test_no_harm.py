@@ -24,12 +24,12 @@ FORBIDDEN = {
 # Cannot know torch (an import contract); the model of the allocator has such functions of its own.
 PURE = (PACKAGE / "allocator", PACKAGE / "analysis", PACKAGE / "model")
 # A dry run has no device: it answers these calls of the program itself and counts them in the model.
-DRY_RUN = (PACKAGE / "capture" / "predicted",)
+DRY_RUN = (PACKAGE / "prediction" / "dry",)
 # Stands around the program's own calls of ``empty_cache`` and hands them on. The workloads show that it makes
 # none itself: guards.py looks at who calls it.
 STANDS_AROUND = (PACKAGE / "capture" / "cuda" / "emptied_cache.py",)
 # Here also a name in quotes could become a call.
-NEAR_TORCH = (PACKAGE / "capture", PACKAGE / "integrations", PACKAGE / "recorder")
+NEAR_TORCH = (PACKAGE / "capture", PACKAGE / "integrations", PACKAGE / "prediction", PACKAGE / "recorder")
 
 
 def named(tree, *, in_quotes):

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from standin_fixtures import TORCH  # noqa: E402
 
-from vramscope.dry_run import Prediction, predict  # noqa: E402
+from vramscope.prediction import Prediction, predict  # noqa: E402
 
 pytestmark = [
     pytest.mark.standin,

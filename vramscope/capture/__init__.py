@@ -1,7 +1,7 @@
 """Sources read memory out of a live process: one source a file, declared as ``SOURCE = Source(...)``.
 
-Only this folder, integrations/ and recorder/ import torch. Importing a source imports torch, so sources are
-looked up only when recording starts.
+Only this folder, integrations/, prediction/ and recorder/ import torch. Importing a source imports torch, so
+sources are looked up only when recording starts.
 """
 
 import sys

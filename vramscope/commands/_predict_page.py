@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vramscope.analysis.fit.largest import LargestSize
-from vramscope.analysis.fit.on_cards import OnCard
 from vramscope.analysis.lines import line_words, lines
 from vramscope.analysis.summary import Summary
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.commands._sizes import Size
-from vramscope.dry_run import OtherRun, OutOfMemoryPoint, Prediction, sentence
+from vramscope.prediction import OtherRun, OutOfMemoryPoint, Prediction, sentence
+from vramscope.prediction.largest import LargestSize
+from vramscope.prediction.on_cards import OnCard
+from vramscope.prediction.sizes import Size
 from vramscope.units import format_bytes, format_share
 
 _REASONS, _LINES, _FRAMES = 8, 6, 5

@@ -1,4 +1,4 @@
-"""A progress message on stderr while something takes longer than a second."""
+"""Progress messages on stderr while something takes longer than a second."""
 
 import sys
 from collections.abc import Iterator
@@ -6,6 +6,14 @@ from contextlib import contextmanager
 from threading import Timer
 
 _PATIENCE_S = 1.0
+
+
+def progress(text: str) -> None:
+    """Show how far a long command is: in place on a terminal, else as a line."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -18,19 +26,19 @@ def waiting(text: str) -> Iterator[None]:
     from rich.markup import escape
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    progress = Progress(
+    display = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
     )
-    progress.add_task(escape(text), total=None)
-    timer = Timer(_PATIENCE_S, progress.start)
+    display.add_task(escape(text), total=None)
+    timer = Timer(_PATIENCE_S, display.start)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
         timer.join()  # it may be starting the display this moment
-        progress.stop()
+        display.stop()

@@ -100,12 +100,19 @@ def _rerun(answer: "FitAnswer", recording: "Recording", command: str) -> "FitAns
     """Return the answer with what-ifs that were run dry: after Ctrl-C those that were over by then."""
     from dataclasses import replace
 
-    from vramscope.commands._reruns import rerun
+    from vramscope.commands._waiting import progress
+    from vramscope.prediction.what_ifs import rerun
 
     latest: list[Reruns] = []
     target = answer.placed[0].target if answer.placed else None
+
+    def note(reruns: "Reruns", text: str) -> None:
+        latest.append(reruns)
+        if text:
+            progress(text)
+
     try:
-        latest.append(rerun(recording, command or None, target, latest.append))
+        latest.append(rerun(recording, command or None, target, note))
     except KeyboardInterrupt:
         if not latest:
             raise

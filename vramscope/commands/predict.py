@@ -7,17 +7,18 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
+from vramscope.commands._waiting import progress
 from vramscope.errors import UsageError, VramscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vramscope.analysis.fit.largest import LargestSize
-    from vramscope.analysis.fit.on_cards import OnCard
     from vramscope.analysis.summary import Summary
-    from vramscope.commands._dry_children import DryTrial
-    from vramscope.commands._sizes import Size
-    from vramscope.dry_run import Prediction
+    from vramscope.prediction import Prediction
+    from vramscope.prediction.children import DryTrial
+    from vramscope.prediction.largest import LargestSize
+    from vramscope.prediction.on_cards import OnCard
+    from vramscope.prediction.sizes import Size
 
 _UNLIMITED_BYTES = 1 << 50
 
@@ -53,12 +54,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the program dry and print what it would need; return the exit code."""
-    from vramscope.commands import _script
-    from vramscope.commands._dry_children import DryTrial, import_torch
-    from vramscope.commands._sizes import asked_size, without_placeholders
-    from vramscope.dry_run import card_of
+    from vramscope.prediction import card_of, script
+    from vramscope.prediction.children import DryTrial, import_torch
+    from vramscope.prediction.sizes import asked_size, without_placeholders
 
-    program, given = _script.chosen(args.program, "predict", is_module=args.is_module)
+    program, given = script.chosen(args.program, "predict", is_module=args.is_module)
     import_torch()
     card_of(args.card, args.capacity)
     if args.steps < 1:
@@ -85,7 +85,7 @@ def run(args: Namespace) -> int:
 
 
 def _predict(args: Namespace, trial: "DryTrial") -> int:
-    from vramscope.commands._dry_children import run_dry
+    from vramscope.prediction.children import run_dry
 
     found = run_dry(trial)
     if not found.peak_allocated_bytes and found.out_of_memory is None:
@@ -112,9 +112,9 @@ def _predict(args: Namespace, trial: "DryTrial") -> int:
 def _cards(
     trial: "DryTrial", found: "Prediction", whole: "Prediction | None", *, has_own_runs: bool
 ) -> "tuple[OnCard, ...]":
-    from vramscope.analysis.fit.on_cards import on_cards, own_verdict
-    from vramscope.commands._dry_children import run_all_dry
-    from vramscope.dry_run import known_cards, room_of
+    from vramscope.prediction import known_cards, room_of
+    from vramscope.prediction.children import run_all_dry
+    from vramscope.prediction.on_cards import on_cards, own_verdict
 
     cards = list(found.cards)
     if whole is not None:
@@ -132,15 +132,8 @@ def _cards(
         number = open_ones[which]
         if not isinstance(answer, VramscopeError):
             cards[number] = own_verdict(answer.need, rooms[answer.card], answer.fits)
-        _progress(f"cards: {done} of {len(trials)}")
+        progress(f"cards: {done} of {len(trials)}")
     return tuple(cards)
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-    else:
-        print(text, file=sys.stderr, flush=True)
 
 
 # ------------------------------------------------------------------------------------ the largest
@@ -149,7 +142,7 @@ def _progress(text: str) -> None:
 def _search(args: Namespace, trial: "DryTrial", sizes: "Sequence[Size]") -> int:
     from vramscope.commands._document import print_terminal
     from vramscope.commands._predict_page import largest_page
-    from vramscope.dry_run import room_of
+    from vramscope.prediction import room_of
     from vramscope.units import format_bytes
 
     room = room_of(args.card, args.capacity)
@@ -171,8 +164,8 @@ def _search(args: Namespace, trial: "DryTrial", sizes: "Sequence[Size]") -> int:
 
 def _searched(trial: "DryTrial", size: "Size", room_bytes: int) -> "tuple[LargestSize, bool]":
     """Return what the dry runs found, and whether Ctrl-C stopped them."""
-    from vramscope.analysis.fit.largest import LargestSize, SizeTrial, search_largest
-    from vramscope.commands._dry_children import run_dry
+    from vramscope.prediction.children import run_dry
+    from vramscope.prediction.largest import LargestSize, SizeTrial, search_largest
     from vramscope.units import format_bytes
 
     latest = [LargestSize(())]
@@ -184,7 +177,7 @@ def _searched(trial: "DryTrial", size: "Size", room_bytes: int) -> "tuple[Larges
         except VramscopeError as error:
             return SizeTrial(value, None, 0, str(error))
         word = {True: "fits", False: "does not fit", None: "cannot tell"}[found.fits]
-        _progress(f"{size.name} {value:,}: {word}, {format_bytes(found.peak_reserved_bytes)} reserved")
+        progress(f"{size.name} {value:,}: {word}, {format_bytes(found.peak_reserved_bytes)} reserved")
         return SizeTrial(value, found.fits, found.peak_reserved_bytes)
 
     def note(found: LargestSize) -> None:
@@ -195,8 +188,7 @@ def _searched(trial: "DryTrial", size: "Size", room_bytes: int) -> "tuple[Larges
     except KeyboardInterrupt:
         return latest[0], True
     finally:
-        if sys.stderr.isatty():
-            _progress("")
+        progress("")
 
 
 def _largest_as_json(

@@ -35,25 +35,26 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run and record a program; return the exit code."""
-    from vramscope.commands import _command, _script
+    from vramscope.commands import _command
     from vramscope.commands._when_torch import WhenTorch
+    from vramscope.prediction import script
 
     command = None if args.is_module else _command.found(args.program)
     if command is not None:
         return _command.run(command, args)
-    program, given = _script.chosen(args.program, "run", is_module=args.is_module)
+    program, given = script.chosen(args.program, "run", is_module=args.is_module)
     recorder = None if args.detached else _recorder(args)
     # The program may set environment variables before it imports torch, so torch is not imported here.
     recorded = WhenTorch(_detached(args) if recorder is None else recorder)
     try:
         with recorded:
-            _script.execute(program, given[1:])
+            script.execute(program, given[1:])
     except SystemExit:
         raise
     except BaseException as error:  # like Python itself, with the program's frames only
         if error is recorded.refused:
             raise
-        own = _script.own_traceback(error, program)
+        own = script.own_traceback(error, program)
         sys.excepthook(type(error), error.with_traceback(own), own)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     if recorder is not None:

@@ -35,7 +35,7 @@ from vramscope.remote import local_path
 from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from vramscope.capture import Capture
+    from vramscope.capture import Capture, Source
     from vramscope.model.device import Process
     from vramscope.model.rank_summary import RankSummary
     from vramscope.model.recording import Run
@@ -238,6 +238,8 @@ class RecorderOptions(NamedTuple):
     url: str = ""
     """Where to upload it; empty for a run that stays on this machine."""
     tags: str = ""
+    source: "Source | None" = None
+    """Records instead of a device of this machine: a dry run."""
 
 
 class Recorder:
@@ -572,6 +574,9 @@ class Recorder:
             raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
         from vramscope.capture import Options, sources
 
+        options = Options(self._options.capacity_bytes, self._options.stack_depth)
+        if self._options.source is not None:
+            return self._options.source.name, self._options.source.open(options, self._fail)
         offered = sources()
         name = self._device
         if name == "auto":
@@ -581,7 +586,6 @@ class Recorder:
         name = offered[name].instead() or name
         if name == "cuda" and self._options.capacity_bytes is not None:
             self._print("capacity is of the simulated device: ignored on cuda", always=True)
-        options = Options(self._options.capacity_bytes, self._options.stack_depth)
         return name, offered[name].open(options, self._fail)
 
     def _start(self, source: str, capture: "Capture") -> None:

@@ -100,7 +100,7 @@ def peaks():
 
 def predicted_peaks():
     """The same, dry."""
-    from vramscope.dry_run import predict
+    from vramscope.prediction import predict
 
     found = {}
     was_on = torch.backends.cuda.cudnn_sdp_enabled()

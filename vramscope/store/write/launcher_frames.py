@@ -6,7 +6,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2]
 _OURS = frozenset(
-    str(_PACKAGE / name) for name in ("__main__.py", "cli.py", "commands/run.py", "commands/_script.py")
+    str(_PACKAGE / name) for name in ("__main__.py", "cli.py", "commands/run.py", "prediction/script.py")
 )
 # The console script, and the frames of python -m.
 _LAUNCHERS = re.compile(

@@ -1,0 +1,379 @@
+"""The device of a dry run, as a source of events."""
+
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from vramscope.allocator.simulation import OutOfMemory
+from vramscope.capture import Failed, Options, hooks
+from vramscope.capture.simulated import Simulated
+from vramscope.capture.simulated.stacks import CallPath
+from vramscope.capture.storages import Life
+from vramscope.capture.undisturbed.tracked import tracked_objects
+from vramscope.model.codes import NoteCode
+from vramscope.model.device import Device
+from vramscope.model.marks import Category, MarkKind, Note
+from vramscope.prediction.dry.cards import H100, Hardware
+from vramscope.prediction.dry.doubts import own_frames, own_line
+from vramscope.prediction.dry.mode import Event, lies_there
+from vramscope.prediction.dry.shim.world import World
+from vramscope.prediction.dry.values.choices import Choice, Otherwise
+from vramscope.units import format_bytes
+
+# FSDP2 was 0.1 % off, and FSDP's streams, which are taken as one, 6 % of reserved memory.
+_OFF_OF_RANKS = 0.06
+# NCCL's buffers for a few communicators, which lie beside torch's allocator.
+_NCCL_BYTES = 1 << 30
+
+
+# No program accumulates more gradients for a step than that.
+_PASSES_WITHOUT_OPTIMIZER = 64
+
+
+def _has_optimizer() -> bool:
+    return bool(tracked_objects(lambda kind: issubclass(kind, torch.optim.Optimizer)))
+
+
+class RanOut(NamedTuple):
+    """The request that no card of this size can serve."""
+
+    operator: str
+    frames: tuple[tuple[str, int, str], ...]
+    """File, line and function of the program's own frames, innermost first."""
+    wanted_bytes: int
+    in_use_bytes: int
+    """Allocated when it was asked."""
+
+
+class Plan:
+    """What the next dry run of this process is for; set by ``vramscope.predict``."""
+
+    card: Hardware | None = None
+    capacity_bytes: int = 0
+    steps: int | None = None
+    n_ranks: int | None = None
+    otherwise: Otherwise | None = None
+    """What one place of the program is answered otherwise."""
+    is_last: bool = False
+    """Whether this process does nothing after the dry run."""
+    last: "Predicted | None" = None
+
+
+plan = Plan()
+
+
+class _OwnStorages:
+    """Storages on our own device, reported by the mode as they are made, so none is seen late."""
+
+    def __init__(self, capture: "Predicted") -> None:
+        self.live: dict[int, Life] = {}
+        self.n_born = 0
+        self.n_late = 0
+        self.n_too_deep = 0
+        self.quiet = False
+        self.saw_fake = False
+        self._capture = capture
+
+    def add(self, storage: Any, n_bytes: int) -> Life | None:
+        """The life of a storage that was not known and has bytes on the card; None for any other."""
+        if self.knows(storage._cdata) or not n_bytes:
+            return None
+        life = Life(storage, self._capture.died)
+        life.cdata, life.n_bytes, life.address, life.maker = storage._cdata, n_bytes, 0, -1
+        self.live[life.cdata] = life
+        self.n_born += 1
+        return life
+
+    def knows(self, cdata: int) -> bool:
+        """Whether the storage whose C++ object is at *cdata* now is known."""
+        life = self.live.get(cdata)
+        return life is not None and life() is not None
+
+    def see(self, out: Any, frame: FrameType | None) -> int:  # noqa: ARG002 -- as in Storages
+        """Nothing: results of modules are known by their operators."""
+        return 0
+
+    def see_storage(self, storage: Any, frame: FrameType | None) -> bool:
+        """Report a changed size of a known storage; returns False, since none is new here."""
+        life, n_bytes = self.live.get(storage._cdata), storage.nbytes()
+        if life is not None and life.n_bytes != n_bytes:
+            life.n_bytes = n_bytes
+            self._capture.resized(life, n_bytes, frame)
+        return False
+
+    def adopt(self, *, everything: bool, frozen: Sequence[Any] = ()) -> None:
+        """Nothing: a device that did not exist before holds no storage."""
+
+    def enter_thread(self) -> None:
+        """Nothing: the mode is on already."""
+
+    def exit_thread(self) -> None:
+        """Nothing: the mode is taken off with the world."""
+
+    def wrap_resize(self) -> None:
+        """Nothing: ``see_storage`` looks at sizes."""
+
+    def unwrap_resize(self) -> None:
+        """Nothing was wrapped."""
+
+
+class Predicted(Simulated):
+    """Events of a program that runs in a ``World``."""
+
+    def __init__(self, options: Options, failed: Failed) -> None:
+        card = plan.card or H100
+        super().__init__(options, failed)
+        self.card = card
+        self.total_bytes = plan.capacity_bytes
+        self._allocator.capacity_bytes = (
+            max(plan.capacity_bytes - card.context_bytes, 1) if plan.capacity_bytes else None
+        )
+        self.devices = (Device(0, "cuda", card.name, plan.capacity_bytes),)
+        self._storages = _OwnStorages(self)  # type: ignore[assignment]
+        self._labeler.storage_of = _storage_of
+        self.world = World(card, self, plan.n_ranks, plan.otherwise, is_last=plan.is_last)
+        self.world.mode.listener = None
+        self.oom: OutOfMemory | None = None
+        self.most_bytes = 0
+        """What may be allocated at most, where an operator's own memory is known within a range only."""
+        self.ran_out_at: str | None = None
+        """The program's line at which memory ran out; '' where it has none."""
+        self.ran_out: RanOut | None = None
+        """What asked for the memory that was not there, the first time."""
+        self.peaks = {"allocated": 0, "reserved": 0, "active": 0, "requested": 0}
+        """In bytes, of the whole run."""
+        self._peaks = dict(self.peaks)
+        self._optimizer: weakref.ref[Any] | None = None
+        self._n_steps = self._n_backwards = 0
+        self.ended_after = "its end"
+        """How far the program was run: to ``its end``, for ``3 steps``."""
+        self._n_taken = 0
+        plan.last = self
+
+    # ------------------------------------------------------------------------------- as a Capture
+
+    def notes(self) -> list[Note]:
+        """What makes the figures less than certain, for whoever opens the recording."""
+        found, reasons = super().notes(), self.reasons
+        if reasons:
+            are = "lower bounds" if self.certainty == "cannot_tell" else "an estimate"
+            more = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
+            found.append(
+                Note(NoteCode.PREDICTION, f"the figures are {are}: {reasons[0]}{more}", len(reasons))
+            )
+        return found
+
+    def enter_thread(self) -> None:
+        """Observe the calling thread, and enter the world of the dry run at the first call."""
+        super().enter_thread()
+        if self.world.mode.listener is None:
+            self.world.__enter__()
+            self.world.mode.listener = self
+            self._n_backwards = 0  # the world has tried one
+
+    def leave_world(self) -> None:
+        """The program is over: torch is as it was. Harmless where it was never entered."""
+        if self.world.is_entered:
+            self.world.__exit__(None, None, None)
+        plan.last = None
+
+    def _frozen(self) -> Sequence[Any]:
+        """Nothing: whatever is frozen is older than the device."""
+        return ()
+
+    # ------------------------------------------------------------------------------------- the answer
+
+    @property
+    def certainty(self) -> str:
+        """``checked``, ``estimate`` or ``cannot_tell``."""
+        return self.world.doubts.certainty.name.lower()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not ``checked``."""
+        return tuple(map(str, self.world.doubts.all()))
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The places of the program that decide by a value that nobody computed."""
+        return self.world.choices.all()
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the run was ended since a place that is answered otherwise asked again and again."""
+        return self.world.choices.is_endless
+
+    @property
+    def range_bytes(self) -> tuple[int, int | None]:
+        """The bounds of the peak of allocated memory in bytes; None where nothing bounds it above."""
+        low = self.peaks["allocated"]
+        high = max(low, self.most_bytes) if self.world.doubts.is_bounded else None
+        if self.world.is_sharded and high is not None:
+            return int(low * (1 - _OFF_OF_RANKS)), int(high * (1 + _OFF_OF_RANKS)) + _NCCL_BYTES
+        return low, high
+
+    # -------------------------------------------------------------------------- as a MemoryListener
+
+    def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
+        """Follow the events of one operator, in their order."""
+        taken: list[Life] = []
+        for kind, value in events:
+            self._happens(kind, value, taken, frame)
+        if self._queue:
+            self._work()
+        if perhaps:
+            self.most_bytes = max(self.most_bytes, self._allocator.allocated_bytes + perhaps)
+        for life in taken:
+            self.died(life)
+        if taken:
+            self._work()
+        self._raise_where_full(frame)
+
+    def _raise_where_full(self, frame: Any) -> None:
+        if self.oom is not None:
+            if self.ran_out_at is None:
+                self.ran_out_at = own_line(frame)
+                self.ran_out = RanOut(
+                    self.world.mode.operator.replace("aten::", "aten."),
+                    own_frames(frame),
+                    self.oom.need,
+                    self._allocator.allocated_bytes,
+                )
+            raise self._error()
+
+    def resizes(self, storage: Any, frame: Any) -> None:
+        """Follow a storage that FSDP empties or fills again."""
+        self._storages.see_storage(storage, frame)
+        self._work()
+        self._raise_where_full(frame)
+
+    def _happens(self, kind: str, value: Any, taken: list[Life], frame: Any) -> None:
+        if kind in ("made", "made_as"):
+            storage, n_bytes = value if kind == "made_as" else (value, value.nbytes())
+            born = self._storages.add(storage, n_bytes)  # type: ignore[attr-defined]
+            if born is not None:
+                self.born(born, frame)
+        elif kind == "given":
+            self.died(taken.pop(next(i for i, life in enumerate(taken) if life.n_bytes == value)))
+        else:
+            life = self._take(value, frame)
+            if kind == "taken":
+                taken.append(life)
+            else:  # cuBLAS's workspace alone is kept
+                self._queue_label(life.cdata, Category.WORKSPACE)
+
+    def born(self, life: Life, frame: FrameType | None) -> None:
+        """Place a storage at once: an operator must fail where the memory runs out."""
+        path = None if frame is None else self._walker.path(frame)
+        if self._queue:
+            self._work()  # what was released before it
+        with self._at_work:
+            self._now = max(self._now, time.time_ns())
+            self._place(life, life.n_bytes, path, hooks.module_now(), None)
+
+    def _take(self, n_bytes: int, frame: Any) -> Life:
+        self._n_taken += 1
+        thing = _Thing()
+        life = Life(thing)
+        # No object of torch has a negative address.
+        life.cdata, life.n_bytes, life.address, life.maker = -self._n_taken, n_bytes, 0, -1
+        self.born(life, frame)
+        return life
+
+    def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
+        self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
+        try:
+            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
+        except OutOfMemory as error:
+            self.oom = error
+            self._marks.append((MarkKind.OOM, 0, self._now, self._n_events, 0, self._free_bytes(), ""))
+        self._note_peaks()
+
+    def _error(self) -> Exception:
+        need, self.oom = self.oom.need if self.oom else 0, None
+        return torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {format_bytes(need)}. GPU 0 has a total capacity of "
+            f"{format_bytes(self.total_bytes)} of which {format_bytes(self._free_bytes())} is free. "
+            f"(dry run: {self.card.name})"
+        )
+
+    def _free_bytes(self) -> int:
+        capacity = self._allocator.capacity_bytes
+        return 0 if capacity is None else capacity - self._allocator.reserved_bytes
+
+    # ------------------------------------------------------------------------------- as torch.cuda asks
+
+    def _note_peaks(self) -> None:
+        now = self._allocator
+        for name, n_bytes in (
+            ("allocated", now.allocated_bytes),
+            ("reserved", now.reserved_bytes),
+            ("active", now.active_bytes),
+            ("requested", now.requested_bytes),
+        ):
+            if n_bytes > self._peaks[name]:
+                self._peaks[name] = n_bytes
+                self.peaks[name] = max(self.peaks[name], n_bytes)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The memory of the card in bytes, CUDA's context included."""
+        return self.total_bytes or 80 << 30
+
+    @property
+    def stats(self) -> Mapping[str, int]:
+        """The counters by the names of ``torch.cuda.memory_stats()``."""
+        self._work()
+        found = {}
+        for name, peak in self._peaks.items():
+            found[f"{name}_bytes.all.current"] = getattr(self._allocator, f"{name}_bytes")
+            found[f"{name}_bytes.all.peak"] = peak
+        return found | {"num_ooms": self._allocator.counts.num_ooms, "num_alloc_retries": 0}
+
+    def reset_peaks(self) -> None:
+        """Begin the peaks again at the current figures."""
+        self._work()
+        self._peaks = dict.fromkeys(self._peaks, 0)
+        self._note_peaks()
+
+    def empty_cache(self) -> None:
+        """Everything unused goes back to the driver."""
+        self._work()
+        with self._at_work:
+            self._allocator.empty_cache()
+
+    # --------------------------------------------------------------------------- as a hooks.Listener
+
+    def backward_ends(self) -> None:
+        """Stops a program that changes its parameters itself after as many passes as a step may have."""
+        super().backward_ends()
+        self._n_backwards += 1
+        if plan.steps is not None and self._n_backwards == _PASSES_WITHOUT_OPTIMIZER and not _has_optimizer():
+            self.ended_after = f"{self._n_backwards} backward passes, as it has no optimizer of torch"
+            self.world.end_program()
+
+    def step_begins(self, optimizer: Any) -> None:
+        """Stops the program after as many steps as were asked for, with what leads up to the next one."""
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is optimizer:
+            if plan.steps is not None and self._n_steps >= plan.steps:
+                self.ended_after = "1 step" if plan.steps == 1 else f"{plan.steps} steps"
+                self.world.end_program()
+                return  # an optimizer that steps in a hook of a gradient
+            self._n_steps += 1
+        super().step_begins(optimizer)
+
+
+class _Thing:
+    """What a weak reference can be made to."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _storage_of(tensor: Any) -> Any:
+    return tensor.untyped_storage() if lies_there(tensor) else None

@@ -1,0 +1,142 @@
+"""What does an operator of torch take on CUDA beyond what it returns? One family a file, as tables.
+
+A file's ``ROWS`` name operators without their overloads. A row's effect gives the extra memory of one call;
+None means that outputs are all it takes. Each row says where that is known from, and a test holds it
+against torch's genuine allocator. An operator without a row makes a prediction an estimate.
+"""
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+
+from vramscope.prediction.dry.cards import Hardware
+from vramscope.prediction.dry.doubts import Certainty
+
+
+class Extra(NamedTuple):
+    """Memory of one call beyond its outputs, in bytes, in the order in which it is taken."""
+
+    before: tuple[int, ...] = ()
+    """Taken before the outputs, gone when the operator returns."""
+    after: tuple[int, ...] = ()
+    """Taken after the outputs, gone when the operator returns."""
+    kept: tuple[int, ...] = ()
+    """Taken after the outputs, and kept as long as the process lives."""
+    order: tuple[int, ...] = ()
+    """The outputs in the order in which they are made, where it is not the one in which they are returned."""
+    plan: tuple[tuple[str, Any], ...] = ()
+    """Where extra memory comes between outputs, or goes before the end: ``("made", index of the output)``,
+    ``("made_as", (index, bytes of its storage))``, ``("taken", bytes)`` and ``("given", bytes)`` in their
+    order; ``before``, ``after`` and ``order`` then say nothing."""
+    perhaps: int = 0
+    """So much may come on top while the operator runs."""
+    doubt: tuple[Certainty, str] | None = None
+    """Why this is not all that is to say."""
+
+
+NOTHING = Extra()
+
+
+class Met:
+    """What the operators of one run have met so far."""
+
+    def __init__(self, card: Hardware) -> None:
+        self.card = card
+        self.operators: dict[str, int] = {}
+        """Calls by name."""
+        self.handles: set[bool] = set()
+        """The threads, backward's or not, that have their workspace of cuBLAS."""
+        self.attention_bytes = 0
+        """What attention may take on top, where another kernel may be chosen."""
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether this would run on autograd's own thread, with a cuBLAS handle of its own."""
+        return torch._C._current_graph_task_id() != -1
+
+
+class Call(NamedTuple):
+    """One call of an operator, after it has returned."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+    met: Met
+
+    def given(self, name: str, default: Any = None) -> Any:
+        """An argument by its name in the schema."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        for place, argument in enumerate(self.func._schema.arguments):
+            if argument.name == name:
+                if place < len(self.args):
+                    return self.args[place]
+                return argument.default_value if argument.has_default_value() else default
+        return default
+
+
+class Row(NamedTuple):
+    """What is known of an operator."""
+
+    source: str
+    effect: Callable[[Call], Extra] | None = None
+    order: tuple[int, ...] = ()
+    """The value of ``Extra.order``, where it is the same in every call."""
+
+
+@cache
+def rows() -> Mapping[str, Row]:
+    """Every row of every family, by the operator's name."""
+    found: dict[str, Row] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if not module.name.startswith("_"):
+            family: Mapping[str, Row] = getattr(import_module(f"{__name__}.{module.name}"), "ROWS", {})
+            twice = found.keys() & family.keys()
+            if twice:
+                raise TypeError(f"{module.name}: {sorted(twice)} have rows in another family already")
+            found.update(family)
+    return found
+
+
+def extra_of(func: Any, args: Any, kwargs: Any, out: Any, met: Met) -> Extra:
+    """What this call takes beyond its outputs."""
+    name = func._schema.name
+    met.operators[name] = met.operators.get(name, 0) + 1
+    row = rows().get(name)
+    if row is not None:
+        extra = NOTHING if row.effect is None else row.effect(Call(func, args, kwargs, out, met))
+        return extra._replace(order=row.order) if row.order else extra
+    if _is_plain(func):
+        return NOTHING
+    # A copy of all it is given and returns, and as much again in a wider type, is more than any known.
+    return Extra(doubt=_UNKNOWN, perhaps=3 * _bytes_of((*args, *kwargs.values(), out)))
+
+
+_UNKNOWN = (Certainty.ESTIMATE, "what it takes on CUDA beyond its outputs is not in the table")
+
+
+def _bytes_of(values: Any) -> int:
+    found = 0
+    for one in values:
+        if isinstance(one, torch.Tensor):
+            found += one.numel() * one.element_size()
+        elif isinstance(one, list | tuple):
+            found += _bytes_of(one)
+    return found
+
+
+@cache
+def _is_plain(func: Any) -> bool:
+    """Views take nothing, and what works element by element takes its outputs: CUDA casts on the way."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    returns = func._schema.returns
+    is_view = bool(returns) and all(
+        one.alias_info is not None and not one.alias_info.is_write for one in returns
+    )
+    return is_view or torch.Tag.pointwise in func.tags

@@ -1,0 +1,125 @@
+"""Tables of vectors: the gradient of more than 3,072 rows is summed over sorted indices."""
+
+from typing import Any
+
+import torch
+
+from vramscope.prediction.dry.doubts import Certainty
+from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, passing, taken
+
+_SOURCE = "aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu"
+_BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu"
+_PUT = "aten/src/ATen/native/cuda/Indexing.cu and TensorAdvancedIndexing.cpp"
+# cub's own memory, as it asked for it on Hopper: a scan of a few thousand elements, and a sort in one block.
+_SCAN, _SORT_IN_ONE_BLOCK, _LARGEST_BLOCK = 1279, 1, 2048
+_FEW = 3072
+_ROWS_A_THREAD = 10
+
+
+def sort_bytes(count: int, keys: int = 1 << 62) -> int:
+    """What cub takes to sort so many pairs of 8 bytes each: its counters, and both once more.
+
+    With fewer *keys* than 256 one pass over a byte does, from the input to the output.
+    """
+    if count <= _LARGEST_BLOCK:
+        return _SORT_IN_ONE_BLOCK
+    return 4607 + (0 if keys <= 256 else 16 * count + count // 4)
+
+
+def _backward(call: Call) -> Extra:
+    grad, indices = call.args[0], call.args[1]
+    copies = taken(*copy_of(grad))
+    if indices.numel() <= _FEW and not call.given("scale_grad_by_freq", False):
+        return Extra(plan=(*copies, ("made", 0)))
+    return Extra(plan=(*copies, *_sorted_sum(call.out, indices, grad.size(-1))), doubt=_scaled(call))
+
+
+def _bag_backward(call: Call) -> Extra:
+    grad, indices = call.args[0], call.args[1]
+    copies = taken(*copy_of(grad))
+    if call.given("mode", 0) == 2:
+        return Extra(plan=(*copies, ("made", 0)))
+    return Extra(plan=(*copies, *_sorted_sum(call.out, indices, grad.size(-1))), doubt=_scaled(call))
+
+
+def _scaled(call: Call) -> tuple[Certainty, str] | None:
+    if call.given("scale_grad_by_freq", False):
+        return Certainty.ESTIMATE, "what scaling by frequency takes is not in the table"
+    return None
+
+
+def _sorted_sum(table: Any, indices: Any, width: int) -> tuple[tuple[str, Any], ...]:
+    count, rows = indices.numel(), table.size(0)
+    places, segments = 8 * count, min(count, rows)
+    parts = count // _ROWS_A_THREAD + segments
+    return (
+        *taken(places, places, places),
+        *passing(sort_bytes(count, rows)),
+        ("given", places),
+        ("made", 0),
+        *taken(places, 8, places),
+        *passing(_SCAN),
+        ("given", places),
+        *taken(8 * segments, 8 * segments),
+        *passing(_SCAN),
+        *taken(8, 8 * parts, parts * width * max(table.element_size(), 4)),
+    )
+
+
+_MASK = (Certainty.ESTIMATE, "what a mask takes to become indices is known within a range")
+
+
+def _is_mask(index: Any) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _masked(indices: Any) -> Extra:
+    """A mask becomes indices by ``nonzero``: whole numbers, twice as many as places, and counters."""
+    masks = [one for one in indices if _is_mask(one)]
+    places = sum(one.numel() * max(one.dim(), 1) for one in masks)
+    return Extra(doubt=_MASK, perhaps=16 * places + (1 << 16)) if masks else Extra()
+
+
+def _index(call: Call) -> Extra:
+    return _masked(call.given("indices"))
+
+
+def _put(call: Call) -> Extra:
+    """A number of the host goes to the device first; rows to be added up are sorted by where they go."""
+    values = call.given("values")
+    indices = [one for one in call.given("indices") if one is not None]
+    if any(map(_is_mask, indices)):
+        masked = _masked(indices)
+        return masked._replace(perhaps=masked.perhaps + 8 * n_bytes(values))
+    if not call.given("accumulate", False):
+        return Extra(after=(values.element_size(),) if values.device.type == "cpu" else ())
+    return Extra(plan=(*((("made", 0),) if call.out is not call.args[0] else ()), *_added(indices, values)))
+
+
+def _added(indices: list[Any], values: Any) -> tuple[tuple[str, Any], ...]:
+    count = max((one.numel() for one in indices), default=0)
+    plan: list[tuple[str, Any]] = []
+    for number, _ in enumerate(indices):
+        plan += [*taken(8, 8), *passing(1), *passing(1), ("given", 8), ("given", 8)]
+        plan += [*taken(8 * count, 8 * count), ("given", 8 * count)]
+        if number:
+            plan.append(("given", 8 * count))
+    if not values.is_contiguous():
+        plan.append(("taken", n_bytes(values)))
+    plan += [*taken(8 * count, 8 * count, 8 * count), *passing(sort_bytes(count))]
+    return tuple(plan)
+
+
+ROWS = {
+    "aten::embedding": Row(_SOURCE),
+    "aten::embedding_dense_backward": Row(_SOURCE, _backward),
+    "aten::_embedding_bag": Row(_BAG, order=(2, 1, 0, 3)),
+    "aten::_embedding_bag_forward_only": Row(_BAG, order=(2, 1, 0, 3)),
+    "aten::_embedding_bag_dense_backward": Row(_BAG, _bag_backward),
+    "aten::_embedding_bag_backward": Row(_BAG, _bag_backward),
+    "aten::index": Row(_PUT, _index),
+    "aten::index_put": Row(_PUT, _put),
+    "aten::index_put_": Row(_PUT, _put),
+    "aten::_index_put_impl_": Row(_PUT, _put),
+}

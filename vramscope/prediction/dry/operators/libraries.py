@@ -1,0 +1,75 @@
+"""Operators that hand their work to a library which chooses its memory at run time: cuDNN, cuFFT, cuSOLVER.
+
+What those take cannot be known without the card, so a program that calls them gets lower bounds.
+"""
+
+from vramscope.prediction.dry.doubts import Certainty
+from vramscope.prediction.dry.operators import Call, Extra, Row
+
+_CONVOLUTION = (Certainty.CANNOT_TELL, "cuDNN chooses its algorithm and workspace at run time")
+_RECURRENT = (Certainty.CANNOT_TELL, "cuDNN keeps buffers of its own for recurrent layers")
+_TRANSFORM = (Certainty.CANNOT_TELL, "cuFFT chooses its workspace at run time")
+_SOLVER = (Certainty.CANNOT_TELL, "cuSOLVER and MAGMA choose their workspaces at run time")
+_BATCH_NORM = (Certainty.ESTIMATE, "cuDNN keeps a reserve of its own size between forward and backward")
+
+
+def _convolution(_: Call) -> Extra:
+    return Extra(doubt=_CONVOLUTION)
+
+
+def _recurrent(_: Call) -> Extra:
+    return Extra(doubt=_RECURRENT)
+
+
+def _transform(_: Call) -> Extra:
+    return Extra(doubt=_TRANSFORM)
+
+
+def _solver(_: Call) -> Extra:
+    return Extra(doubt=_SOLVER)
+
+
+def _batch_norm(call: Call) -> Extra:
+    import torch
+
+    if not torch.backends.cudnn.enabled:
+        return Extra()
+    source = call.args[0]
+    return Extra(doubt=_BATCH_NORM, perhaps=source.numel() * source.element_size())
+
+
+_CUDNN = "aten/src/ATen/native/cudnn/Conv_v8.cpp"
+
+ROWS = {
+    **{
+        f"aten::{name}": Row(_CUDNN, _convolution)
+        for name in ("convolution", "convolution_backward", "_convolution", "convolution_overrideable")
+    },
+    **{
+        f"aten::{name}": Row("aten/src/ATen/native/cudnn/RNN.cpp", _recurrent)
+        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "_thnn_fused_lstm_cell")
+    },
+    **{
+        f"aten::{name}": Row("aten/src/ATen/native/cuda/SpectralOps.cpp", _transform)
+        for name in ("_fft_r2c", "_fft_c2r", "_fft_c2c")
+    },
+    **{
+        f"aten::{name}": Row("aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp", _solver)
+        for name in (
+            "_linalg_svd",
+            "_linalg_eigh",
+            "_linalg_det",
+            "_linalg_slogdet",
+            "_linalg_solve_ex",
+            "linalg_qr",
+            "linalg_cholesky_ex",
+            "linalg_inv_ex",
+            "linalg_lu_factor_ex",
+            "linalg_solve_triangular",
+        )
+    },
+    **{
+        f"aten::{name}": Row("aten/src/ATen/native/Normalization.cpp", _batch_norm)
+        for name in ("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit")
+    },
+}

@@ -1,0 +1,98 @@
+"""Memory of softmax and of the normalizations."""
+
+from typing import Any
+
+import torch
+
+from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, taken
+
+_SOFTMAX = "aten/src/ATen/native/cuda/SoftMax.cu"
+_LAYER = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
+_GROUP = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
+_BATCH = "aten/src/ATen/native/cuda/Normalization.cu"
+_LOGSUMEXP = "aten/src/ATen/native/ReduceOps.cpp"
+
+
+def _product(call: Call) -> Extra:
+    """``grad * output`` is kept in a tensor of its own."""
+    return Extra(after=(n_bytes(call.args[0]),))
+
+
+def _first_copied(call: Call) -> Extra:
+    return Extra(after=copy_of(call.args[0]))
+
+
+def _both_copied(call: Call) -> Extra:
+    return Extra(after=(*copy_of(call.args[0]), *copy_of(call.args[1])))
+
+
+def _norm_backward(call: Call) -> Extra:
+    """The input in one piece before the outputs, its gradient after them."""
+    return Extra(before=copy_of(call.args[1]), after=copy_of(call.args[0]))
+
+
+def _input_copied(call: Call) -> Extra:
+    return Extra(before=copy_of(call.args[0]))
+
+
+def _group(call: Call) -> Extra:
+    """Mean and deviation of each group in float32, and with weights a factor and a term for each channel."""
+    source, weight, bias, batch, channels, _, groups = call.args[:7]
+    each_group, each_channel = 4 * batch * groups, 4 * batch * channels
+    wide = (each_group,) * 2 if source.element_size() < 4 else ()
+    affine = (each_channel,) * 2 if weight is not None or bias is not None else ()
+    return Extra(after=(*wide, *affine))
+
+
+def _group_backward(call: Call) -> Extra:
+    _, _, _, _, weight, batch, channels, _, groups = call.args[:9]
+    each_group, each_channel = 4 * batch * groups, 4 * batch * channels
+    last = (each_channel,) if weight is not None else ()
+    return Extra(after=(each_channel, each_channel, each_group, each_group, *last))
+
+
+def _logsumexp(call: Call) -> Extra:
+    source, out = call.args[0], call.out
+    row, truth = n_bytes(out), out.numel()
+    first = (*taken(row, truth), ("given", truth), ("given", row))
+    return Extra(plan=(("made", 0), *first, *taken(n_bytes(source), row)))
+
+
+ROWS = {
+    "aten::_softmax": Row(_SOFTMAX, _first_copied),
+    "aten::_log_softmax": Row(_SOFTMAX, _first_copied),
+    "aten::_log_softmax_backward_data": Row(_SOFTMAX, _both_copied),
+    "aten::_softmax_backward_data": Row(_SOFTMAX, _product),
+    "aten::native_layer_norm": Row(_LAYER, _input_copied),
+    "aten::native_layer_norm_backward": Row(_LAYER, _norm_backward),
+    "aten::_fused_rms_norm": Row(_LAYER, _input_copied),
+    "aten::_fused_rms_norm_backward": Row(_LAYER, _norm_backward),
+    "aten::native_group_norm": Row(_GROUP, _group),
+    "aten::native_group_norm_backward": Row(_GROUP, _group_backward),
+    "aten::logsumexp": Row(_LOGSUMEXP, _logsumexp),
+}
+
+
+def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:  # noqa: A002
+    """``aten::rms_norm``: one kernel on CUDA, and many operators elsewhere."""
+    return torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps)[0]
+
+
+def softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:  # noqa: A002
+    """``aten::softmax.int``: from float16 to float32 in one kernel on CUDA, by a cast elsewhere."""
+    return _without_cast(torch.ops.aten._softmax, input, dim, dtype)
+
+
+def log_softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:  # noqa: A002
+    """``aten::log_softmax.int`` runs in one kernel on CUDA where ``softmax`` does."""
+    return _without_cast(torch.ops.aten._log_softmax, input, dim, dtype)
+
+
+def _without_cast(kernel: Any, source: Any, dim: int, dtype: torch.dtype | None) -> Any:
+    if source.dtype == torch.float16 and dtype == torch.float32:
+        return kernel(source, dim, True)
+    return kernel(source if dtype is None else source.to(dtype), dim, False)
+
+
+INSTEAD = {"rms_norm": rms_norm, "softmax.int": softmax, "log_softmax.int": log_softmax}

@@ -1,0 +1,113 @@
+"""Reductions: a buffer between blocks of threads where the input is long, and a cast where types differ."""
+
+from typing import Any
+
+import torch
+
+from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
+
+_SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
+
+
+def _dims_of(call: Call, n_dims: int) -> set[int]:
+    given = call.given("dim")
+    if given is None or given == []:
+        return set(range(n_dims))
+    return {one % max(n_dims, 1) for one in (given if isinstance(given, list | tuple) else [given])}
+
+
+def reduced(source: Any, out: Any, dims: set[int]) -> list[Dim]:
+    """The dimensions of a reduction of *source* to *out*."""
+    strides = list(out.stride())
+    kept = [i for i in range(source.dim()) if i not in dims]
+    # Without keepdim the output has fewer dimensions; with it as many.
+    of = dict(zip(kept, strides, strict=True)) if len(strides) == len(kept) else dict(enumerate(strides))
+    return [
+        Dim(size, 0 if i in dims or size == 1 else of.get(i, 0), source.stride(i))
+        for i, size in enumerate(source.shape)
+    ]
+
+
+def _first(out: Any) -> Any:
+    return out[0] if isinstance(out, list | tuple) else out
+
+
+def _accumulates(dtype: torch.dtype) -> int:
+    return 4 if dtype in (torch.float16, torch.bfloat16, torch.float32) else max(8, dtype.itemsize)
+
+
+def _buffers(call: Call, source: Any, kernel: Kernel) -> tuple[int, ...]:
+    out = _first(call.out)
+    if source.numel() == 0 or source.dim() == 0:
+        return ()
+    dims = reduced(source, out, _dims_of(call, source.dim()))
+    return buffers(dims, source.storage_offset(), kernel, call.met.card)
+
+
+def _sum(call: Call) -> Extra:
+    """Half precision is read as it is, and its result may be wider; any other type is cast first."""
+    source, out = call.args[0], call.out
+    is_half = source.dtype in (torch.float16, torch.bfloat16)
+    cast: tuple[int, ...] = ()
+    element = source.dtype.itemsize
+    if source.dtype != out.dtype and not (is_half and out.dtype == torch.float32):
+        cast, element = (source.numel() * out.element_size(),), out.element_size()
+    vector = 8 if is_half and not cast else 4
+    kernel = Kernel(element, _accumulates(out.dtype if cast else source.dtype), 4, vector)
+    return Extra(after=(*cast, *_buffers(call, source, kernel)))
+
+
+def _mean(call: Call) -> Extra:
+    source = call.args[0]
+    kernel = Kernel(source.element_size(), _accumulates(source.dtype))
+    return Extra(after=_buffers(call, source, kernel))
+
+
+def _norm(call: Call) -> Extra:
+    source = call.args[0]
+    return Extra(after=_buffers(call, source, Kernel(source.element_size(), _accumulates(source.dtype))))
+
+
+def _truth(call: Call) -> Extra:
+    source = call.args[0]
+    return Extra(after=_buffers(call, source, Kernel(source.element_size(), 1)))
+
+
+def _extreme(call: Call) -> Extra:
+    source = call.args[0]
+    return Extra(after=_buffers(call, source, Kernel(source.element_size(), source.element_size())))
+
+
+def _place(call: Call) -> Extra:
+    """A value and its place, 8 bytes each after alignment."""
+    source = call.args[0]
+    return Extra(after=_buffers(call, source, Kernel(source.element_size(), 16)))
+
+
+def _spread(call: Call) -> Extra:
+    """Welford's mean, sum of squares and count."""
+    source = call.args[0]
+    wide = source.dtype == torch.float64
+    return Extra(after=_buffers(call, source, Kernel(source.element_size(), 32 if wide else 16, 2, 2)))
+
+
+ROWS = {
+    "aten::sum": Row(_SOURCE, _sum),
+    "aten::mean": Row(_SOURCE, _mean),
+    "aten::linalg_vector_norm": Row(_SOURCE, _norm),
+    "aten::norm": Row(_SOURCE, _norm),
+    "aten::any": Row(_SOURCE, _truth),
+    "aten::all": Row(_SOURCE, _truth),
+    "aten::amax": Row(_SOURCE, _extreme),
+    "aten::amin": Row(_SOURCE, _extreme),
+    "aten::max": Row(_SOURCE, lambda call: _place(call) if isinstance(call.out, tuple) else _extreme(call)),
+    "aten::min": Row(_SOURCE, lambda call: _place(call) if isinstance(call.out, tuple) else _extreme(call)),
+    "aten::argmax": Row(_SOURCE, _place),
+    "aten::argmin": Row(_SOURCE, _place),
+    "aten::std": Row(_SOURCE, _spread),
+    "aten::var": Row(_SOURCE, _spread),
+    "aten::std_mean": Row(_SOURCE, _spread),
+    "aten::var_mean": Row(_SOURCE, _spread),
+    "aten::prod": Row(_SOURCE, _mean),
+}

@@ -1,0 +1,90 @@
+"""Where a program says ``cuda``, torch's C++ is given our own device: it would refuse the other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from vramscope.prediction.dry.doubts import Certainty, Doubts
+from vramscope.prediction.dry.mode import DryMode, is_own
+from vramscope.prediction.dry.shim.asked import ASKED
+from vramscope.prediction.dry.values import known
+from vramscope.prediction.dry.values.unknown import is_unknown
+
+# Taken apart into many operators before they could be seen.
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+
+class OwnDevices(TorchFunctionMode):
+    """Rewrites the devices among the arguments of every function of torch that the program calls."""
+
+    def __init__(self, own: torch.device, doubts: Doubts, mode: DryMode) -> None:
+        super().__init__()
+        self._mode = mode
+        self._own = own
+        self._doubts = doubts
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ASKED and (is_own(args[0]) or known.is_tainted(args[0])):
+            return ASKED[name](*args, **(kwargs or {}))
+        if name in _FINITE:
+            return _finite(func(*args, **(kwargs or {})), _FINITE[name])
+        if name in _RECURRENT:
+            self._doubts.add(Certainty.CANNOT_TELL, func.__name__, "cuDNN keeps buffers of its own for it")
+        if kwargs and kwargs.get("device") is not None:
+            kwargs = kwargs | {"device": self._of(kwargs["device"])}
+        if func is torch.Tensor.cuda:
+            return torch.Tensor.to(args[0], self._own, **_without_device(args, kwargs))
+        if func is torch.Tensor.to and len(args) > 1:
+            args = (args[0], self._of(args[1]), *args[2:])
+        elif func is torch.Tensor.type and len(args) > 1 and ".cuda." in str(args[1]):
+            return torch.Tensor.to(args[0], self._own, _TYPES.get(str(args[1]).rpartition(".")[2]))
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if is_unknown(args) or (kwargs and is_unknown(tuple(kwargs.values()))):
+            self._mode.has_tainted = True
+            for one in (out, args[0] if name.endswith("_") else None):
+                known.forget(one)
+                known.taint(one)
+        return out
+
+    def _of(self, device: Any) -> Any:
+        if isinstance(device, torch.device):
+            return self._own if device.type == "cuda" else device
+        if isinstance(device, str):
+            return self._own if device.startswith("cuda") else device
+        # A bare number is the number of a card.
+        return self._own if type(device) is int else device
+
+
+# Whether all of it is so in a training that goes well.
+_FINITE = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
+
+
+def _finite(out: Any, answer: bool) -> Any:
+    if is_own(out) and known.value_of(out) is None:
+        known.know(out, torch.full((), answer).expand(out.shape))
+    return out
+
+
+def _without_device(args: Any, kwargs: Any) -> dict[str, Any]:
+    """``cuda(device, non_blocking, memory_format)`` without its device."""
+    names = ("device", "non_blocking", "memory_format")
+    given = dict(zip(names, args[1:], strict=False)) | (kwargs or {})
+    given.pop("device", None)
+    return given
+
+
+_TYPES = {
+    "FloatTensor": torch.float32,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "DoubleTensor": torch.float64,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "BoolTensor": torch.bool,
+    "ByteTensor": torch.uint8,
+}

@@ -1,0 +1,206 @@
+"""``torch.cuda`` as the chosen card would answer, in a build of torch without CUDA.
+
+Memory is answered by the model of the allocator; streams and events do nothing; what asks the driver for
+something else keeps failing as torch lets it fail.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from vramscope.prediction.dry.cards import Hardware
+
+
+class CardMemory(Protocol):
+    """What the allocator's model can be asked."""
+
+    @property
+    def stats(self) -> Mapping[str, int]:
+        """The counters by the names of ``torch.cuda.memory_stats()``."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The memory of the card in bytes."""
+
+    def reset_peaks(self) -> None:
+        """Begin the peaks again at the current figures."""
+
+    def empty_cache(self) -> None:
+        """Everything unused goes back to the driver."""
+
+
+class IdleStream:
+    """A stream of a card that runs nothing: work is over as soon as it is asked for."""
+
+    device_index = 0
+    stream_id = 0
+    cuda_stream = 0
+    priority = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = torch.device("cuda", 0)
+
+    def wait_stream(self, stream: Any) -> None:
+        """Does nothing: all work of the other stream is over."""
+
+    def wait_event(self, event: Any) -> None:
+        """Does nothing: the event has passed."""
+
+    def synchronize(self) -> None:
+        """Does nothing: all work is over."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """Returns *event*, or a new one; it has passed."""
+        return event or IdleEvent()
+
+    def query(self) -> bool:
+        """Whether all work is over, which it always is."""
+        return True
+
+    def __enter__(self) -> "IdleStream":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class IdleEvent:
+    """An event that has happened."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def record(self, stream: Any = None) -> None:
+        """Does nothing: the event has passed."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Does nothing: the event has passed."""
+
+    def synchronize(self) -> None:
+        """Does nothing: all work is over."""
+
+    def query(self) -> bool:
+        """Whether all work is over, which it always is."""
+        return True
+
+    def elapsed_time(self, _end: Any) -> float:
+        """The milliseconds between two events: always 0."""
+        return 1.0
+
+
+class Properties:
+    """The answer of ``torch.cuda.get_device_properties()``."""
+
+    def __init__(self, card: Hardware, total_memory: int) -> None:
+        self.name = f"NVIDIA {card.name}"
+        self.major, self.minor = card.capability
+        self.total_memory = total_memory
+        self.multi_processor_count = card.n_multiprocessors
+        self.max_threads_per_multi_processor = card.threads_per_multiprocessor
+        self.warp_size = 32
+        self.regs_per_multiprocessor = 65536
+        self.shared_memory_per_block = 49152
+        self.shared_memory_per_block_optin = 232_448 if self.major >= 9 else 101_376
+        self.shared_memory_per_multiprocessor = 233_472 if self.major >= 9 else 102_400
+        self.is_integrated = self.is_multi_gpu_board = 0
+        self.gcnArchName = self.name
+        self.L2_cache_size = 50 << 20
+        self.uuid = "00000000-0000-0000-0000-000000000000"
+
+
+@contextlib.contextmanager
+def _nothing(*_: Any, **__: Any) -> Iterator[None]:
+    yield
+
+
+class _Runtime:
+    """``torch.cuda.cudart()``: every call succeeds."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_, **__: 0
+
+
+def answers(card: Hardware, memory: CardMemory, n_devices: int = 1) -> dict[str, Any]:
+    """What to put into ``torch.cuda``, by name; of several cards the program uses the first."""
+    properties = Properties(card, memory.capacity_bytes)
+
+    def stat(key: str) -> Callable[..., int]:
+        return lambda *_, **__: memory.stats.get(key, 0)
+
+    def mem_get_info(*_: Any, **__: Any) -> tuple[int, int]:
+        used = memory.stats["reserved_bytes.all.current"] + card.context_bytes
+        return max(memory.capacity_bytes - used, 0), memory.capacity_bytes
+
+    state = torch.zeros(16, dtype=torch.uint8)
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": _none(),
+        "_lazy_init": _none(),
+        "_lazy_call": _none(),
+        "device_count": lambda: n_devices,
+        "current_device": lambda: 0,
+        "set_device": _none(),
+        "device": _DeviceGuard,
+        "device_of": _nothing,
+        "synchronize": _none(),
+        "ipc_collect": _none(),
+        "is_bf16_supported": lambda *_, **__: card.capability[0] >= 8,
+        "is_tf32_supported": lambda: card.capability[0] >= 8,
+        "get_device_name": lambda *_: properties.name,
+        "get_device_capability": lambda *_: card.capability,
+        "get_device_properties": lambda *_: properties,
+        "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
+        "can_device_access_peer": lambda *_: False,
+        "cudart": _Runtime,
+        "Stream": IdleStream,
+        "Event": IdleEvent,
+        "stream": lambda *_: _nothing(),
+        "set_stream": _none(),
+        "current_stream": lambda *_: IdleStream(),
+        "default_stream": lambda *_: IdleStream(),
+        "utilization": lambda *_: 0,
+        "memory_usage": lambda *_: 0,
+        "manual_seed": _none(),
+        "manual_seed_all": _none(),
+        "seed": _none(),
+        "seed_all": _none(),
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda *_: state.clone(),
+        "get_rng_state_all": lambda: [state.clone()],
+        "set_rng_state": _none(),
+        "set_rng_state_all": _none(),
+        "empty_cache": memory.empty_cache,
+        "memory_stats": lambda *_: dict(memory.stats),
+        "memory_allocated": stat("allocated_bytes.all.current"),
+        "max_memory_allocated": stat("allocated_bytes.all.peak"),
+        "memory_reserved": stat("reserved_bytes.all.current"),
+        "max_memory_reserved": stat("reserved_bytes.all.peak"),
+        "memory_cached": stat("reserved_bytes.all.current"),
+        "max_memory_cached": stat("reserved_bytes.all.peak"),
+        "reset_peak_memory_stats": lambda *_: memory.reset_peaks(),
+        "reset_max_memory_allocated": lambda *_: memory.reset_peaks(),
+        "reset_accumulated_memory_stats": _none(),
+        "set_per_process_memory_fraction": _none(),
+        "mem_get_info": mem_get_info,
+        "memory_summary": lambda *_, **__: "",
+        "get_allocator_backend": lambda: "native",
+    }
+
+
+def _none() -> Callable[..., None]:
+    """Another function each time: torch's compiler refuses one that it finds under two names."""
+
+    def none(*_: Any, **__: Any) -> None: ...
+
+    return none
+
+
+class _DeviceGuard:
+    """``with torch.cuda.device(0):``"""
+
+    def __init__(self, _device: Any) -> None:
+        self.idx = 0
+        self.prev_idx = 0
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...

@@ -1,0 +1,313 @@
+"""A process in which ``cuda`` is there: what a program asks torch for is answered by the chosen card.
+
+Entered before the program's first tensor and left after its last; everything is put back.
+"""
+
+import copyreg
+import functools
+import logging
+import operator
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
+from types import ModuleType, TracebackType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from vramscope.prediction.dry import autocast, state
+from vramscope.prediction.dry.cards import Hardware
+from vramscope.prediction.dry.doubts import Certainty, Doubts
+from vramscope.prediction.dry.mode import DryMode, is_own
+from vramscope.prediction.dry.operators import Met
+from vramscope.prediction.dry.shim import (
+    asked,
+    checkpoints,
+    light_compiler,
+    light_symbols,
+    network,
+    pretrained,
+    replaced,
+    torch_cuda,
+)
+from vramscope.prediction.dry.shim.devices import OwnDevices
+from vramscope.prediction.dry.shim.engine_order import EngineOrder
+from vramscope.prediction.dry.shim.own_device import (
+    NAME,
+    own_device,
+)
+from vramscope.prediction.dry.shim.patches import Patches, when_imported
+from vramscope.prediction.dry.shim.ranks import Ranks
+from vramscope.prediction.dry.values.choices import Choices, Enough, Otherwise
+from vramscope.prediction.dry.values.unknown import trace_mathematics
+
+_CUDA = torch.device("cuda", 0)
+
+
+@functools.cache
+def _kernels() -> tuple[Any, ...]:
+    """The kernels of our own device; they last as long as the process."""
+    library, everything = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    autocast.install(library)
+    replaced.install(library)
+    return library, everything
+
+
+class World:
+    """One dry run's: a context manager that may be entered once."""
+
+    def __init__(
+        self,
+        card: Hardware,
+        memory: torch_cuda.CardMemory,
+        n_ranks: int | None = None,
+        otherwise: Otherwise | None = None,
+        *,
+        is_last: bool = False,
+    ) -> None:
+        self.card = card
+        self.doubts = Doubts()
+        self.choices = Choices(otherwise)
+        self.met = Met(card)
+        self._patches = Patches()
+        light_compiler.install(self._patches)
+        light_symbols.install(self._patches, is_last=is_last and n_ranks is None)
+        self.mode = DryMode(own_device(), self.doubts, self.met)
+        self._devices = OwnDevices(own_device(), self.doubts, self.mode)
+        self._memory = memory
+        self._ranks = Ranks(n_ranks, self.doubts)
+        self._order = EngineOrder()
+        self.is_entered = False
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the program has started a process group."""
+        return self._ranks.has_begun
+
+    def __enter__(self) -> "World":
+        _kernels()
+        self.is_entered = True
+        state.begin(self)
+        answers = torch_cuda.answers(self.card, self._memory, self._ranks.n_devices)
+        for name, value in answers.items():
+            self._set(torch.cuda, name, value)
+        for home in (torch.cuda.memory, torch.cuda.random):
+            for name, value in answers.items():
+                if hasattr(home, name):
+                    self._set(home, name, value)
+        self._tensors()
+        self._modules()
+        self._autocast()
+        self._engine()
+        self._programs()
+        self._ranks.begin(self._patches)
+        self._set(torch.UntypedStorage, "resize_", self._resizing(torch.UntypedStorage.resize_))
+        self.mode.__enter__()
+        self._devices.__enter__()
+        self.mode.learn_references()
+        self._order.begin()
+        self.met.operators.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_entered = False
+        self.mode.listener = None
+        self._devices.__exit__(kind, error, trace)
+        self.mode.__exit__(kind, error, trace)
+        self._patches.undo()
+        state.end(self)
+        autocast.casts.clear()
+
+    def end_if_endless(self) -> None:
+        """Leave a program that waits for another answer than it gets."""
+        if self.choices.is_endless:
+            self.end_program()
+
+    def end_program(self) -> None:
+        """Leave the program: now, or within a backward when that is over."""
+        if not self.met.is_backward:
+            raise Enough
+        self.mode.postpone(Enough())
+
+    def _set(self, home: Any, name: str, value: Any) -> None:
+        self._patches.set(home, name, value)
+
+    # ------------------------------------------------------------------------------ what a tensor says
+
+    def _tensors(self) -> None:
+        """Makes a tensor on our device report that it lies on ``cuda:0``."""
+        mode, inner = self.mode, FakeTensor.__dict__["device"]
+
+        def device(tensor: Any) -> torch.device:
+            if not mode.is_inside and tensor.fake_device.type == NAME:
+                return _CUDA
+            found: torch.device = inner.fget(tensor)
+            return found
+
+        self._set(FakeTensor, "device", property(device, inner.fset))
+        self._set(FakeTensor, "is_cuda", property(is_own))
+        self._set(FakeTensor, "get_device", lambda tensor: 0 if is_own(tensor) else -1)
+        self._set(FakeTensor, "tolist", asked.listed)
+        self._set(FakeTensor, "numpy", asked.array)
+        self._set(FakeTensor, "__array__", asked.array)
+        self._set(FakeTensor, "is_pinned", lambda *_: False)
+        self._set(FakeTensor, "pin_memory", lambda tensor, *_: tensor)
+        self._set(FakeTensor, "record_stream", lambda *_: None)
+        self._set(FakeTensor, "data_ptr", _address)
+        self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
+        when_imported(self._patches, "torch.distributed.tensor", self._sharded_tensors)
+
+    def _sharded_tensors(self, home: ModuleType) -> None:
+        """Makes a DTensor report what the part of this rank does."""
+        for name in ("device", "is_cuda"):
+            self._set(home.DTensor, name, property(operator.attrgetter(f"_local_tensor.{name}")))
+
+    # ------------------------------------------------------------------------- parameters and optimizers
+
+    def _modules(self) -> None:
+        """Parameters are fake from the beginning, so that moving a module keeps each what it is."""
+        make = torch.nn.Parameter.__dict__["__new__"]
+        fake_of = self.mode.fake_of
+
+        def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+            if type(data) is torch.Tensor and data.device.type == "cpu":
+                data = fake_of(data)
+            return make.__func__(cls, data, requires_grad)
+
+        self._set(torch.nn.Parameter, "__new__", staticmethod(new))
+        self._set(torch.utils, "swap_tensors", _swap)
+        # Parameters of another type make an optimizer choose its slowest way.
+        for home in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
+            self._append(import_module(home)._foreach_supported_types, FakeTensor)
+
+    def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP frees and takes the storages of its parameters by their size."""
+
+        @functools.wraps(resize)
+        def resized(storage: Any, size: int) -> Any:
+            out = resize(storage, size)
+            if self.mode.listener is not None:
+                self.mode.listener.resizes(storage, sys._getframe(1))
+            return out
+
+        return resized
+
+    def _append(self, kinds: list[Any], kind: Any) -> None:
+        kinds.append(kind)
+        self._patches.then(lambda: kinds.remove(kind))
+
+    # -------------------------------------------------------------------------------------- autocast
+
+    def _autocast(self) -> None:
+        """What the program sets for ``cuda`` holds for our device."""
+        enable, clear = torch.set_autocast_enabled, torch.clear_autocast_cache
+
+        def set_enabled(*args: Any) -> None:
+            enable(*args)
+            if len(args) == 1 or args[0] == "cuda":
+                enable(NAME, args[-1])
+
+        def clear_cache() -> None:
+            clear()
+            autocast.casts.clear()
+
+        self._set(torch, "set_autocast_enabled", set_enabled)
+        self._set(torch, "clear_autocast_cache", clear_cache)
+
+    # --------------------------------------------------------------------------------------- autograd
+
+    def _engine(self) -> None:
+        """Backward on the program's own thread, so that its allocations have a stack."""
+        was_threaded = torch._C._is_multithreading_enabled()
+        torch._C._set_multithreading_enabled(False)
+        self._patches.then(lambda: torch._C._set_multithreading_enabled(was_threaded))
+        for home in (torch.autograd.graph, torch.autograd):
+            self._set(home, "_engine_run_backward", self._backward(home._engine_run_backward))
+        was_lifting = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)
+        self._patches.then(lambda: torch._C._set_only_lift_cpu_tensors(was_lifting))
+
+    def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def backward(outputs: Any, given: Any, keeps: Any, creates: Any, *args: Any, **kwargs: Any) -> Any:
+            is_inner = self.met.is_backward  # a node of another one runs it, on the same thread
+            order = nullcontext() if is_inner else self._order.backward(outputs, makes_graph=creates)
+            try:
+                with order:
+                    return run(outputs, given, keeps, creates, *args, **kwargs)
+            finally:
+                self.mode.raise_pending()
+
+        return backward
+
+    # --------------------------------------------------------------------------------- whole programs
+
+    def _programs(self) -> None:
+        """Nothing is compiled, saved or fetched."""
+        network.refuse(self._patches)
+        pretrained.build(self._patches, self.doubts)
+        trace_mathematics(self._patches)
+        # Of an operator that fails it writes the whole traceback, though the program may catch the error.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        self._patches.then(functools.partial(log.setLevel, log.level))
+        log.setLevel(logging.CRITICAL)
+        # torch would answer with our own device, which no tensor reports.
+        self._set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
+        self._set(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
+        self._set(torch.accelerator, "device_count", torch.cuda.device_count)
+        # Recurrent layers ask it, and warn where torch has no cuDNN.
+        self._set(torch.backends.cudnn, "is_acceptable", lambda *_: False)
+
+        def compiled(model: Any = None, **_: Any) -> Any:
+            why = "compiled code plans its memory in another way: taken as eager"
+            self.doubts.add(Certainty.ESTIMATE, "torch.compile", why, is_bounded=False)
+            return (lambda function: function) if model is None else model
+
+        for kind in (torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention):
+            self._set(kind, "forward", self._fused(kind.forward))
+        self._set(torch, "compile", compiled)
+        self._set(torch.nn.Module, "compile", lambda module, *_, **__: compiled(module) and None)
+        checkpoints.keep_apart(self._patches)
+        self._set(torch, "Generator", _Generator)
+        self._set(torch.version, "cuda", torch.version.cuda or "13.0")
+
+    def _fused(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A layer that CUDA runs as one operator where nothing is trained."""
+
+        @functools.wraps(forward)
+        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (module.training or torch.is_grad_enabled()):
+                why = "one operator on CUDA where nothing is trained: taken as its parts"
+                self.doubts.add(Certainty.ESTIMATE, type(module).__name__, why, is_bounded=False)
+            return forward(module, *args, **kwargs)
+
+        return run
+
+
+class _Generator(torch.Generator):
+    """A generator of the host, wherever the program wants it."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "_Generator":
+        made: _Generator = super().__new__(cls, "cpu")
+        return made
+
+
+def _address(tensor: Any) -> int:
+    """Another one for each tensor: there is no memory to point to."""
+    return id(tensor)
+
+
+def _swap(first: Any, second: Any) -> None:
+    """``torch.utils.swap_tensors`` without its refusal where somebody has a weak reference."""
+    # A DTensor keeps its own part in a slot.
+    for name in ("__class__", "__dict__", *copyreg._slotnames(type(first))):  # type: ignore[attr-defined]
+        if hasattr(first, name) and hasattr(second, name):
+            kept = getattr(first, name)
+            setattr(first, name, getattr(second, name))
+            setattr(second, name, kept)
+    torch._C._swap_tensor_impl(first, second)

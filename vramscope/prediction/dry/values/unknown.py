@@ -1,0 +1,232 @@
+"""Numbers that nobody computed: they can be printed and summed, and note when the program decides by one.
+
+``loss.item()`` in a dry run is such a number. What is only logged leaves a prediction as certain as it is; a
+comparison that a branch of the program takes, or a conversion that loses the trace, becomes an assumption.
+"""
+
+import dis
+import functools
+import linecache
+import numbers
+import operator
+import re
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from vramscope.prediction.dry import state
+from vramscope.prediction.dry.doubts import Certainty
+from vramscope.prediction.dry.shim.patches import Patches
+from vramscope.prediction.dry.values.choices import Choices
+
+if TYPE_CHECKING:
+    from vramscope.prediction.dry.shim.world import World
+
+# Between ``if not mask.any()`` and its operator lies what answers for torch's functions.
+_FRAMES_OF_A_TRUTH = 4
+_WHY = "the program depends on a value that a dry run does not compute"
+
+
+def assume(what: str, taken_as: Any, frame: FrameType | None = None) -> None:
+    """Note that the program used an unknown value, and as what; nothing bounds what follows from it."""
+    world = state.running()
+    if world is not None:
+        _note(world, what, taken_as, frame or sys._getframe(1), is_bounded=False)
+
+
+def decide(what: str, assumed: bool, frame: FrameType) -> bool:
+    """Return which branch a program takes by an unknown value; other dry runs take the other one."""
+    world, of_init = state.running(), of_initialization(frame)
+    if world is not None and of_init is not None:
+        return world.choices.draws_again(of_init)
+    return bool(_chosen(what, assumed, frame, Choices.truth))
+
+
+def count_as(what: str, assumed: float, frame: FrameType) -> float:
+    """Return the number that an unknown value counts as; it is another one in other dry runs."""
+    return float(_chosen(what, assumed, frame, Choices.number))
+
+
+def of_initialization(frame: FrameType | None) -> FrameType | None:
+    """The frame of ``torch.nn.init`` that asks; None where something else does."""
+    for _ in range(_FRAMES_OF_A_TRUTH):
+        if frame is None:
+            return None
+        if frame.f_globals.get("__name__") == "torch.nn.init":
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _chosen(what: str, assumed: Any, frame: FrameType, choose: Callable[..., Any]) -> Any:
+    world = state.running()
+    if world is None:
+        return assumed
+    _note(world, what, assumed, frame)
+    found = choose(world.choices, what, assumed, frame)
+    world.end_if_endless()
+    return found
+
+
+def _note(world: "World", what: str, taken_as: Any, frame: FrameType, *, is_bounded: bool = True) -> None:
+    why = f"{_WHY}: taken as {taken_as}"
+    world.doubts.add(Certainty.ESTIMATE, what, why, frame, is_bounded=is_bounded)
+
+
+def plain(value: Any) -> Any:
+    """The number inside of an unknown one; any other value as it is."""
+    if type(value) is UnknownFloat:
+        return float.__pos__(value)
+    return value.assumed if type(value) is UnknownInteger else value
+
+
+def unknown(value: Any) -> Any:
+    """*value* as an unknown number."""
+    if type(value) is float:
+        return UnknownFloat(value)
+    return UnknownInteger(value) if type(value) in (int, bool) else value
+
+
+def is_unknown(value: Any) -> bool:
+    """Whether it is an unknown number, or a list or tuple that has one."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return any(is_unknown(one) for one in value)
+    return kind is UnknownFloat or kind is UnknownInteger
+
+
+class UnknownTruth:
+    """The result of a comparison, which is an assumption as soon as somebody asks whether it is true."""
+
+    __slots__ = ("_assumed",)
+
+    def __init__(self, assumed: bool) -> None:
+        self._assumed = assumed
+
+    def __bool__(self) -> bool:
+        frame = sys._getframe(1)
+        return self._assumed if _is_choice(frame) else decide("a comparison", self._assumed, frame)
+
+    def __repr__(self) -> str:
+        return repr(self._assumed)
+
+
+def _is_choice(frame: FrameType) -> bool:
+    """Whether ``min`` or ``max`` compares, whose result is one number or the other."""
+    if not hasattr(frame.f_code, "co_positions"):  # Python 3.10
+        return False
+    if not dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("CALL", "PRECALL")):
+        return False
+    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    text = linecache.getline(frame.f_code.co_filename, line or 0)
+    return bool(re.match(r"(min|max)\s*\(", text[column or 0 :]))
+
+
+def _counted(kind: Callable[..., Any]) -> Callable[..., Any]:
+    def method(*values: Any) -> Any:
+        if not all(isinstance(value, numbers.Number | UnknownInteger) or value is None for value in values):
+            return NotImplemented
+        try:
+            return unknown(kind(*map(plain, values)))
+        except (ZeroDivisionError, OverflowError, ValueError):
+            return UnknownFloat(0.0)
+
+    return method
+
+
+def _compared(kind: Callable[..., Any]) -> Callable[..., Any]:
+    def method(one: Any, other: Any) -> Any:
+        if not isinstance(other, numbers.Number | UnknownInteger):
+            return NotImplemented
+        return UnknownTruth(kind(plain(one), plain(other)))
+
+    return method
+
+
+def _arithmetic() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+        run = getattr(operator, name)
+        found[f"__{name}__"] = _counted(run)
+        found[f"__r{name}__"] = _counted(lambda one, other, run=run: run(other, one))
+    for name in ("neg", "pos", "abs"):
+        found[f"__{name}__"] = _counted(getattr(operator, name))
+    found["__round__"] = _counted(round)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        found[f"__{name}__"] = _compared(getattr(operator, name))
+    return found
+
+
+def _truth(value: Any) -> bool:
+    return decide("a branch", bool(plain(value)), sys._getframe(1))
+
+
+def _floating(value: Any) -> float:
+    return count_as("float()", float(plain(value)), sys._getframe(1))
+
+
+def _whole(value: Any) -> int:
+    assume("int()", int(plain(value)), sys._getframe(1))
+    return int(plain(value))
+
+
+_CONVERTED = {"__bool__": _truth, "__int__": _whole, "__trunc__": _whole, "__float__": _floating}
+
+
+class UnknownFloat(float):
+    """What ``.item()`` of a floating tensor gives."""
+
+    locals().update(_arithmetic() | _CONVERTED)
+    __hash__ = float.__hash__
+
+
+class UnknownInteger:
+    """What ``.item()`` of a whole number or a truth gives; no ``int``, whose subclasses are read past it."""
+
+    locals().update(_arithmetic() | _CONVERTED)
+
+    def __init__(self, assumed: int) -> None:
+        self.assumed = assumed
+
+    def __index__(self) -> int:
+        assume("a size or an index", int(self.assumed), sys._getframe(1))
+        return int(self.assumed)
+
+    def __hash__(self) -> int:
+        return hash(self.assumed)
+
+    def __repr__(self) -> str:
+        return repr(self.assumed)
+
+    def __format__(self, form: str) -> str:
+        return format(self.assumed, form)
+
+
+_MATH = ("exp", "log", "log2", "log10", "log1p", "expm1", "sqrt", "pow", "floor", "ceil", "fabs")
+_NUMPY = ("mean", "average", "median", "sum", "std", "var", "round", "exp", "log", "sqrt")
+
+
+def trace_mathematics(patches: Patches) -> None:
+    """Make functions of ``math`` and NumPy, which call no method of it, return an unknown number for one."""
+    for home, names in (("math", _MATH), ("numpy", _NUMPY)):
+        module = sys.modules.get(home)
+        for name in names if module is not None else ():
+            patches.set(module, name, _traced(getattr(module, name)))
+
+
+def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def traced(*values: Any, **options: Any) -> Any:
+        if not is_unknown(values):
+            return function(*values, **options)
+        try:
+            return UnknownFloat(function(*map(_plain_within, values), **options))
+        except (ArithmeticError, ValueError, TypeError):
+            return UnknownFloat(0.0)
+
+    return traced
+
+
+def _plain_within(value: Any) -> Any:
+    return [_plain_within(one) for one in value] if type(value) in (list, tuple) else plain(value)

@@ -1,0 +1,200 @@
+"""What-ifs of a recorded program, each run dry: ``vramscope fit RUN --rerun``."""
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from vramscope.analysis.fit.reruns import DryPeak, Rerun, Reruns
+from vramscope.errors import UsageError, VramscopeError
+from vramscope.prediction import script
+from vramscope.prediction.children import DryTrial, import_torch, run_all_dry, run_dry
+from vramscope.prediction.sizes import Size, known_sizes
+
+if TYPE_CHECKING:
+    from vramscope.analysis.fit import Target
+    from vramscope.model.recording import Recording
+    from vramscope.prediction import Prediction
+
+Note: TypeAlias = Callable[[Reruns, str], None]
+
+AMP, CHECKPOINTS = "mixed precision", "activation checkpointing"
+_DEFAULT_CARD = "H100"
+
+
+@dataclass(frozen=True, slots=True)
+class _WhatIf:
+    name: str
+    how: str
+    trial: DryTrial
+
+
+def rerun(
+    recording: "Recording",
+    command: str | None,
+    target: "Target | None",
+    note: Note,
+) -> Reruns:
+    """Run the recorded program dry, as it is and with every change that can be made from outside.
+
+    Parameters
+    ----------
+    recording
+        Says the command and the card, unless they are given.
+    command
+        The program and its arguments; None for the recorded ones.
+    target
+        The device that it should fit; None for that of the card.
+    note
+        Receives what is known after each run, and how far it is: a caller that is stopped keeps it.
+
+    Returns
+    -------
+    Reruns
+        With a ``problem`` if the program cannot be run dry.
+    """
+    from vramscope.prediction import room_of
+
+    import_torch()
+    text = command or recording.process.command
+    card = card_of(recording.device.name) or _DEFAULT_CARD
+    room = room_of(card, target.total_bytes if target is not None else None)
+    found = Reruns(text, room.name, room.total_bytes)
+    try:
+        trial = _trial(text, room.name, room.total_bytes)
+        what_ifs = list(_what_ifs(trial))
+        found = replace(found, n_wanted=len(what_ifs))
+        plain = run_dry(replace(trial, capacity=1 << 50))
+    except VramscopeError as error:
+        return replace(found, problem=str(error))
+    found = replace(found, plain=_peak(plain, room.room_bytes))
+    note(found, "")
+    found = _run(found, what_ifs, room.room_bytes, note)
+    return _fewest_blocks(found, trial, room.room_bytes, note)
+
+
+def card_of(device: str) -> str | None:
+    """Return the known card that a device's name means; None for any other."""
+    from vramscope.prediction.dry.cards import HARDWARE, words
+
+    asked = words(device)
+    return next((each.name for each in HARDWARE if words(each.name) <= asked), None)
+
+
+def _trial(command: str, card: str, capacity_bytes: int) -> DryTrial:
+    given = shlex.split(command)
+    if not given:
+        raise UsageError("the recording does not know its command; give it with --rerun=COMMAND")
+    if given[0].startswith("python"):
+        del given[0]
+    if not Path(given[0]).is_file():
+        raise UsageError(
+            f"{given[0]} is not here: start vramscope where the program ran, or give --rerun=COMMAND"
+        )
+    return DryTrial(script.script(given[0]), tuple(given), card, capacity_bytes)
+
+
+def _what_ifs(trial: DryTrial) -> Iterator[_WhatIf]:
+    from vramscope.prediction.dry.changes import DryChange
+
+    free = replace(trial, capacity=1 << 50)
+    batch, sequence = known_sizes(trial.given[1:])
+
+    def changed(change: DryChange, size: Size | None = None, value: int = 0) -> DryTrial:
+        arguments = trial.given[1:] if size is None else size.arguments(value)
+        return replace(free.with_arguments(arguments), change=change)
+
+    amp = "torch.autocast('cuda', dtype=torch.bfloat16) around forward and loss"
+    blocks = "torch.utils.checkpoint.checkpoint(block, …, use_reentrant=False) for each block"
+    yield _WhatIf(AMP, amp, changed(DryChange(is_autocast=True)))
+    yield _WhatIf(CHECKPOINTS, blocks, changed(DryChange(checkpointed=-1)))
+    both = DryChange(is_autocast=True, checkpointed=-1)
+    yield _WhatIf("mixed precision and checkpointing", "both of them", changed(both))
+    if batch is not None and batch.value % 2 == 0:
+        half = batch.value // 2
+        how = f"{batch.name} {half}, and an optimizer step after every 2 of them"
+        yield _WhatIf("2 micro-batches", how, changed(DryChange(accumulated=2), batch, half))
+    yield _WhatIf("fused optimizer", "AdamW(…, fused=True)", changed(DryChange(optimizer="fused")))
+    yield _WhatIf(
+        "optimizer without foreach", "AdamW(…, foreach=False)", changed(DryChange(optimizer="loop"))
+    )
+    eight = "bitsandbytes.optim.AdamW8bit(…)"
+    yield _WhatIf("optimizer state in 8 bits", eight, changed(DryChange(optimizer="8bit")))
+    momentum = DryChange(optimizer="momentum")
+    yield _WhatIf("optimizer with one moment", "SGD(…, momentum=0.9)", changed(momentum))
+    adapters = "peft.LoraConfig(r=16, target_modules=…) with every linear layer; all else is frozen"
+    yield _WhatIf("LoRA of rank 16", adapters, changed(DryChange(adapter_rank=16)))
+    for size, word in ((batch, "batch"), (sequence, "sequence")):
+        if size is not None:
+            doubled = f"{size.name} {2 * size.value}"
+            yield _WhatIf(f"{word} doubled", doubled, changed(DryChange(), size, 2 * size.value))
+
+
+def _run(found: Reruns, what_ifs: Sequence[_WhatIf], room_bytes: int, note: Note) -> Reruns:
+    rows: dict[int, Rerun] = {}
+    for number, answer in run_all_dry([each.trial for each in what_ifs]):
+        what_if = what_ifs[number]
+        rows[number] = _row(what_if.name, what_if.how, answer, room_bytes)
+        found = replace(found, rows=tuple(rows[at] for at in sorted(rows)))
+        note(found, f"run dry: {len(rows)} of {len(what_ifs)} what-ifs")
+    return _decided(found, [what_ifs[at] for at in sorted(rows)], note)
+
+
+def _decided(found: Reruns, what_ifs: Sequence[_WhatIf], note: Note) -> Reruns:
+    """Run again, on the device itself, what may fit after the allocator has released its cache."""
+    rows = list(found.rows)
+    close = [at for at, row in enumerate(rows) if row.peak is not None and row.peak.is_close]
+    trials = [replace(what_ifs[at].trial, capacity=found.capacity_bytes) for at in close]
+    for number, answer in run_all_dry(trials):
+        row = rows[close[number]]
+        if row.peak is not None and not isinstance(answer, VramscopeError):
+            rows[close[number]] = replace(row, peak=replace(row.peak, fits=answer.fits))
+            found = replace(found, rows=tuple(rows))
+            note(found, "")
+    return found
+
+
+def _row(name: str, how: str, answer: "Prediction | VramscopeError", room_bytes: int) -> Rerun:
+    if isinstance(answer, VramscopeError):
+        return Rerun(name, how, problem=str(answer))
+    if answer.unchanged:
+        return Rerun(name, how, problem=answer.unchanged)
+    return Rerun(name, how, _peak(answer, room_bytes))
+
+
+def _peak(answer: "Prediction", room_bytes: int) -> DryPeak:
+    """Return the figures of a run without a limit, and whether they fit where they do so without pressure."""
+    need = answer.need
+    most = None if need.doubt_bytes is None or not need.is_whole else need.allocated_bytes + need.doubt_bytes
+    fits = None
+    if most is not None and need.reserved_bytes + (need.doubt_bytes or 0) <= room_bytes:
+        fits = True
+    elif need.allocated_bytes > room_bytes:
+        fits = False
+    reason = answer.reasons[0] if answer.reasons else ""
+    return DryPeak(need.allocated_bytes, most, need.reserved_bytes, fits, answer.certainty, reason)
+
+
+def _fewest_blocks(found: Reruns, trial: DryTrial, room_bytes: int, note: Note) -> Reruns:
+    """Add the fewest checkpointed blocks that fit the device, where none does not and all do."""
+    from vramscope.prediction.dry.changes import DryChange
+
+    plain = found.plain
+    whole = next((row for row in found.rows if row.name == CHECKPOINTS), None)
+    if plain is None or plain.fits is not False or whole is None or whole.peak is None or not whole.peak.fits:
+        return found
+    n_blocks = run_dry(replace(trial, capacity=1 << 50, change=DryChange(checkpointed=-1))).n_blocks
+    low, high, best = 0, n_blocks, whole.peak
+    while high - low > 1:
+        middle = (low + high) // 2
+        answer = run_dry(replace(trial, change=DryChange(checkpointed=middle)))
+        note(found, f"run dry: {middle} of {n_blocks} blocks checkpointed")
+        if answer.fits:
+            high, best = middle, _peak(answer, room_bytes)
+        else:
+            low = middle
+    how = f"checkpoint the first {high} of {n_blocks} blocks: the fewest that fit, so the least recompute"
+    found = replace(found, rows=(*found.rows, Rerun("checkpointing of some blocks", how, best)))
+    note(found, "")
+    return found
