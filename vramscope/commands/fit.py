@@ -108,8 +108,7 @@ def _rerun(answer: "FitAnswer", recording: "Recording", command: str) -> "FitAns
 
     def note(reruns: "Reruns", text: str) -> None:
         latest.append(reruns)
-        if text:
-            progress(text)
+        progress(text)
 
     try:
         latest.append(rerun(recording, command or None, target, note))
