@@ -16,8 +16,8 @@ import numpy as np
 from _dashboard_browser import Row, chromium, until
 from vramscope.dashboard import create_app
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers.finished import totals
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.queries.answers import totals
 from vramscope.dashboard.server.security import Access
 
 N_ZOOMS, N_PROBES, N_SCRUBS = 50, 200, 40

@@ -28,7 +28,7 @@ from vramscope.store.sources import SOURCES_FILE
 from vramscope.store.summaries import SUMMARY_FILE
 
 from .address import Address
-from .queries.live_recording import LiveRecording
+from .answers.live import LiveRecording
 from .queries.precedence import Precedence
 from .queries.read_progress import ReadProgress, progress
 from .server.malloc_tuning import keeping, trim
@@ -404,7 +404,7 @@ class Data:
     ) -> Any:
         """Return an answer over the full recording; for a live run it may lag behind.
 
-        Its CPU time is budgeted apart (see ``SHARE`` and ``LONGER`` in ``queries.live_recording``), so that
+        Its CPU time is budgeted apart (see ``SHARE`` and ``LONGER`` in ``answers.live``), so that
         refreshes do not become rarer because of it.
 
         Parameters

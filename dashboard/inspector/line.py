@@ -7,9 +7,9 @@ from dash import html
 
 from vramscope.units import format_bytes, format_count
 
+from ..answers.finished import folded, moment
 from ..components.panels import stack_table
 from ..data import Data, View
-from ..queries.answers import folded, moment
 from .parts import amount, facts, line_name, pick, section, title
 
 MOST_SIZES = 5

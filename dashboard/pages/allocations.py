@@ -21,6 +21,7 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.units import format_bytes
 
 from ..address import MAX_SEARCH, Address, restore
+from ..answers.finished import folded, owners, series_of, totals
 from ..components import legend, states, typed
 from ..components.choice import segments
 from ..components.panels import allocation, stack_table
@@ -38,7 +39,6 @@ from ..figures.drawing.paint import (
     by_phase,
 )
 from ..figures.drawing.series import EVENTS, TIME
-from ..queries.answers import folded, owners, series_of, totals
 from ..server import api
 from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page

@@ -15,6 +15,7 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_count, format_share
 
 from ..address import UNZOOMED, Address, restore
+from ..answers.finished import fullest, totals, tree_at
 from ..components import header, renewal, states
 from ..components.definitions import explained
 from ..components.graph import graph
@@ -24,7 +25,6 @@ from ..components.panels.differences import Difference, table
 from ..components.prose import claim_heading
 from ..data import Data, View, answer
 from ..figures import growth, icicle
-from ..queries.answers import fullest, totals, tree_at
 from ..queries.rank_answers import opened_address
 from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page

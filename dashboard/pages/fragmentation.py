@@ -13,6 +13,14 @@ from vramscope.model.table import first_greatest
 from vramscope.units import format_bytes, format_count, format_name
 
 from ..address import Address, restore
+from ..answers.finished import (
+    ask_allowing_stale,
+    moment,
+    neighbor,
+    series_of,
+    state_of,
+    totals,
+)
 from ..components import legend, states, timeline, typed
 from ..components.definitions import DEFINITION, explained
 from ..components.panels import allocation, churn, free_blocks, stack_table, would_fit
@@ -24,14 +32,6 @@ from ..figures import composition, segment_map
 from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.drawing.theme import CATEGORY_COLOR, PART_COLOR
 from ..figures.drawing.window import instants_in, zoomed
-from ..queries.answers import (
-    ask_allowing_stale,
-    moment,
-    neighbor,
-    series_of,
-    state_of,
-    totals,
-)
 from ..server import api
 from ..server.callbacks import (
     Click,

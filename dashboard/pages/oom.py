@@ -16,6 +16,7 @@ from vramscope.model.finding import Finding
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
+from ..answers.finished import folded, held, moment, series_of
 from ..components import copyable, renewal, states
 from ..components.graph import graph
 from ..components.panels import cause, stack_table
@@ -27,7 +28,6 @@ from ..figures import approach
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
 from ..figures.room import known_parts
-from ..queries.answers import folded, held, moment, series_of
 from ..queries.kept_sources import kept_sources
 from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page

@@ -11,6 +11,14 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
+from ..answers.finished import (
+    clamp,
+    fullest,
+    moment,
+    neighbor,
+    series_of,
+    totals,
+)
 from ..components import kpi, legend, states
 from ..components import timeline as track
 from ..components.panels import live_set, past, stack_table
@@ -20,14 +28,6 @@ from ..data import Data, View
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
 from ..figures.drawing.window import highest, zoomed
-from ..queries.answers import (
-    clamp,
-    fullest,
-    moment,
-    neighbor,
-    series_of,
-    totals,
-)
 from ..queries.headline import (
     claim,
     findings,

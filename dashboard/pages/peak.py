@@ -8,12 +8,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
-from ..components import states, timeline
-from ..components.panels import breakdown, call_tree, live_set, own_peaks, stack_table
-from ..components.prose import claim_heading
-from ..data import Data, View
-from ..figures import icicle
-from ..queries.answers import (
+from ..answers.finished import (
     clamp,
     fullest,
     held,
@@ -22,6 +17,11 @@ from ..queries.answers import (
     totals,
     tree_at,
 )
+from ..components import states, timeline
+from ..components.panels import breakdown, call_tree, live_set, own_peaks, stack_table
+from ..components.prose import claim_heading
+from ..data import Data, View
+from ..figures import icicle
 from ..server.callbacks import Pressed, Stored, view_or_nothing
 from ..server.plain import plain
 from . import Context, Page

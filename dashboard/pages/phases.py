@@ -13,6 +13,7 @@ from vramscope.model.marks import Category, Phase
 from vramscope.units import format_bytes, format_name
 
 from ..address import Address, restore
+from ..answers.finished import category_bytes, folded, fullest, held, totals
 from ..components import states, timeline
 from ..components.choice import segments
 from ..components.definitions import term
@@ -23,7 +24,6 @@ from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.drawing.names import place
-from ..queries.answers import category_bytes, folded, fullest, held, totals
 from ..server.callbacks import Picked, Pressed, Stored, view_or_nothing
 from . import Context, Page
 

@@ -9,9 +9,9 @@ from vramscope.model.finding import Finding
 from vramscope.model.past import Past
 from vramscope.units import format_bytes, format_share
 
+from ..answers.finished import folded, fullest, held, last_oom, moment, totals
 from ..data import Data, View, answer
 from ..figures.drawing.names import place
-from .answers import folded, fullest, held, last_oom, moment, totals
 from .findings_process import findings_apart, is_searched_apart
 
 

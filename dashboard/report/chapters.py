@@ -9,6 +9,7 @@ from vramscope.analysis.oom.remedies import remedies
 from vramscope.units import format_bytes
 
 from ..address import Address
+from ..answers.finished import clamp, folded, held, moment, series_of, tree_at
 from ..components import legend
 from ..components.definitions import LABEL
 from ..components.graph import graph
@@ -23,7 +24,6 @@ from ..pages.fragmentation import map_at
 from ..pages.leaks import PAGE as LEAKS
 from ..pages.overview import opening
 from ..pages.phases import PAGE as PHASES
-from ..queries.answers import clamp, folded, held, moment, series_of, tree_at
 from ..queries.settings_search import searches
 
 MOST_STACKS = 10

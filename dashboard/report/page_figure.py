@@ -133,11 +133,11 @@ def _painted(data: Any, address: Any, page: str) -> dict[str, Any] | None:
 
 def _levels(data: Any, view: Any, at: int | None) -> dict[str, Any]:
     """Return the quantities over time, with the instant or the peak."""
+    from ..answers.finished import clamp, series_of
     from ..components.legend import usual
     from ..figures import timeline
     from ..figures.drawing.series import TIME
     from ..figures.drawing.window import window
-    from ..queries.answers import clamp, series_of
 
     series = series_of(data, view, TIME)
     return timeline.figure(series, window(series, None, None), usual(series), clamp(data, view, at))
@@ -145,10 +145,10 @@ def _levels(data: Any, view: Any, at: int | None) -> dict[str, Any]:
 
 def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] | None:
     """Return the parts of reserved bytes over time; None where no segment is known."""
+    from ..answers.finished import series_of
     from ..figures import composition
     from ..figures.drawing.series import TIME
     from ..figures.drawing.window import window
-    from ..queries.answers import series_of
 
     found = data.ask(view, "fragmentation")
     if not int(found.parts.reserved_bytes.max(initial=0)):
@@ -160,11 +160,11 @@ def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] |
 
 def _bands(data: Any, view: Any) -> dict[str, Any]:
     """Return the bands of all allocations, by category where any is known, else by line."""
+    from ..answers.finished import folded, series_of, totals
     from ..figures import painted
     from ..figures.bands import bands
     from ..figures.drawing.paint import by_category, by_line
     from ..figures.drawing.series import TIME
-    from ..queries.answers import folded, series_of, totals
 
     lives, categories = data.ask(view, "lifetimes"), data.ask(view, "categories")
     paint = (

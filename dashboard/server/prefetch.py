@@ -10,10 +10,10 @@ from vramscope.errors import VramscopeError
 from vramscope.store.directory import ranks_of
 
 from ..address import Address
+from ..answers.finished import series_of
 from ..data import MAX_OPEN_RUNS, MOST_OPENED_WHOLE, Data, View
 from ..figures.drawing.series import TIME
 from ..pages import Context, Page
-from ..queries.answers import series_of
 from ..queries.headline import headline
 from ..queries.rank_answers import queries_of
 

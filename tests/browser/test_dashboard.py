@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers.finished import totals
 from vramscope.dashboard.components.definitions import DEFINITION
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.queries.answers import totals
 
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vramscope.analysis.rank_comparison import compare_ranks
-from vramscope.analysis.rank_summary import device_summary
+from vramscope.following.rank_summary import device_summary
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Steps
 from vramscope.model.rank_summary import RankSummary

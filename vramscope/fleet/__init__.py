@@ -13,8 +13,8 @@ from typing import Any
 
 from vramscope.analysis.findings import Located, Shared, ranked_rows, shared
 from vramscope.analysis.rank_comparison import Fleet, compare_ranks
-from vramscope.analysis.rank_summary import device_summary
 from vramscope.errors import StoreError, UnknownNameError, VramscopeError
+from vramscope.following.rank_summary import device_summary
 from vramscope.loading import load
 from vramscope.model.rank_summary import RankSummary
 from vramscope.model.recording import Outcome, Run

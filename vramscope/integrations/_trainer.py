@@ -8,8 +8,8 @@ from vramscope.errors import UsageError
 from vramscope.recorder import record
 
 if TYPE_CHECKING:
+    from vramscope.following.recent_peaks import RecentPeaks
     from vramscope.recorder import Recorder
-    from vramscope.recorder.recent_peaks import RecentPeaks
 
 
 class TrainerRecording:

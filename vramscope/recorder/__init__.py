@@ -36,11 +36,11 @@ from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture, Source
+    from vramscope.following.recent_peaks import PeakFollower, RecentPeaks
+    from vramscope.following.summary_writer import SummaryPace, SummaryWriter
     from vramscope.model.device import Process
     from vramscope.model.rank_summary import RankSummary
     from vramscope.model.recording import Run
-    from vramscope.recorder.recent_peaks import PeakFollower, RecentPeaks
-    from vramscope.recorder.summary_writer import SummaryPace, SummaryWriter
     from vramscope.recorder.uploading import UploadProcess
     from vramscope.store.write.writer import Writer
 
@@ -196,7 +196,7 @@ def import_everything() -> None:
     """
     import torch  # noqa: F401 -- whether it is installed; only capture/ uses it
 
-    import vramscope.recorder.summary_writer
+    import vramscope.following.summary_writer
     import vramscope.store.write.writer  # noqa: F401
     from vramscope.capture import sources
 
@@ -589,7 +589,7 @@ class Recorder:
         return name, offered[name].open(options, self._fail)
 
     def _start(self, source: str, capture: "Capture") -> None:
-        from vramscope.recorder.summary_writer import SummaryWriter
+        from vramscope.following.summary_writer import SummaryWriter
 
         self._writer = self._create(source, capture)
         self._summary = SummaryWriter(self._writer, self._options.summary_pace)

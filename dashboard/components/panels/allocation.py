@@ -6,8 +6,8 @@ from vramscope.analysis.lines import NO_STACK
 from vramscope.model.marks import Category
 from vramscope.units import format_duration, format_name
 
+from ...answers.finished import folded, moment
 from ...data import Data, View
-from ...queries.answers import folded, moment
 from . import stack_table
 
 

@@ -9,8 +9,8 @@ from vramscope.analysis.by_module import same_depth
 from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_share
 
+from ...answers.finished import category_bytes, owners, parts_of_reserved
 from ...data import Data, View
-from ...queries.answers import category_bytes, owners, parts_of_reserved
 from ..definitions import DEFINITION, explained
 
 MOST_MODULES = 12

@@ -5,8 +5,8 @@ from typing import Any
 from dash import dcc, html
 
 from ...address import Address
+from ...answers.finished import folded, held, moment
 from ...data import Data, View
-from ...queries.answers import folded, held, moment
 from . import stack_table
 
 

@@ -9,9 +9,9 @@ from vramscope.analysis.own_peaks import OwnPeaks
 from vramscope.units import format_bytes
 
 from ...address import Address
+from ...answers.finished import moment
 from ...data import Data, View
 from ...figures.drawing.names import place
-from ...queries.answers import moment
 from ..definitions import explained
 from .code_box import to_code
 

@@ -13,8 +13,8 @@ from vramscope.model.marks import Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.units import format_duration
 
+from ...answers.finished import folded
 from ...data import Data, View
-from ...queries.answers import folded
 from .stack_table import FIT_COLUMNS, from_width, marked_place, no_rows
 
 MAX_PINS = 200

@@ -11,13 +11,13 @@ from flask import Response, request
 from vramscope.model.marks import Phase
 
 from ...address import Address
+from ...answers.finished import moment, series_of
 from ...data import Data, View
 from ...figures import composition, doubts, track
 from ...figures.drawing.m4 import block_extremes
 from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
 from ...figures.drawing.theme import PART_COLOR, PHASE_COLOR, QUANTITY_COLOR
 from ...figures.drawing.window import Window, window
-from ...queries.answers import moment, series_of
 from ...server import api
 from ...server.plain import plain
 from .. import legend

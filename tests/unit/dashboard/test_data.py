@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data, Pace, run_id, stamp
-from vramscope.dashboard.queries.answers import (
+from vramscope.dashboard.answers.finished import (
     category_bytes,
     clamp,
     held,
@@ -18,6 +17,7 @@ from vramscope.dashboard.queries.answers import (
     neighbor,
     totals,
 )
+from vramscope.dashboard.data import Data, Pace, run_id, stamp
 from vramscope.dashboard.queries.run_summaries import (
     RunSummaries,
     summarize,

@@ -8,11 +8,11 @@ import numpy as np
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers.finished import ask_allowing_stale
 from vramscope.dashboard.data import Data, View
 from vramscope.dashboard.figures.churn import MOST_BARS, bars_of
 from vramscope.dashboard.figures.free_blocks import kinds_of
 from vramscope.dashboard.pages import Context, pages
-from vramscope.dashboard.queries.answers import ask_allowing_stale
 
 from vramscope.analysis.churn import ChurnOverTime
 from vramscope.model.marks import Steps

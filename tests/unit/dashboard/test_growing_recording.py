@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers import live as growing_module
+from vramscope.dashboard.answers.finished import held
+from vramscope.dashboard.answers.live import LiveRecording
 from vramscope.dashboard.data import Data, Pace
 from vramscope.dashboard.figures.drawing.m4 import BLOCK
 from vramscope.dashboard.figures.drawing.series import (
@@ -17,10 +20,7 @@ from vramscope.dashboard.figures.drawing.series import (
     TIME,
     ruler,
 )
-from vramscope.dashboard.queries import live_recording as growing_module
-from vramscope.dashboard.queries.answers import held
 from vramscope.dashboard.queries.headline import findings
-from vramscope.dashboard.queries.live_recording import LiveRecording
 
 from vramscope.analysis.churn import retry_events
 from vramscope.loading import load

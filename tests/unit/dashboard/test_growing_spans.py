@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from vramscope.dashboard.answers.growing_spans import GrowingSpans
 from vramscope.dashboard.figures.drawing.series import EVENTS, TIME, Ruler, Spans, spans
-from vramscope.dashboard.queries.growing_spans import GrowingSpans
 
 from vramscope.columns.scratch import Scratch
 from vramscope.model.marks import Phases

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers.finished import totals
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.queries.answers import totals
 from vramscope.dashboard.queries.precedence import Precedence
 from vramscope.dashboard.server import prefetch
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.course import Course, LiveBlocks, advanced, begin
 from vramscope.analysis.folding import bytes_by_line, fold
 from vramscope.analysis.peak import past_highs
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
+from vramscope.following import Course, LiveBlocks, advanced, begin
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from vramscope.analysis.course import Course, Highest, advanced, begin
-from vramscope.analysis.rank_summary import course_steps, sample_peaks
+from vramscope.following import Course, Highest, advanced, begin
+from vramscope.following.rank_summary import course_steps, sample_peaks
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Marks

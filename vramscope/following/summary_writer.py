@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vramscope.analysis.course import Course, advanced, begin
 from vramscope.analysis.folding import user_files
-from vramscope.analysis.rank_summary import (
+from vramscope.following import Course, advanced, begin
+from vramscope.following.rank_summary import (
     StepsWithPeaks,
     course_steps,
     figures_of_course,
@@ -25,6 +25,7 @@ from vramscope.analysis.rank_summary import (
     step_rows,
     summary_of_course,
 )
+from vramscope.following.recent_peaks import MANY_QUEUED, PeakFollower, Row
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device
 from vramscope.model.holders import Holders
@@ -35,7 +36,6 @@ from vramscope.model.recording import Outcome
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.model.trace import Trace
-from vramscope.recorder.recent_peaks import MANY_QUEUED, PeakFollower, Row
 from vramscope.steps import resolve
 from vramscope.steps.finished import drop_older_marks
 from vramscope.steps.retained import with_summarized

@@ -7,9 +7,10 @@ import pytest
 
 import vramscope
 from vramscope.fleet import known_summary, made_summary
+from vramscope.following import summary_writer
+from vramscope.following.summary_writer import SummaryPace
 from vramscope.model.recording import Outcome
-from vramscope.recorder import Recorder, RecorderOptions, summary_writer
-from vramscope.recorder.summary_writer import SummaryPace
+from vramscope.recorder import Recorder, RecorderOptions
 from vramscope.store.sources import read as read_sources
 from vramscope.store.summaries import read_summary
 
@@ -17,7 +18,7 @@ TRAIN = """
 import os, signal, sys, time, torch, vramscope
 from pathlib import Path
 from vramscope.recorder import RecorderOptions, recorder_of
-from vramscope.recorder.summary_writer import SummaryPace
+from vramscope.following.summary_writer import SummaryPace
 pace = SummaryPace(*eval(sys.argv[3]))
 recorder = recorder_of(RecorderOptions(Path(sys.argv[1]), "auto", None, 64, 2 << 30, pace), quiet=True)
 def step():

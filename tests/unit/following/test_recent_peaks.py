@@ -5,8 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramscope  # noqa: E402
-from vramscope.recorder import Recorder, RecorderOptions, recent_peaks  # noqa: E402
-from vramscope.recorder.summary_writer import SummaryPace  # noqa: E402
+from vramscope.following import recent_peaks  # noqa: E402
+from vramscope.following.summary_writer import SummaryPace  # noqa: E402
+from vramscope.recorder import Recorder, RecorderOptions  # noqa: E402
 
 SIZES = (4, 60, 8, 100, 30, 2, 90, 16, 50, 5, 120, 7)
 

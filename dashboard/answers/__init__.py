@@ -1,0 +1,1 @@
+"""What pages ask of a recording, one that grows or one that is finished."""
