@@ -107,7 +107,7 @@ def main() -> None:
 
 def pretend_steps(recorder: vramscope.Recorder) -> None:
     """Have the recorder believe that 100,000 more steps have ended before its last one."""
-    for course in recorder._summary._courses.values():
+    for course in recorder._pipeline.summary._courses.values():
         last = course._settled.last
         course._settled.add(last.rows(np.zeros(LONG, "i8")))
 

@@ -98,7 +98,7 @@ def test_the_last_scrape_of_a_training_process_equals_its_report(trained):
 def test_serve_has_the_metrics_of_its_runs_on_a_port_of_their_own(trained, started):
     pytest.importorskip("prometheus_client", reason="needs prometheus-client: make test-integrations")
     recorder = trained()
-    recorder._leave()
+    recorder._blocks.end()
     folder = recorder.directory.parent
     command = [sys.executable, "-u", "-m", "vramscope", "serve", folder, "--port", "0", "--metrics", "0"]
     with started(command) as server:

@@ -35,8 +35,8 @@ def _own_runs(monkeypatch, tmp_path):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     yield
-    assert recorder._runs.active is None
-    recorder._runs.by_directory.clear()
+    assert recorder.runs.active is None
+    recorder.runs.by_directory.clear()
 
 
 def record(*args, **options):
@@ -156,7 +156,7 @@ def test_a_full_disk_is_one_warning_and_training_goes_on(tmp_path, monkeypatch):
         with record(tmp_path / "run") as recorder:
             monkeypatch.setattr("vramscope.store.write.writer.Writer.append", full)
             train()
-            recorder._flush()
+            recorder._pipeline.flush()
             train()
             recorder.step()
 
@@ -393,7 +393,7 @@ def test_ranks_share_a_directory(tmp_path, monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", "2")
         with record(tmp_path / "run"):
             train(1)
-        recorder._runs.by_directory.clear()
+        recorder.runs.by_directory.clear()
 
     assert sorted(load(tmp_path / "run").ranks) == [0, 1]
 

@@ -50,7 +50,7 @@ def plain() -> list[int]:
 
 
 def main(folder: Path) -> None:
-    import_module("vramscope.recorder")._LEAST_SIZE = 0
+    import_module("vramscope.recorder.options")._LEAST_SIZE = 0
     vramscope.capture.cuda._BOUNDARY_S = 0.0
     torch.backends.cudnn.enabled = False  # the stand-in has none
     train(lambda _: None, 3)  # what the libraries allocate once
@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
         def ended(number: int) -> None:
             recorder.step()
             if number in (N_STEPS - 3, N_STEPS - 1):
-                recorder._writer.compact()
+                recorder._pipeline.writer.compact()
                 recorder.mark(f"step {number}")
                 print(json.dumps({"name": f"step {number}", "segments": segments(), **moment()}), flush=True)
 

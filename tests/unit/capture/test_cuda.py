@@ -209,7 +209,7 @@ def test_many_new_entries_are_read_long_before_the_ring_is_half_full(run_on_cuda
         with vramscope.record("run") as recorder:
             if os.environ["STAYS_FULL"]:
                 history._beginnings = lambda n: []  # as if another thread allocated during each reading
-            capture = recorder._capture
+            capture = recorder._pipeline.capture
             capture._ring_guard.stop()  # it looks when this program says so
             capture.catch_up()
             for n_made in 7000, int(os.environ["N_MORE"]):  # three entries each
@@ -365,7 +365,7 @@ with vramscope.record("run") as recorder:
     for _ in range(3):
         for _ in range(40):
             step()
-        recorder._capture._read()
+        recorder._pipeline.capture._read()
     races = False
     history._beginnings = begin_alone
 print(json.dumps(len(kept)))

@@ -97,7 +97,7 @@ def test_a_result_that_only_the_traceback_of_an_interrupt_holds_is_recorded(tmp_
     run = vramscope.record(tmp_path / "run", quiet=True)
     try:
         with run:
-            walker = type(run._capture._walker)
+            walker = type(run._pipeline.capture._walker)
             monkeypatch.setattr(walker, "path", lambda *_: signal.raise_signal(signal.SIGALRM))
             with pytest.raises(TimeoutError) as raised:
                 torch.ones(1000)
@@ -165,7 +165,7 @@ def test_a_timeout_of_the_program_within_our_hook_reaches_it(tmp_path, monkeypat
         with run:
             model = nn.Linear(2, 2)
             monkeypatch.setattr(
-                type(run._capture._labeler), "module", lambda *_: signal.raise_signal(signal.SIGALRM)
+                type(run._pipeline.capture._labeler), "module", lambda *_: signal.raise_signal(signal.SIGALRM)
             )
             with pytest.raises(TimeoutError):
                 model(torch.ones(1, 2))

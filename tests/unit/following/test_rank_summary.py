@@ -37,7 +37,7 @@ def train(each):
             kept.append(step())
         if "kill" in sys.argv and number == 25:
             for _ in range(1000):  # until there is a summary
-                recorder._flush()
+                recorder._pipeline.flush()
                 if (Path(sys.argv[1]) / "rank0" / "summary.json").exists():
                     break
                 time.sleep(0.01)
@@ -130,7 +130,7 @@ def test_a_failure_of_the_summary_leaves_the_recording_whole(tmp_path: Path, mon
     options = RecorderOptions(tmp_path / "run", "simulated", None, 64, None, SummaryPace(write_every_s=0.0))
     with Recorder(options, quiet=True) as recorder:
         torch.ones(1000)
-        recorder._flush()
+        recorder._pipeline.flush()
     run = vramscope.load(tmp_path / "run")
 
     assert run.outcome is Outcome.FINISHED
@@ -153,9 +153,9 @@ def test_the_figures_of_a_running_recording_are_those_of_a_reader_long_after_its
             optimizer.step()
             optimizer.zero_grad()
             if number % 8 == 0:
-                recorder._flush()
+                recorder._pipeline.flush()
     (found,) = recorder.summaries()
-    course = recorder._summary._courses[0]
+    course = recorder._pipeline.summary._courses[0]
     read = only(made_summary(tmp_path / "run" / "rank0"))
 
     assert len(course._settled) > 30

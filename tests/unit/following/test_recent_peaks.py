@@ -43,7 +43,7 @@ def test_each_window_has_the_peaks_that_the_report_gives_its_steps(tmp_path, fir
                 assert recorder.take_peaks() == ()
             training.step(size)
             recorder.step()
-            recorder._flush()
+            recorder._pipeline.flush()
             if number >= first and number % 2:
                 taken.append(recorder.take_peaks())
     steps = steps_of(recorder)[first:]

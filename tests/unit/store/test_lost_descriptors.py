@@ -56,13 +56,13 @@ def test_recording_goes_on_after_closerange(tmp_path, forked):
     def program():
         with vramscope.record(tmp_path / "run", quiet=True) as recorder:
             kept = [torch.ones(256)]
-            recorder._flush()
+            recorder._pipeline.flush()
             os.closerange(3, 256)
             files = [open(tmp_path / f"file{i}", "wb", buffering=0) for i in range(12)]  # noqa: SIM115, PTH123
             for file in files:
                 file.write(b"the program's own text")
             kept += [torch.ones(256) for _ in range(100)]
-            recorder._flush()
+            recorder._pipeline.flush()
 
     forked(program)
 

@@ -9,7 +9,7 @@ import vramscope
 from vramscope.fleet import compared_run
 from vramscope.model.device import Process
 from vramscope.model.recording import Outcome
-from vramscope.recorder import _is_of_another_job
+from vramscope.recorder.run_directory import is_of_another_job
 from vramscope.store.directory import attempts_of, rank_name, ranks_of
 
 RECORD = """
@@ -56,7 +56,7 @@ def test_attempts_are_ordered_by_number():
 def test_a_run_is_shared_within_a_job_alone(new_writer, run_dir, known, own, is_other):
     new_writer(process=process(0, job=known)).close(Outcome.FINISHED)
 
-    assert _is_of_another_job(run_dir, own) is is_other
+    assert is_of_another_job(run_dir, own) is is_other
 
 
 @pytest.mark.slow

@@ -110,6 +110,44 @@ class _Task:
         self._end.release()
 
 
+class Guarded:
+    """Passes an error of vramscope on, and lets out what belongs to the program: a block of ``with``.
+
+    It has no state, so one serves all threads and blocks that pass their errors to the same function.
+    """
+
+    __slots__ = ("_failed", "_lets_out")
+
+    def __init__(
+        self, failed: Callable[[Exception], object], lets_out: tuple[type[Exception], ...] = ()
+    ) -> None:
+        """Guard a block.
+
+        Parameters
+        ----------
+        failed
+            Takes the error; what it raises comes out.
+        lets_out
+            Errors that come out as well. A block that runs as deep as the program lets RecursionError out,
+            and counts it right there: the program caused the depth, and another call could exceed the limit
+            again.
+        """
+        self._failed = failed
+        self._lets_out = lets_out
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        """End the block: true where the error was vramscope's."""
+        if not isinstance(error, Exception) or isinstance(error, self._lets_out):
+            return False
+        if is_of_a_signal_handler(error):
+            return False
+        self._failed(error)
+        return True
+
+
 def is_of_a_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler of the program raised *error*, so that it belongs to the program.
 

@@ -9,10 +9,10 @@ from contextlib import closing, suppress
 from typing import Any
 
 from vramscope.errors import CaptureError
-from vramscope.recorder import import_everything
 from vramscope.recorder.from_outside.address import peer_is_ours, receive, send, socket_path
 from vramscope.recorder.from_outside.main_thread import MainThread
 from vramscope.recorder.from_outside.requests import Attachment
+from vramscope.recorder.pipeline import import_everything
 
 _CONVERSATION_S = 10.0
 """Time that the other side has for its request: whoever connects and says nothing must not keep us."""

@@ -98,7 +98,7 @@ def remains():
         name for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_") and value is True
     ]
     found = {
-        "failure": recorder._has_failed,
+        "failure": recorder.has_failed,
         "hooks": state.listener is not None,
         "resize_": "resize_" in vars(torch.UntypedStorage),
         "mode": bool(_python_dispatch._get_current_dispatch_mode_stack()),

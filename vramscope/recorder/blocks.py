@@ -1,0 +1,189 @@
+"""The blocks of a program that are recorded: entered and left in any order, on any thread.
+
+A signal handler of the program (Ctrl-C) may raise between any two instructions. Whatever it interrupts, a
+block is left once, and a run is paused when its last block is left.
+"""
+
+import atexit
+import os
+import threading
+from _thread import get_ident
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramscope.capture.undisturbed import Guarded, is_of_a_signal_handler, undisturbed
+from vramscope.errors import CaptureError, UsageError
+from vramscope.model.marks import MarkKind, Phase
+from vramscope.recorder.pipeline import Pipeline
+from vramscope.recorder.wrapping import untraced
+
+if TYPE_CHECKING:
+    from vramscope.capture import Capture
+    from vramscope.recorder import Recorder
+
+_MOST_INTERRUPTIONS = 1000
+"""Bound for one exit, so that a program whose signal handlers keep raising still leaves the block."""
+
+
+class Entry:
+    """One entry into a recorded block of a run."""
+
+    __slots__ = ("is_marked", "run", "thread")
+
+    def __init__(self, run: "Blocks") -> None:
+        self.run = run
+        self.thread = get_ident()
+        self.is_marked = False
+        """Whether the end of the block is marked."""
+
+
+class _Inside(threading.local):
+    """The blocks of a run that the current thread is in."""
+
+    def __init__(self) -> None:
+        self.inside: set[Entry] = set()
+
+
+class Blocks:
+    """The blocks of one recorder."""
+
+    def __init__(self, recorder: "Recorder", pipeline: Pipeline) -> None:
+        self.recorder = recorder
+        self.pipeline = pipeline
+        self._lock = threading.RLock()
+        self._transition = threading.Lock()
+        """Held while recording begins or pauses."""
+        # Sets, not counts: an operation that a signal handler interrupts is repeated and still counts once.
+        self._inside: set[Entry] = set()
+        self._thread = _Inside()
+        self._is_running = False
+        self._entered: list[Entry] = []
+        """The blocks that this recorder's ``with`` entered, of its own run or of the active one."""
+        self._guard = Guarded(pipeline.fail, lets_out=(CaptureError, UsageError))
+
+    def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
+        """Record an event of the program at this moment, if it is in a block."""
+        if self._inside:
+            self.pipeline.mark(kind, phase, value, name)
+
+    def enter(self, entry: Entry) -> None:
+        """Enter a block of the entry's run."""
+        self._entered.append(entry)
+        entry.run._add(entry)
+
+    def innermost(self) -> Entry:
+        """The last entry of the calling thread, or else of any: a generator may move between threads."""
+        of_thread = [entry for entry in self._entered if entry.thread == get_ident()]
+        return (of_thread or self._entered)[-1]
+
+    def leave_surely(self, entry: Entry, error: BaseException | None) -> None:
+        """Leave a block that may be left already."""
+        if entry in self._entered:
+            self.leave(entry, error)
+
+    @untraced
+    def leave(self, entry: Entry, error: BaseException | None) -> None:
+        """Leave a block, however often a signal handler interrupts it; raises what the last one raised."""
+        raised: BaseException | None = None
+        for _ in range(_MOST_INTERRUPTIONS):
+            try:
+                if isinstance(raised, Exception) and not is_of_a_signal_handler(raised):
+                    break
+                entry.run._remove(entry, error)
+                if entry in self._entered:
+                    self._entered.remove(entry)
+                break
+            except BaseException as interruption:  # noqa: BLE001 -- raised again below
+                # Nothing is called here, where another interruption would leave the loop.
+                raised = interruption
+        if raised is not None:
+            raise raised
+
+    def _add(self, entry: Entry) -> None:
+        with self._lock:
+            self._inside.add(entry)
+            self._thread.inside.add(entry)
+            runs.active = self
+            self._resume()
+            if not self.pipeline.has_failed:
+                self.pipeline.guarded(lambda capture: capture.enter_thread())
+            self.mark(MarkKind.ENTER, value=len(self._inside) - 1)
+
+    def _remove(self, entry: Entry, error: BaseException | None) -> None:
+        """Leave a block; may be called again if a signal handler interrupted it."""
+        with self._lock:
+            if entry in self._inside and not entry.is_marked:
+                entry.is_marked = True
+                self.mark(MarkKind.EXIT, value=len(self._inside) - 1)
+            self._thread.inside.discard(entry)
+            if not self._thread.inside:
+                self.pipeline.guarded(lambda capture: capture.exit_thread())
+            self._inside.discard(entry)
+            if not self._inside:
+                if runs.active is self:
+                    runs.active = None
+                undisturbed(lambda: self._settle(None, error))
+
+    def _resume(self) -> None:
+        # A pause that an earlier block began may still be going on: then it has to end first.
+        if self._is_running and not self._transition.locked():
+            return
+        with self._guard:
+            is_new = self.pipeline.capture is None and not self.pipeline.has_failed
+            opened = self.pipeline.open() if is_new else None
+            undisturbed(lambda: self._settle(opened, None))
+
+    def _settle(self, opened: "tuple[str, Capture] | None", error: BaseException | None) -> None:
+        """Begin recording if a block is entered, and pause it if none is.
+
+        An interrupted thread may no longer wait for an earlier call, which then runs at the same time. So one
+        call waits for the other, and each looks at the current state.
+        """
+        with self._transition:
+            if self._inside and not self._is_running:
+                self._is_running = True
+                if not self.pipeline.has_failed:
+                    self.pipeline.begin(opened)
+            elif not self._inside and self._is_running:
+                try:
+                    self.pipeline.pause(error)
+                finally:
+                    self._is_running = False
+
+    def end(self) -> None:
+        """Leave an open block (a notebook's, a thread's) when the interpreter ends, and write the rest."""
+        with self._lock:
+            self._inside.clear()
+            undisturbed(lambda: self._settle(None, None))
+            self.pipeline.end()
+
+    def disown(self) -> None:
+        """Detach from the run in a forked child, which copies locks as they are."""
+        self._lock, self._transition = threading.RLock(), threading.Lock()
+        self.pipeline.disown()
+
+
+class _Runs:
+    """The blocks of every recorder of this process."""
+
+    def __init__(self) -> None:
+        self.active: Blocks | None = None
+        """Of the run in whose block this process is."""
+        self.by_directory: dict[Path | None, Blocks] = {}
+
+    def forget(self) -> None:
+        """Forget every run in a forked child: only the parent continues recording them."""
+        for blocks in self.by_directory.values():
+            blocks.disown()
+        self.active = None
+        self.by_directory = {}
+
+    def end(self) -> None:
+        for blocks in self.by_directory.values():
+            blocks.end()
+
+
+runs = _Runs()
+atexit.register(runs.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=runs.forget)

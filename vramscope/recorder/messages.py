@@ -1,0 +1,38 @@
+"""What a recorder tells its user: on stderr, as a warning, or through the program's own log."""
+
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class Messages:
+    """Where one recorder says what happens to it."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        """Say nothing but what is said always if *quiet*."""
+        self.report: Callable[[str], None] | None = None
+        """Takes a sentence in place of stderr, for the program's own log."""
+        self._quiet = quiet
+
+    def say(self, text: str, *, always: bool = False) -> None:
+        """Print one line on stderr."""
+        if always or not self._quiet:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"vramscope: {text}\n")
+
+    def tell(self, text: str) -> None:
+        """Pass what an analysis says of the running program to the program's own log, or print it."""
+        if self.report is None:
+            self.say(text, always=True)
+        else:
+            self.report(text)
+
+
+def warn(text: str) -> None:
+    """Warn once, whatever the user's filters make of a warning."""
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    except Warning:  # the user's filters turn it into an error, which must not end the training
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{text}\n")

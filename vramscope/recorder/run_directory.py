@@ -1,0 +1,70 @@
+"""Creates the writer of this process in the run's directory, or in the first free one beside it."""
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramscope.errors import StoreError
+from vramscope.recorder.configured import NUMBERED
+from vramscope.recorder.this_process import this_process
+from vramscope.store import manifest
+from vramscope.store.directory import MANIFEST, rank_name, ranks_of
+from vramscope.store.write.writer import Writer
+
+if TYPE_CHECKING:
+    from vramscope.capture import Capture
+    from vramscope.model.device import Process
+    from vramscope.recorder.options import RecorderOptions
+
+
+def create_writer(
+    requested: Path, options: "RecorderOptions", source: str, capture: "Capture"
+) -> tuple[Path, Writer]:
+    """Create the writer; returns the run's directory with it, which is another one if *requested* is taken.
+
+    Raises StoreError.
+    """
+    process = replace(this_process(capture.torch, capture.settings), tags=options.tags)
+    for number in range(1, 10_000):
+        path = requested if number == 1 else requested.with_name(f"{requested.name}-{number}")
+        if is_of_another_job(path, process.job):
+            continue
+        writer = _claimed(path, process, (source, capture, options.max_bytes))
+        if writer is not None:
+            return path, writer
+    raise StoreError(f"{requested}: 9,999 runs of that name exist already")
+
+
+def _claimed(run: Path, process: "Process", of: "tuple[str, Capture, int | None]") -> Writer | None:
+    """Create the writer of this process' rank in *run*; None if that has one already.
+
+    A process of ``vramscope run COMMAND`` that no launcher numbers takes the first number that is free.
+    """
+    source, capture, max_bytes = of
+    for rank in range(10_000) if process.launcher == NUMBERED else (process.rank,):
+        try:
+            return Writer(
+                run,
+                source=source,
+                process=replace(process, rank=rank),
+                devices=capture.devices,
+                started_ns=time.time_ns(),
+                max_bytes=max_bytes,
+            )
+        except StoreError:  # noqa: PERF203 -- one attempt for each process of the run
+            if not (run / rank_name(rank, process.restarts)).exists():
+                raise
+    return None
+
+
+def is_of_another_job(run: Path, job: str) -> bool:
+    """Whether a run is known to be of another job.
+
+    Where that had fewer ranks, the directories of its ranks alone would not keep ours apart from it.
+    """
+    with suppress(StoreError):
+        for rank in ranks_of(run)[:1]:
+            return manifest.is_other_job(manifest.read(rank / MANIFEST).process.job, job)
+    return False
