@@ -23,7 +23,7 @@ from vramscope.analysis.leaks import findings
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.holders.statement import carried
 from vramscope.model.marks import Labels, Marks, Phases, Steps
-from vramscope.recorder.leak_notifier import CheckLimits, LeakNotifier
+from vramscope.recorder.notifiers.leaks import CheckLimits, LeakNotifier
 
 N_LAYERS = 24
 

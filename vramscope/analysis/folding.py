@@ -45,8 +45,8 @@ _RUNTIME = re.compile(
 # vramscope in a checkout (an editable install): its folders and modules, except the demo's training script.
 _OURSELVES = re.compile(
     r"(?:^|/)vramscope/(?!commands/_demo_train\.py$)"
-    r"(?:(?:allocator|analysis|capture|commands|conversion_cache|export|fleet|formats|integrations|model"
-    r"|prediction|recorder|remote|store)/"
+    r"(?:(?:allocator|analysis|capture|columns|commands|conversion_cache|export|fleet|following|formats"
+    r"|integrations|model|prediction|recorder|remote|steps|store)/"
     r"|(?:__init__|__main__|_version|alarm|cli|dry_run|errors|load|loading|predict|record|recorder|registry|results"
     r"|this_process|undisturbed|units|wrapping)\.py$)"
 )

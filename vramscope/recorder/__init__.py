@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vramscope.errors import UsageError
 from vramscope.model.marks import MarkKind, Phase
-from vramscope.recorder.blocks import Blocks, Entry, runs
+from vramscope.recorder.blocks import Entry, RecordedBlocks, runs
 from vramscope.recorder.configured import MAX_SIZE, completed
 from vramscope.recorder.messages import Messages
 from vramscope.recorder.options import RecorderOptions, check, name_text, recorder_options, tags_text
@@ -124,7 +124,7 @@ class Recorder:
         self._requested_dir = options.directory
         self._messages = Messages(quiet=quiet)
         self._pipeline = Pipeline(options, self._messages)
-        self._blocks = Blocks(self, self._pipeline)
+        self._blocks = RecordedBlocks(self, self._pipeline)
 
     @property
     def directory(self) -> Path:
@@ -308,7 +308,7 @@ class _NamedPhase:
 
     __slots__ = ("_blocks", "_name", "_phase")
 
-    def __init__(self, blocks: Blocks, name: str) -> None:
+    def __init__(self, blocks: RecordedBlocks, name: str) -> None:
         self._blocks = blocks
         self._name = name_text(name)
         self._phase = _PHASES.get(self._name.lower(), Phase.USER)

@@ -30,7 +30,7 @@ class Entry:
 
     __slots__ = ("is_marked", "run", "thread")
 
-    def __init__(self, run: "Blocks") -> None:
+    def __init__(self, run: "RecordedBlocks") -> None:
         self.run = run
         self.thread = get_ident()
         self.is_marked = False
@@ -44,7 +44,7 @@ class _Inside(threading.local):
         self.inside: set[Entry] = set()
 
 
-class Blocks:
+class RecordedBlocks:
     """The blocks of one recorder."""
 
     def __init__(self, recorder: "Recorder", pipeline: Pipeline) -> None:
@@ -167,9 +167,9 @@ class _Runs:
     """The blocks of every recorder of this process."""
 
     def __init__(self) -> None:
-        self.active: Blocks | None = None
+        self.active: RecordedBlocks | None = None
         """Of the run in whose block this process is."""
-        self.by_directory: dict[Path | None, Blocks] = {}
+        self.by_directory: dict[Path | None, RecordedBlocks] = {}
 
     def forget(self) -> None:
         """Forget every run in a forked child: only the parent continues recording them."""

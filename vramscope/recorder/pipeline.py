@@ -15,7 +15,7 @@ from vramscope.recorder.logged_peaks import LoggedPeaks
 from vramscope.recorder.messages import Messages, warn
 from vramscope.recorder.notifiers import Notifiers
 from vramscope.recorder.options import RecorderOptions
-from vramscope.recorder.this_process import default_name
+from vramscope.recorder.process import default_name
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vramscope.errors import StoreError
 from vramscope.recorder.configured import NUMBERED
-from vramscope.recorder.this_process import this_process
+from vramscope.recorder.process import this_process
 from vramscope.store import manifest
 from vramscope.store.directory import MANIFEST, rank_name, ranks_of
 from vramscope.store.write.writer import Writer

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vramscope.errors import MissingExtraError, UsageError
-from vramscope.recorder.this_process import own_environment
+from vramscope.recorder.process import own_environment
 from vramscope.remote.upload import UploadState, read_state, spools, write_state
 
 WAIT_S = 60.0

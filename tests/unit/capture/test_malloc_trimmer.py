@@ -7,7 +7,7 @@ import pytest
 
 _CHILD = """
 import ctypes, os
-from vramscope.recorder.malloc_trimmer import MallocTrimmer
+from vramscope.recorder.notifiers.malloc_trimmer import MallocTrimmer
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

@@ -11,7 +11,7 @@ from vramscope.recorder import record
 from vramscope.recorder.configured import DETACHED, RECORDED_RANK
 from vramscope.recorder.from_outside.ending import leave, when_process_ends
 from vramscope.recorder.from_outside.listener import allow_attach
-from vramscope.recorder.launchers import launch_of
+from vramscope.recorder.process.launchers import launch_of
 
 _PROGRAMS = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed", "vramscope"})
 _MODULES = (

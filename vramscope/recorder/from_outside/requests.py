@@ -8,7 +8,7 @@ from vramscope.errors import CaptureError
 from vramscope.recorder import Recorder, active_recorder, record
 from vramscope.recorder.configured import completed
 from vramscope.recorder.from_outside.ending import leave, when_process_ends
-from vramscope.recorder.this_process import default_name
+from vramscope.recorder.process import default_name
 
 
 class Attachment:

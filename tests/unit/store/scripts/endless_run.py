@@ -8,7 +8,7 @@ from pathlib import Path
 from endless_program import Program, now
 
 from vramscope.model.device import Device
-from vramscope.recorder.this_process import this_process
+from vramscope.recorder.process import this_process
 from vramscope.store.write.writer import Writer
 
 directory, max_bytes, seed, waits_at = Path(sys.argv[1]), *map(int, sys.argv[2:5])

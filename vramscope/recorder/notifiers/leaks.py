@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import IO, NamedTuple
 
 from vramscope.model.codes import LeakCause
-from vramscope.recorder.this_process import own_environment
+from vramscope.recorder.process import own_environment
 from vramscope.units import format_bytes
 
 # Nobody keeps the graph or a frame of every step on purpose, nor what a hook collects that was never removed.

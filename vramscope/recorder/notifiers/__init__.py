@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from vramscope.recorder.leak_notifier import LeakNotifier, is_soon_read
-from vramscope.recorder.malloc_trimmer import MallocTrimmer
+from vramscope.recorder.notifiers.leaks import LeakNotifier, is_soon_read
+from vramscope.recorder.notifiers.malloc_trimmer import MallocTrimmer
 
 if TYPE_CHECKING:
     from vramscope.recorder.pipeline import Pipeline

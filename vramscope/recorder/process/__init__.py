@@ -11,8 +11,8 @@ from pathlib import Path
 
 from vramscope.model.device import Process
 from vramscope.recorder.configured import NUMBERED, RUN
-from vramscope.recorder.launchers import launch_of, launched_s, shared_job
-from vramscope.recorder.mesh import distributed_rank, mesh_coordinates
+from vramscope.recorder.process.launchers import launch_of, launched_s, shared_job
+from vramscope.recorder.process.mesh import distributed_rank, mesh_coordinates
 
 
 def this_process(torch: str, allocator: Mapping[str, str]) -> Process:
