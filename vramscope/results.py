@@ -49,6 +49,9 @@ from vramscope.analysis.strategies import Strategies, Strategy, Undecided
 from vramscope.analysis.summary import PrivatePool, StepPeak, Summary
 from vramscope.analysis.timeline import Totals
 from vramscope.analysis.tree import Tree
+from vramscope.analysis.verdicts import Verdicts
+from vramscope.analysis.verdicts.growth import GrowthVerdict, MemoryGrowth
+from vramscope.analysis.verdicts.missing import Missing, Part
 from vramscope.analysis.waterfall import Bar, Waterfall
 from vramscope.analysis.waterfall.outside_growth import Grown, OutsideGrowth
 from vramscope.analysis.what_if import ReplayResult
@@ -106,6 +109,7 @@ __all__ = [
     "Frame",
     "GradientStorage",
     "Grown",
+    "GrowthVerdict",
     "Holders",
     "Holding",
     "Identity",
@@ -121,12 +125,15 @@ __all__ = [
     "Lines",
     "LiveBytes",
     "Marks",
+    "MemoryGrowth",
+    "Missing",
     "ModuleBytes",
     "Needs",
     "Note",
     "Outcome",
     "OutsideGrowth",
     "OwnPeaks",
+    "Part",
     "Parts",
     "Past",
     "Peak",
@@ -184,6 +191,7 @@ __all__ = [
     "Trace",
     "Tree",
     "Undecided",
+    "Verdicts",
     "Waterfall",
     "WideNumbers",
 ]

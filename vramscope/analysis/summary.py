@@ -11,6 +11,7 @@ from vramscope.analysis import find
 from vramscope.analysis.categories import categories
 from vramscope.analysis.findings import collect, with_modules
 from vramscope.analysis.identity import identity_of
+from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import Peak, PeakPoint, peak_of
@@ -19,6 +20,7 @@ from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
+from vramscope.analysis.verdicts import Verdicts, verdicts_of
 from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.model.codes import QUANTITIES, NoteCode
 from vramscope.model.counters import Counters
@@ -90,6 +92,8 @@ class Summary:
     """The distribution of all bytes of the device, at each sample."""
     sampled: SampledPeaks | None
     """Bounds of the peaks from samples, for recordings without events."""
+    verdicts: Verdicts
+    """What the recording lacks, and the verdicts that this leaves."""
 
     @property
     def starts_late(self) -> bool:
@@ -116,8 +120,11 @@ def _summary(recording: Recording) -> Summary:
     sampled = None if has_allocator(recording) else sampled_peaks(recording)
     peaks = step_peaks(recording)
 
+    grown = leaks(recording)
+    shared = {"waterfall": fall, "leaks": grown}
+
     def ask(name: str) -> Any:
-        return fall if name == "waterfall" else _answer(recording, name)
+        return shared[name] if name in shared else _answer(recording, name)
 
     return Summary(
         recording=recording,
@@ -134,6 +141,7 @@ def _summary(recording: Recording) -> Summary:
         samples=_samples(recording.counters),
         waterfall=fall,
         sampled=sampled,
+        verdicts=verdicts_of(recording, grown),
     )
 
 

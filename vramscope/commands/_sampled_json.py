@@ -16,7 +16,7 @@ def levels(summary: Summary) -> dict[str, Any]:
         most: dict[str, int | None] = {
             f"{name}_bytes": None if name in unknown else high.n_bytes for name, high in summary.peak.items()
         }
-        return {"end": end, "peak": most, "peak_is_exact": True}
+        return {"end": end, "peak": most, "peak_is_exact": summary.verdicts.peak_is_exact}
     counters = summary.recording.counters
     names = [f"{quantity}_bytes" for quantity in summary.end]
     peak = {name: _known(getattr(found, name, -1)) for name in names}

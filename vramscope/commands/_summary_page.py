@@ -93,6 +93,7 @@ def fullest(summary: Summary, top: int, why: str) -> Iterator[Block]:
     """Yield one recording of many in detail; *why* is the reason why it is this one."""
     yield Heading(_title(summary.recording))
     yield Text(f"{why}; --rank N and --device N show another one", "quiet")
+    yield from _lower_bounds(summary)
     yield Text(_extent(summary), "quiet")
     if has_allocator(summary.recording):
         yield _quantities(summary)
@@ -130,6 +131,7 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
         yield Text(_UNREAL[_unreal(recording)], "quiet")
     for note in recording.notes:
         yield Text(note.text, "note")
+    yield from _lower_bounds(summary)
     yield Text(_extent(summary), "quiet")
     if has_findings:
         yield from findings_page(shared(located([(recording, summary.findings)])))
@@ -143,6 +145,13 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
     yield from _categories(summary)
     yield from _private_pools(summary)
     yield from _steps([step for step in summary.steps if step.allocated_bytes is not None], summary.outside)
+
+
+def _lower_bounds(summary: Summary) -> Iterator[Block]:
+    """Yield that figures are lower bounds, where events are missing."""
+    if not summary.verdicts.peak_is_exact:
+        why = summary.verdicts.missing[0].text
+        yield Text(f"peaks below are lower bounds, and steps and findings incomplete: {why}", "warning")
 
 
 def _sampled(summary: Summary) -> Iterator[Block]:

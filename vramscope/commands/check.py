@@ -1,8 +1,8 @@
-"""Checks a run against limits, for CI: the exit code is 3 if one is exceeded."""
+"""Checks a run against limits, for CI: the exit code is 3 if one is exceeded, or cannot be judged."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,10 @@ class LimitCheck:
     value: float
     """The value in bytes; for fragmentation and growth a percentage."""
     allowed: float
+    is_decided: bool = True
+    """False where the recording lacks what decides: the value is then a lower bound, or not known."""
+    reason: str = ""
+    """Why it is not decided; '' where it is."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -50,13 +54,18 @@ def arguments(parser: ArgumentParser) -> None:
         metavar="PERCENT",
         help="by which the peak may be above that of BASE (1, with --against)",
     )
+    parser.add_argument(
+        "--allow-incomplete",
+        action="store_true",
+        help="judge a recording that is incomplete by what it shows: damaged, with gaps, not ended",
+    )
     parser.add_argument("--junit", metavar="FILE", help="also write the verdicts as JUnit XML")
     parser.add_argument("--force", action="store_true", help="overwrite the file of --junit")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
 
 
 def run(args: Namespace) -> int:
-    """Check the limits; return 3 if one is exceeded."""
+    """Check the limits; return 3 if one is exceeded, or cannot be judged."""
     import json
 
     from vramscope.commands._waiting import waiting
@@ -69,6 +78,7 @@ def run(args: Namespace) -> int:
         loaded = load(args.path)
         base = load(args.against) if args.against else None
         verdicts = [*_held(loaded, limits), *_grown(base, loaded, limits)]
+        verdicts = _gated(loaded, verdicts, allows_incomplete=args.allow_incomplete)
     if not verdicts:
         raise UsageError(f"{args.path}: it has no recording to check")
     if args.junit:
@@ -110,6 +120,17 @@ def _limits(args: Namespace) -> dict[str, float]:
 # -------------------------------------------------------------------------------------- the verdicts
 
 
+def _gated(run: "Run", verdicts: list[LimitCheck], *, allows_incomplete: bool) -> list[LimitCheck]:
+    """Return the same, where no limit passes that the recordings do not decide; a broken one is broken."""
+    from vramscope.analysis.verdicts.missing import missing_ranks
+
+    ranks = "; ".join(each.text for each in missing_ranks(run))
+    known = [
+        replace(each, is_decided=False, reason=ranks) if ranks and each.passed else each for each in verdicts
+    ]
+    return [each if each.is_decided or allows_incomplete else replace(each, passed=False) for each in known]
+
+
 def _held(run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
     """Yield the result of each limit for each recording; an unknown value does not pass."""
     quantities = {"max_peak": "allocated", "max_reserved": "reserved"}
@@ -130,8 +151,10 @@ def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> 
     high = peak(recording).highest(quantity)
     at = "" if high.step is None else f" in step {high.step}"
     at += f" in {high.phase_words}" if high.phase_words else ""
-    text = f"{format_bytes(high.n_bytes)} {quantity}{at}, {format_bytes(allowed)} allowed"
-    return _verdict(recording, limit, text, high.n_bytes, allowed)
+    reason = _undecided(recording)
+    bound = "at least " if reason else ""
+    text = f"{bound}{format_bytes(high.n_bytes)} {quantity}{at}, {format_bytes(allowed)} allowed"
+    return _verdict(recording, limit, text, (high.n_bytes, allowed), reason)
 
 
 def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) -> LimitCheck:
@@ -147,9 +170,12 @@ def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) 
     if most < 0:
         return _unknown(recording, limit, f"no sample of {quantity} bytes was recorded", allowed)
     is_exact = quantity == "allocated" and found.is_exact
-    bound = "" if is_exact else "at least "
+    reason = _undecided(recording)
+    if not is_exact:
+        reason = reason or "between two samples there may have been more"
+    bound = "at least " if reason else ""
     text = f"{bound}{format_bytes(most)} {quantity} (sampled), {format_bytes(allowed)} allowed"
-    return _verdict(recording, limit, text, most, allowed)
+    return _verdict(recording, limit, text, (most, allowed), reason)
 
 
 def _fragmented(recording: "Recording", allowed: float) -> LimitCheck:
@@ -167,7 +193,7 @@ def _fragmented(recording: "Recording", allowed: float) -> LimitCheck:
         f"{percent:.1f} % of {format_bytes(reserved)} reserved were free pieces of segments in use{at} "
         f"({format_bytes(found.unusable_bytes)}), {allowed:g} % allowed"
     )
-    return _verdict(recording, limit, text, percent, allowed)
+    return _verdict(recording, limit, text, (percent, allowed), _undecided(recording))
 
 
 def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
@@ -198,7 +224,10 @@ def _growth(before: "Recording", after: "Recording", allowed: float) -> LimitChe
         f"peak {format_bytes(new)}, {percent:+.2f} % against {format_bytes(old)}, {allowed:g} % allowed"
         + (f"; {lines}" if percent > allowed and lines else "")
     )
-    return _verdict(after, "max_growth", text, percent, allowed)
+    of_base = _undecided(before)
+    if of_base:
+        return _unknown(after, "max_growth", f"of the earlier run {of_base}", allowed)
+    return _verdict(after, "max_growth", text, (percent, allowed), _undecided(after))
 
 
 def _grown_line(change: "Change") -> str:
@@ -213,15 +242,33 @@ def _has_events(recording: "Recording") -> bool:
     return len(recording.trace) > 0 or len(recording.initial.segments) > 0
 
 
-def _verdict(recording: "Recording", limit: str, text: str, value: float, allowed: float) -> LimitCheck:
+def _undecided(recording: "Recording") -> str:
+    """Return why more may have been needed than the recording shows, as a clause; '' if that is certain."""
+    from vramscope.analysis.verdicts import Verdict, why_not
+    from vramscope.analysis.verdicts.missing import missing_parts
+
+    return why_not(missing_parts(recording), Verdict.LIMIT)
+
+
+def _verdict(
+    recording: "Recording", limit: str, text: str, values: tuple[float, float], reason: str
+) -> LimitCheck:
+    """Return the result of a limit; *values* are the one that occurred and the one that is allowed.
+
+    What breaks a limit although something is missing (*reason*) breaks it for certain.
+    """
     rank, device = recording.process.rank, recording.device.index
-    return LimitCheck(limit, rank, device, value <= allowed, text, value, allowed)
+    value, allowed = values
+    passed = value <= allowed
+    reason = reason if passed else ""
+    return LimitCheck(limit, rank, device, passed, text, value, allowed, not reason, reason)
 
 
 def _unknown(recording: "Recording", limit: str, why: str, allowed: float) -> LimitCheck:
     """Return a failed result: an unknown value does not pass."""
     rank, device = recording.process.rank, recording.device.index
-    return LimitCheck(limit, rank, device, passed=False, text=f"not known: {why}", value=-1, allowed=allowed)
+    text = f"not known: {why}"
+    return LimitCheck(limit, rank, device, False, text, -1, allowed, False, why)
 
 
 # ------------------------------------------------------------------------------------------- output
@@ -231,8 +278,22 @@ def _print(verdicts: list[LimitCheck]) -> None:
     from vramscope.units import printable
 
     for verdict in verdicts:
-        word = "ok    " if verdict.passed else "FAILED"
-        print(f"{word}  {_name(verdict)}: {printable(verdict.text)}")
+        print(f"{_word(verdict)}  {_name(verdict)}: {printable(_whole_text(verdict))}")
+    if any(not verdict.is_decided and not verdict.passed for verdict in verdicts):
+        print("not decided: a recording that lacks something passes with --allow-incomplete")
+
+
+def _word(verdict: LimitCheck) -> str:
+    if verdict.passed:
+        return "ok     "
+    return "FAILED " if verdict.is_decided else "UNKNOWN"
+
+
+def _whole_text(verdict: LimitCheck) -> str:
+    """Return the text with the reason why the limit is not decided."""
+    if verdict.is_decided or verdict.reason in verdict.text:
+        return verdict.text
+    return f"{verdict.text}; not decided: {verdict.reason}"
 
 
 def _name(verdict: LimitCheck) -> str:
@@ -251,7 +312,7 @@ def junit(verdicts: list[LimitCheck]) -> str:
     for verdict in verdicts:
         case = ET.SubElement(suite, "testcase", classname="vramscope.check", name=_name(verdict), time="0")
         if not verdict.passed:
-            text = printable(verdict.text)
+            text = printable(_whole_text(verdict))
             ET.SubElement(case, "failure", type=verdict.limit, message=text).text = text
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -9,6 +9,7 @@ from vramscope.model.codes import FindingKind
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
+    from vramscope.analysis.verdicts.growth import MemoryGrowth
     from vramscope.commands._document import Block
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording, Run
@@ -21,7 +22,12 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
     parser.add_argument(
-        "--fail-on-leak", action="store_true", help="exit with 3 where there is a leak, for CI"
+        "--fail-on-leak",
+        action="store_true",
+        help="exit with 3 where there is a leak, or where the recording does not decide it, for CI",
+    )
+    parser.add_argument(
+        "--allow-incomplete", action="store_true", help="with --fail-on-leak: exit with 3 for leaks alone"
     )
     parser.add_argument(
         "--min-bytes-per-step", metavar="SIZE", help="leave out what grows by less (16KiB)", default="16KiB"
@@ -35,10 +41,12 @@ def run(args: Namespace) -> int:
     from vramscope.analysis.findings import with_modules
     from vramscope.analysis.leaks import findings, leaks
     from vramscope.analysis.summary import summarize
+    from vramscope.analysis.verdicts.growth import memory_growth
+    from vramscope.analysis.verdicts.missing import missing_parts
     from vramscope.commands._document import print_terminal
     from vramscope.commands._links import files_of
     from vramscope.commands._waiting import waiting
-    from vramscope.commands.report import as_json
+    from vramscope.commands.report import as_json, growth_as_json
     from vramscope.errors import UsageError
     from vramscope.loading import load
     from vramscope.units import parse_bytes
@@ -50,18 +58,45 @@ def run(args: Namespace) -> int:
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
         results = [leaks(recording, least) for recording in loaded.recordings]
+        growths = [
+            memory_growth(recording, result, missing_parts(recording))
+            for recording, result in zip(loaded.recordings, results, strict=True)
+        ]
     located = [
         with_modules(recording, findings(result))
         for recording, result in zip(loaded.recordings, results, strict=True)
     ]
     if args.json:
         found = as_json([summarize(recording) for recording in loaded.recordings])
+        for shown, growth in zip(found["recordings"], growths, strict=True):
+            shown["growth"] = growth_as_json(growth)
         found["findings"] = as_json_findings(zip(loaded.recordings, located, strict=True))
         print(json.dumps(found, indent=2))
     else:
-        print_terminal(list(_page(loaded, located, results)), files_of(loaded.recordings))
-    has_leak = any(finding.kind == "leak" for each in located for finding in each)
-    return 3 if has_leak and args.fail_on_leak else 0
+        print_terminal(list(_page(loaded, located, results, growths)), files_of(loaded.recordings))
+    return _exit_code(loaded, growths, args) if args.fail_on_leak else 0
+
+
+def _exit_code(run: "Run", growths: "list[MemoryGrowth]", args: Namespace) -> int:
+    """Return 3 where there is a leak; also where that is not decided, unless incomplete data are allowed."""
+    import sys
+
+    from vramscope.analysis.verdicts.growth import GrowthVerdict
+    from vramscope.analysis.verdicts.missing import missing_ranks
+    from vramscope.units import printable
+
+    if any(growth.verdict is GrowthVerdict.LEAKS for growth in growths):
+        return 3
+    undecided = [growth.text for growth in growths if not growth.is_decided]
+    undecided += [each.text for each in missing_ranks(run)]
+    if not growths:
+        undecided.append("the run has no recordings")
+    if args.allow_incomplete or not undecided:
+        return 0
+    print(
+        f"vramscope: not decided: {printable(undecided[0])}; --allow-incomplete accepts that", file=sys.stderr
+    )
+    return 3
 
 
 def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list[dict[str, object]]:
@@ -72,12 +107,14 @@ def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list
     return [finding_as_json(each) for each in located(found) if each.finding.kind in _IN_JSON]
 
 
-def _page(run: "Run", located: "list[list[Finding]]", results: "list[Leaks]") -> "Iterator[Block]":
+def _page(
+    run: "Run", located: "list[list[Finding]]", results: "list[Leaks]", growths: "list[MemoryGrowth]"
+) -> "Iterator[Block]":
     from vramscope.commands._document import Heading, Text
 
     for note in run.notes:
         yield Text(note.text, "note")
-    for recording, findings, result in zip(run.recordings, located, results, strict=True):
+    for recording, findings, result, growth in zip(run.recordings, located, results, growths, strict=True):
         rank, device = recording.process.rank, recording.device.index
         yield Heading(
             f"{run.name}, rank {rank}, device {device}: {result.n_iterations} steps compared", level=2
@@ -86,50 +123,8 @@ def _page(run: "Run", located: "list[list[Finding]]", results: "list[Leaks]") ->
             yield Text(note.text, "note")
         for finding in findings:
             yield from _finding_blocks(finding)
-        if recording.source == "counters":
-            yield Text("recorded without events: whether any line grows is not known", "note")
-        elif not findings:
-            yield Text(_nothing(recording, result), "quiet")
-
-
-def _nothing(recording: "Recording", result: "Leaks") -> str:
-    from vramscope.analysis.leaks.growth import LEAST_LEVELS
-
-    if not len(recording.trace):
-        return "without the allocator's events it is not known what grows"
-    if not result.n_iterations and not len(recording.steps):
-        return (
-            "no steps are known, and without them it is not known whether memory grows from step to step. "
-            "Record the training with `vramscope run` or `vramscope.record()`; a snapshot has steps where "
-            "each is within torch.profiler.record_function('ProfilerStep#0'), '…#1' and so on"
-        )
-    if result.n_iterations < LEAST_LEVELS:
-        few = f"{result.n_iterations} of the {LEAST_LEVELS} that it takes"
-        return f"too few steps to say whether anything grows: {few}"
-    if result.n_rises:
-        return (
-            f"memory rose {result.n_rises} times, at even distances as with evaluations: it takes "
-            f"{LEAST_LEVELS - 1} times to say whether that goes on"
-        )
-    return _small(recording) or "nothing grows from step to step"
-
-
-def _small(recording: "Recording") -> str:
-    """Return what keeps less than a leak in each step; '' for nothing.
-
-    A list of losses that is emptied after an epoch looks the same until then.
-    """
-    from vramscope.analysis.leaks import leaks
-    from vramscope.units import format_bytes
-
-    found = leaks(recording, 1).leaks
-    if not found:
-        return ""
-    where = found[0].lines[0].frame
-    parts = [f"nothing grows by much: {format_bytes(round(found[0].bytes_per_step))} a step"]
-    parts += [f"from {where.file}:{where.line}"] if where else []
-    parts += [f"kept by {found[0].holder}"] if found[0].holder else []
-    return f"{', '.join(parts)} (no leak where it is cleared at times, as after an epoch)"
+        if not findings or not growth.is_decided:
+            yield Text(growth.text, "quiet")
 
 
 def _finding_blocks(finding: "Finding") -> "Iterator[Block]":

@@ -7,9 +7,13 @@ from vramscope.commands import Command
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vramscope.analysis.findings import Located
     from vramscope.analysis.lines import LiveBytes
     from vramscope.analysis.summary import StepPeak, Summary
+    from vramscope.analysis.verdicts.growth import MemoryGrowth
+    from vramscope.analysis.verdicts.missing import Missing
     from vramscope.model.stacks import Frame
 
 
@@ -174,8 +178,21 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         "category_own_peaks": summary.category_peaks,
         "samples_peak": dict(summary.samples),
         "waterfall": waterfall(summary),
+        "growth": growth_as_json(summary.verdicts.growth),
+        "missing": missing_as_json(summary.verdicts.missing),
+        "outcome": recording.outcome.value,
         "notes": [{"code": note.code, "text": note.text, "value": note.value} for note in recording.notes],
     }
+
+
+def growth_as_json(growth: "MemoryGrowth") -> dict[str, Any]:
+    """Return the verdict on growth; ``is_decided`` says whether a check can rely on it."""
+    return {"verdict": growth.verdict.value, "text": growth.text, "is_decided": growth.is_decided}
+
+
+def missing_as_json(missing: "Iterable[Missing]") -> list[dict[str, str]]:
+    """Return what a recording lacks, the gravest first."""
+    return [{"part": each.part.value, "code": str(each.code), "text": each.text} for each in missing]
 
 
 def _step(step: "StepPeak") -> dict[str, Any]:

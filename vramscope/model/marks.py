@@ -246,3 +246,5 @@ class Note:
     """One sentence for people, with its numbers."""
     value: int = 0
     """Bytes or events, as the text says."""
+    stream: str = ""
+    """For a file that is damaged or missing: the kind of its rows, such as ``events``; '' for other notes."""

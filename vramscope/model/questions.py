@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from vramscope.analysis.strategies import Strategies
     from vramscope.analysis.timeline import Totals
     from vramscope.analysis.tree import Tree
+    from vramscope.analysis.verdicts import Verdicts
     from vramscope.analysis.waterfall import Waterfall
     from vramscope.analysis.what_if import ReplayResult
     from vramscope.analysis.wide_numbers import WideNumbers
@@ -606,6 +607,17 @@ class Questions:
             If the instant lies outside of the recording.
         """
         answer: Tree = self._ask("tree", instant=instant, folded=folded)
+        return answer
+
+    def verdicts(self) -> Verdicts:
+        """Return what *recording* lacks and the verdicts that this leaves; 1 s per million events.
+
+        Returns
+        -------
+        Verdicts
+            Every missing part with its reason, and whether memory grows.
+        """
+        answer: Verdicts = self._ask("verdicts")
         return answer
 
     def waterfall(self) -> Waterfall:

@@ -67,6 +67,8 @@ class Recording(Questions):
     past: Past = field(default_factory=Past)
     """For a run that outgrew its size cap: what remains of its beginning."""
     notes: tuple[Note, ...] = ()
+    outcome: Outcome = Outcome.FILE
+    """How the process that recorded it ended, or that it still runs."""
 
     @property
     def has_reserved(self) -> bool:

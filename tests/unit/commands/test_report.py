@@ -158,6 +158,13 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                 "category_own_peaks": {"temporary": 2048, "activation": 1024},
                 "samples_peak": {},
                 "peak_is_exact": True,
+                "growth": {
+                    "verdict": "too few steps",
+                    "text": "too few steps to say whether anything grows: 2 of the 7 that it takes",
+                    "is_decided": False,
+                },
+                "missing": [],
+                "outcome": "file",
                 "waterfall": None,
                 "notes": [],
             }

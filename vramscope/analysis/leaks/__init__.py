@@ -109,6 +109,8 @@ class Leaks(EqualByValue):
     """Whether the steps are recorded, not inferred."""
     leaks: tuple[Leak, ...] = ()
     """The leaks, the largest first."""
+    little: tuple[Leak, ...] = ()
+    """What grows by less than counts as a leak, the largest first."""
     batch: Leak | None = None
     """A batch that grows from step to step: no leak. Its ``level_bytes`` has the most of each step."""
     cache_bytes_per_step: float = 0.0
@@ -155,7 +157,7 @@ def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) 
     every = rounds(timeline(recording).allocated_bytes[at])
     if are_enough(every) and not found.leaks and found.batch is None:
         now_and_then = _compared(recording, at[every], int(np.median(np.diff(every[1:]))), min_bytes_per_step)
-        found = replace(found, leaks=now_and_then.leaks)
+        found = replace(found, leaks=now_and_then.leaks, little=found.little or now_and_then.little)
         if found.leaks:
             found = replace(found, iteration_boundaries=now_and_then.iteration_boundaries)
     return replace(found, has_steps=has_steps, n_rises=max(len(every) - 1, 0), n_iterations=len(at))
@@ -170,12 +172,12 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     fed = None if batch is None or not batch.is_sure else _batch(context, batch)
     if fed is not None and fed.cause == "unknown":
         asked, fed = [*asked, fed], None
-    found = [leak for leak in asked if leak is not None and leak.bytes_per_step >= least]
-    found.sort(key=lambda leak: -leak.bytes_per_step)
+    grows = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)
     cache = cache_growth if batch is None else cache_growth_beyond_peaks
     return Leaks(
         iteration_boundaries=at,
-        leaks=tuple(found),
+        leaks=tuple(leak for leak in grows if leak.bytes_per_step >= least),
+        little=tuple(leak for leak in grows if leak.bytes_per_step < least),
         batch=fed if fed is not None and fed.bytes_per_step >= least else None,
         cache_bytes_per_step=cache(recording, at, stride, least),
         outside_bytes_per_step=outside_growth(recording, at, stride, least),

@@ -36,7 +36,7 @@ def damage_notes(files: Sequence[StreamFile], outcome: Outcome) -> Iterator[Note
         lost = format_bytes(file.unfinished_bytes)
         if file.damage:
             text = f"{end}: {file.damage}; the {lost} from there on were not read: {_meaning(file.path.name)}"
-            yield Note(NoteCode.DAMAGED, text, file.unfinished_bytes)
+            yield Note(NoteCode.DAMAGED, text, file.unfinished_bytes, stream_of(file.path.name))
         elif file.unfinished_bytes and outcome is not Outcome.RUNNING:
             text = f"{end}: the last batch was never finished; its {lost} were dropped"
             yield Note(NoteCode.TRUNCATED, text, file.unfinished_bytes)
@@ -54,7 +54,7 @@ def missing_notes(
         if file is None or not file.size():
             if known.rows:
                 text = f"{name} is missing, with {known.rows:,} rows: {_meaning(name)}"
-                yield Note(NoteCode.MISSING_FILE, text, known.rows)
+                yield Note(NoteCode.MISSING_FILE, text, known.rows, stream_of(name))
         elif not file.damage:
             yield from _cut(name, known, file, is_closed=outcome is not Outcome.DIED)
 
@@ -63,10 +63,10 @@ def _cut(name: str, known: FileSum, file: StreamFile, *, is_closed: bool) -> Ite
     n_rows = file.sum.rows
     if n_rows < known.rows:
         text = f"{name} is cut: {known.rows - n_rows:,} of {known.rows:,} rows are missing: {_meaning(name)}"
-        yield Note(NoteCode.CUT_FILE, text, known.rows - n_rows)
+        yield Note(NoteCode.CUT_FILE, text, known.rows - n_rows, stream_of(name))
     elif is_closed and file.sum != known and not file.unfinished_bytes:
         text = f"{name} does not end as it did when the recording was closed: {_meaning(name)}"
-        yield Note(NoteCode.CHANGED_FILE, text, n_rows - known.rows)
+        yield Note(NoteCode.CHANGED_FILE, text, n_rows - known.rows, stream_of(name))
 
 
 def gap_note(manifest: Manifest, files: Sequence[StreamFile]) -> Iterator[Note]:

@@ -105,7 +105,8 @@ class RankReader:
                 *self._missing(device),
                 *assembly.limit_notes(self.manifest.error, device, written),
             )
-            found.append(replace(recording, notes=of_rank + own + recording.notes))
+            notes = of_rank + own + recording.notes
+            found.append(replace(recording, notes=notes, outcome=self.outcome))
         return found
 
     def notes(self) -> list[Note]:

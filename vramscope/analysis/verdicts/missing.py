@@ -1,0 +1,161 @@
+"""Which parts of a recording are missing, by its notes, its end and what its source can contain."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from vramscope.analysis.ending import ended_short
+from vramscope.model.codes import NoteCode
+from vramscope.model.marks import Note
+from vramscope.model.recording import Outcome, Recording, Run
+
+
+class Part(str, Enum):
+    """A part of a recording that a verdict rests on."""
+
+    EVENTS = "events"
+    """The allocator's events; without some of them, totals and peaks are lower bounds."""
+    SINGLE_EVENTS = "single_events"
+    """Single events; a source without any has totals at moments only."""
+    END = "end"
+    """The rest of the run: the recording ends before the program does, or the program before its end."""
+    STEPS = "steps"
+    """Steps and phases."""
+    STACKS = "stacks"
+    """The lines of code that allocate."""
+    RANKS = "ranks"
+    """The other ranks of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """One reason why a recording does not decide everything."""
+
+    part: Part
+    code: str
+    """Code of the note that says it, or how the run ended."""
+    text: str
+    """The reason as a clause, without its first capital."""
+    until: str = ""
+    """For a missing end: the moment up to which the recording counts, such as ``until the process died``."""
+
+
+_CONTRADICTION = "its events contradict one another"
+_OF_EVENTS: Mapping[str, str] = {
+    NoteCode.ACTIVE_ABOVE_RESERVED: _CONTRADICTION,
+    NoteCode.ALLOCATED_ABOVE_ACTIVE: _CONTRADICTION,
+    NoteCode.CHANGED: "the file changed while it was read",
+    NoteCode.CONTRADICTION: _CONTRADICTION,
+    NoteCode.COUNTERS_DIFFER: "torch's own counters disagree with its events",
+    NoteCode.DOUBLED_BATCHES: "some of its data occur twice",
+    NoteCode.END_DIFFERS: "its events do not lead to the state that was reported at its end",
+    NoteCode.GAP: "events are missing in a gap",
+    NoteCode.MISSING_BATCHES: "{:,} batches of its data or more are missing",
+    NoteCode.MISSING_EVENTS: "{:,} of its events or more are missing",
+    NoteCode.MISSING_PART: "{:,} of its parts were not read",
+    NoteCode.MOMENTS_ONLY: "only single moments of the run are in it",
+    NoteCode.NEGATIVE_TOTAL: _CONTRADICTION,
+    NoteCode.NO_ROOM: "{:,} of its blocks are not counted",
+    NoteCode.NO_SEGMENT: "{:,} of its blocks are not counted",
+    NoteCode.NO_TOTALS: "memory from before the recording is not in it",
+    NoteCode.NO_TRACE: "only the state at one moment is in it",
+    NoteCode.OTHER_THREADS: "what threads outside of its blocks allocated may be missing",
+    NoteCode.PREDICTION: "its figures are an estimate or lower bounds",
+    NoteCode.REPLAY_DIFFERS: _CONTRADICTION,
+    NoteCode.SEGMENT_CONTRADICTION: _CONTRADICTION,
+    NoteCode.UNKNOWN_ACTION: "{:,} of its events are of an unknown kind",
+}
+"""Codes of notes on events that are missing or wrong; the note's value completes the clause."""
+_OF_FILES = (NoteCode.CHANGED_FILE, NoteCode.CUT_FILE, NoteCode.DAMAGED, NoteCode.MISSING_FILE)
+_OF_STREAMS: Mapping[str, tuple[Part, str]] = {
+    "marks": (Part.STEPS, "its steps are incomplete: a file is damaged or missing"),
+    "steps": (Part.STEPS, "its oldest steps are incomplete: a file is damaged or missing"),
+    "stacks": (Part.STACKS, "its lines of code are incomplete: a file is damaged or missing"),
+}
+_HARMLESS_STREAMS = ("holders", "labels", "pools", "samples")
+"""Streams without which totals, steps and lines are what they are."""
+_NO_SINGLE_EVENTS: Mapping[str, str] = {
+    NoteCode.COUNTERS_ONLY: "it was recorded without events",
+    NoteCode.DRIVER_ONLY: "it counts whole devices, without the allocator's events",
+    NoteCode.NO_DEVICE: "it has no memory of a device",
+    NoteCode.NO_HISTORY: "it was recorded without events",
+    NoteCode.NOTHING_SEEN: "nothing was recorded",
+    NoteCode.TOTALS_ONLY: "it has totals, without the allocator's events",
+}
+_UNKNOWN_REST = "what would have come after is not known"
+_OF_END: Mapping[str, tuple[str, str]] = {
+    NoteCode.DIED: (
+        f"the process died while it was recorded, and {_UNKNOWN_REST}",
+        "until the process died",
+    ),
+    NoteCode.RECORDING_FAILED: ("the recorder failed before the run ended", "until the recorder failed"),
+    NoteCode.STOPPED: ("writing stopped before the run ended", "until writing stopped"),
+    NoteCode.TRUNCATED: ("its end is cut", "as far as it was read"),
+}
+_OF_OUTCOME: Mapping[Outcome, tuple[str, str]] = {
+    Outcome.DIED: _OF_END[NoteCode.DIED],
+    Outcome.FAILED: (
+        f"the program raised an error, and {_UNKNOWN_REST}",
+        "until the program raised an error",
+    ),
+    Outcome.RUNNING: ("the run is still running", "so far"),
+}
+_OUT_OF_MEMORY = (
+    "the recording ends with an allocation that failed, and what comes after it is not known",
+    "until memory ran out",
+)
+_OF_RUNS = (NoteCode.RANKS_MISSING, NoteCode.RANK_UNREADABLE, NoteCode.RANKS_DIFFER)
+
+
+def missing_parts(recording: Recording) -> tuple[Missing, ...]:
+    """Return what *recording* lacks, the gravest first, each reason once; empty where it is complete."""
+    reasons = [
+        *(found for note in recording.notes if (found := _of_note(note)) is not None),
+        *_of_source(recording),
+        *_of_end(recording),
+    ]
+    place = {part: number for number, part in enumerate(Part)}
+    # Of several reasons for one part, how many events are missing says most.
+    return tuple(
+        sorted(
+            dict.fromkeys(reasons), key=lambda each: (place[each.part], each.code != NoteCode.MISSING_EVENTS)
+        )
+    )
+
+
+def missing_ranks(run: Run) -> tuple[Missing, ...]:
+    """Return the ranks of the job that *run* lacks; empty where it has all."""
+    return tuple(Missing(Part.RANKS, note.code, note.text) for note in run.notes if note.code in _OF_RUNS)
+
+
+def _of_note(note: Note) -> Missing | None:
+    code = note.code
+    if code in _OF_FILES:
+        return _of_file(note)
+    if code in _OF_EVENTS:
+        return Missing(Part.EVENTS, code, _OF_EVENTS[code].format(note.value))
+    if code in _NO_SINGLE_EVENTS:
+        return Missing(Part.SINGLE_EVENTS, code, _NO_SINGLE_EVENTS[code])
+    if code == NoteCode.RECURSION_LIMIT:
+        return Missing(Part.STEPS, code, "some of its marks are missing")
+    return Missing(Part.END, code, *_OF_END[code]) if code in _OF_END else None
+
+
+def _of_file(note: Note) -> Missing | None:
+    if note.stream in _HARMLESS_STREAMS:
+        return None
+    part, text = _OF_STREAMS.get(note.stream, (Part.EVENTS, "one of its files is damaged or incomplete"))
+    return Missing(part, note.code, text)
+
+
+def _of_source(recording: Recording) -> Iterator[Missing]:
+    is_counted = any(note.code in _NO_SINGLE_EVENTS for note in recording.notes)
+    if not len(recording.trace) and not is_counted:
+        yield Missing(Part.SINGLE_EVENTS, NoteCode.NO_TRACE, "it has no events")
+
+
+def _of_end(recording: Recording) -> Iterator[Missing]:
+    if ended_short(recording):
+        yield Missing(Part.END, "oom", *_OUT_OF_MEMORY)
+    elif recording.outcome in _OF_OUTCOME and not any(n.code == NoteCode.DIED for n in recording.notes):
+        yield Missing(Part.END, recording.outcome.value, *_OF_OUTCOME[recording.outcome])
