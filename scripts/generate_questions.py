@@ -1,8 +1,9 @@
 """Writes the files that follow from the code of the analyses and from the enumerations of codes.
 
-``vramscope/model/questions.py`` has every analysis as a typed, documented method of ``Recording``, and
-``vramscope/results.py`` every type that such a method returns or takes. They are checked in so that ``dir``,
-``help``, completion and mypy know ``recording.peak()``. ``docs/codes.md`` lists each code with its docstring.
+``vramscope/model/questions.py`` has every analysis as a method of ``Recording``, ``questions.pyi`` beside it
+its signature, and ``vramscope/results.py`` every type that such a method returns or takes. They are checked
+in so that ``dir``, ``help``, completion and mypy know ``recording.peak()``. ``docs/codes.md`` lists each code
+with its docstring.
 ``python scripts/generate_questions.py`` writes them; ``--check`` exits with 1 if one is out of date.
 """
 
@@ -22,21 +23,36 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "vramscope" / "model" / "questions.py"
+STUB = TARGET.with_suffix(".pyi")
 RESULTS = ROOT / "vramscope" / "results.py"
 CODES = ROOT / "docs" / "codes.md"
 BUILTINS = frozenset(dir(__builtins__)) | {"None"}
 
-HEAD = '''"""Every analysis as a method of ``Recording``.
+HEAD = '''"""Every analysis as a method of ``Recording``; its signature stands in ``questions.pyi``.
 
-``scripts/generate_questions.py`` writes this file; nobody edits it.
+``scripts/generate_questions.py`` writes both files; nobody edits them.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-{imports}
+class BoundAnalysis:
+    """The analysis that is called like the attribute, bound to the recording."""
+
+    __slots__ = ("_name",)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, recording: Any, owner: type) -> Callable[..., Any]:
+        # Late: the analyses depend on the model.
+        from vramscope.analysis import find
+
+        analysis = find(self._name)
+        assert analysis is not None, self._name  # noqa: S101 -- the names below are those of the analyses
+        return analysis.run if recording is None else MethodType(analysis.run, recording)
 
 
 class Questions:
@@ -44,14 +60,18 @@ class Questions:
 
     __slots__ = ()
 
-    def _ask(self, name: str, **options: Any) -> Any:
-        # Late: the analyses depend on the model.
-        from vramscope.analysis import find
+{names}
+'''
 
-        analysis = find(name)
-        if analysis is None:
-            raise AttributeError(f"there is no analysis {{name!r}}")
-        return analysis.run(self, **options)
+STUB_HEAD = '''"""Signatures of the questions that can be asked of a recording, for type checkers and editors.
+
+``scripts/generate_questions.py`` writes this file; nobody edits it.
+"""
+
+{imports}
+
+class Questions:
+{methods}
 '''
 
 
@@ -82,9 +102,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if out of date")
     checked = parser.parse_args().check
     if not TARGET.exists():
-        TARGET.write_text(HEAD.format(imports="    pass"))  # what is imported below needs the class
+        TARGET.write_text(HEAD.format(names=""))  # what is imported below needs the class
     wanted_texts = {
         TARGET: formatted(source(), TARGET),
+        STUB: formatted(stub_source(), STUB),
         RESULTS: formatted(results_source(), RESULTS),
         CODES: codes_page(),
     }
@@ -100,17 +121,24 @@ def main() -> int:
 
 
 def source() -> str:
-    """The generated module, not yet formatted."""
+    """The module that asks the analyses, not yet formatted."""
+    from vramscope.analysis import own_analyses
+
+    return HEAD.format(names="\n".join(f"    {name} = BoundAnalysis()" for name in sorted(own_analyses())))
+
+
+def stub_source() -> str:
+    """The stub of that module, not yet formatted."""
     from vramscope.analysis import own_analyses
 
     imports: set[tuple[str, str]] = set()
-    methods = [method(analysis, imports) for _, analysis in sorted(own_analyses().items())]
-    lines = "\n".join(f"    from {module} import {name}" for module, name in sorted(imports))
-    return HEAD.format(imports=lines) + "\n" + "\n".join(methods)
+    methods = [signature(analysis, imports) for _, analysis in sorted(own_analyses().items())]
+    lines = "\n".join(f"from {module} import {name}" for module, name in sorted(imports))
+    return STUB_HEAD.format(imports=lines, methods=textwrap.indent("\n".join(methods), "    "))
 
 
-def method(analysis: "Analysis", imports: set[tuple[str, str]]) -> str:
-    """One method: the signature and docstring of the analysis without its first parameter."""
+def signature(analysis: "Analysis", imports: set[tuple[str, str]]) -> str:
+    """One method: the signature of the analysis with ``self`` as its first parameter."""
     module = inspect.getmodule(analysis.run)
     assert module is not None, analysis.name
     node = next(
@@ -125,15 +153,7 @@ def method(analysis: "Analysis", imports: set[tuple[str, str]]) -> str:
     parts = [*ast.walk(node.args), *ast.walk(node.returns or ast.Constant(None))]
     names = {part.id for part in parts if isinstance(part, ast.Name)}
     imports.update(home(name, module) for name in names - BUILTINS - {"self"})
-    passed = [argument.arg for argument in [*node.args.args[1:], *node.args.kwonlyargs]]
-    options = "".join(f", {name}={name}" for name in passed)
-    signature = f"def {analysis.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}:"
-    result = ast.unparse(node.returns)
-    body = [f'"""{ast.get_docstring(node) or analysis.question}"""']
-    if len(ast.get_docstring(node, clean=True) or "") and "\n" in (ast.get_docstring(node) or ""):
-        body = [f'"""{ast.get_docstring(node)}\n"""']
-    body += [f'answer: {result} = self._ask("{analysis.name}"{options})', "return answer"]
-    return textwrap.indent(signature + "\n" + textwrap.indent("\n".join(body), "    "), "    ") + "\n"
+    return f"def {analysis.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}: ..."
 
 
 def home(name: str, module: ModuleType) -> tuple[str, str]:
@@ -145,7 +165,7 @@ def home(name: str, module: ModuleType) -> tuple[str, str]:
 
 
 def literal(default: ast.expr, module: ModuleType) -> ast.expr:
-    """The value of a constant of *module*, since the generated file must not import it."""
+    """The value of a constant of *module*: a stub shows it, and imports types alone."""
     if isinstance(default, ast.Name) and hasattr(module, default.id):
         return ast.parse(repr(getattr(module, default.id)), mode="eval").body
     return default

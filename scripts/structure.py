@@ -120,7 +120,7 @@ def imports(tree: ast.AST, is_late: bool = False) -> Iterator[tuple[ast.stmt, bo
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node, is_late
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             continue
         else:
             yield from imports(node, is_late or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))

@@ -111,7 +111,7 @@ def test_an_analysis_written_after_the_walkthrough_is_a_method(tmp_path):
     )
     asked = (
         f"test_{WALKTHROUGH}_counts_every_allocation_also_freed_ones()\n"
-        f"print(vramscope.__file__, inspect.signature(vramscope.Recording.{WALKTHROUGH}))\n"
+        f"print(vramscope.__file__, inspect.signature(vramscope.Recording().{WALKTHROUGH}))\n"
         f"print(vramscope.Recording().{WALKTHROUGH}(), vramscope.results.{WALKTHROUGH.title()})\n"
     )
 
@@ -129,5 +129,7 @@ def test_an_analysis_written_after_the_walkthrough_is_a_method(tmp_path):
         assert done.returncode == 0, done.stderr
 
     first, second = done.stdout.splitlines()
-    assert first == f"{tmp_path}/vramscope/__init__.py (self) -> 'Turnover'"
+    assert first == f"{tmp_path}/vramscope/__init__.py () -> vramscope.analysis.turnover.Turnover"
+    stub = (tmp_path / "vramscope" / "model" / "questions.pyi").read_text(encoding="utf-8")
+    assert f"    def {WALKTHROUGH}(self) -> {WALKTHROUGH.title()}: ...\n" in stub
     assert second.startswith("Turnover(total_bytes=0, n_allocations=0) <class 'vramscope.analysis.turnover.")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from vramscope.model.counters import Counters
@@ -172,17 +172,21 @@ class Recording(Questions):
 
         return html(self)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """The analysis of that name, bound to this recording."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        # Late: the analyses depend on the model. Own analyses are methods (Questions); this finds plugins.
-        from vramscope.analysis import find
+    # Hidden from type checkers, which would take every misspelt question for one: own analyses are methods
+    # (Questions), and this finds those of other distributions.
+    if not TYPE_CHECKING:
 
-        analysis = find(name)
-        if analysis is None:
-            raise AttributeError(f"Recording has no field and no analysis {name!r}")
-        return partial(analysis.run, self)
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            """The analysis of that name, bound to this recording."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            # Late: the analyses depend on the model.
+            from vramscope.analysis import find
+
+            analysis = find(name)
+            if analysis is None:
+                raise AttributeError(f"Recording has no field and no analysis {name!r}")
+            return MethodType(analysis.run, self)
 
 
 @dataclass(frozen=True, slots=True)
