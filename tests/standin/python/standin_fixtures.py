@@ -16,7 +16,7 @@ from standin import Board
 HERE = Path(__file__).parents[1]
 
 TORCH = os.environ.get("STANDIN_TORCH", "2.13.0")
-LAUNCHER = HERE.parents[1] / ".cache" / "standin" / TORCH / "python"
+LAUNCHER = Path(os.environ.get("STANDIN_HOME", HERE.parents[1] / ".cache" / "standin")) / TORCH / "python"
 NOT_INHERITED = ("STANDIN_", "CUDA_", "PYTORCH_")
 
 BEFORE = """

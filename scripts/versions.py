@@ -1,0 +1,239 @@
+"""The tests on every Python and with every torch: runs them, and writes what they said to docs/versions.md.
+
+``python scripts/versions.py`` runs everything, which takes hours; ``--python 3.13`` or ``--torch 2.15.0`` a row,
+``--only bare,truth`` some columns, and ``--write`` none. Results are kept in ``.cache/versions.json`` until
+the same cell runs again, so the table can be made in portions; each row has the day of its oldest result.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from environments import ROOT, done, environment, interpreter
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+TORCHES = ("2.6.0", "2.9.0", "2.11.0", "2.13.0", "2.14.1", "2.15.0")
+RESULTS = ROOT / ".cache" / "versions.json"
+PAGE = ROOT / "docs" / "versions.md"
+HOMES = ROOT / ".cache" / "pythons"
+TORCH_OF_PYTHONS = "2.13.0"
+"""What the tests on other Pythons run with; the newest that has a build for each of them."""
+
+FILES = tuple(
+    f"tests/unit/{name}"
+    for name in (
+        "allocator",
+        "analysis",
+        "columns",
+        "commands",
+        "export",
+        "formats",
+        "model",
+        "steps",
+        "store",
+    )
+)
+SIMULATED = ("tests/unit/capture", "tests/unit/predicted", "tests/unit/test_record.py")
+PYTHON_COLUMNS = {
+    "bare": "the wheel alone",
+    "dashboard": "the wheel with `[dashboard]`",
+    "files": "analyses and files",
+    "simulated": "recording, simulated device",
+    "truth": "twelve trainings, CUDA",
+}
+TORCH_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "truth": ("twelve trainings", ("tests/cuda/test_truth.py", "tests/cuda/test_no_harm.py")),
+    "capture": (
+        "recording",
+        ("tests/unit/capture", "tests/cuda/test_small_ring.py", "tests/cuda/test_deaths.py"),
+    ),
+    "formats": ("snapshots", ("tests/cuda/test_bare_snapshots.py",)),
+    "prediction": ("prediction", ("tests/cuda/test_predictions.py",)),
+}
+"""What the genuine allocators are asked: a title, and the tests, of which those marked standin run."""
+
+Results = dict[str, dict[str, dict[str, Any]]]
+"""Row ("Python 3.10") → column → what pytest said."""
+
+
+def main() -> int:
+    """Run what is asked for and write the page; return 1 if a test failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", type=_words, help="versions of Python, such as 3.10,3.13")
+    parser.add_argument("--torch", type=_words, help="versions of torch, such as 2.15.0")
+    parser.add_argument("--only", type=_words, help="columns, such as bare,truth")
+    parser.add_argument("--write", action="store_true", help="only write the page again")
+    asked = parser.parse_args()
+    results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    everything = not (asked.python or asked.torch or asked.write)
+    for version in PYTHONS if everything else asked.python or ():
+        _add(results, f"Python {version}", python_cells(version), asked.only)
+    for version in TORCHES if everything else asked.torch or ():
+        _add(results, f"torch {version}", torch_cells(version), asked.only)
+    PAGE.write_text(page(results), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)} is written")
+    return int(any(cell.get("failed") for row in results.values() for cell in row.values()))
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")
+
+
+Cells = Mapping[str, Callable[[], dict[str, Any]]]
+
+
+def _add(results: Results, row: str, cells: Cells, only: Iterable[str] | None) -> None:
+    """Run the cells of a row, and keep each result at once."""
+    for column, run in cells.items():
+        if only and column not in only:
+            continue
+        print(f"{row}: {column}", flush=True)
+        now = datetime.now(timezone.utc)
+        try:
+            said = run()
+        except AssertionError as error:  # what it needs cannot be made
+            said = {"missing": str(error).strip().splitlines()[-1]}
+        results.setdefault(row, {})[column] = said | {"day": f"{now:%Y-%m-%d}"}
+        RESULTS.write_text(json.dumps(results, indent=1))
+        print(f"  {_cell(said)}", flush=True)
+
+
+# What runs
+
+
+def python_cells(version: str) -> Cells:
+    """Return what is run on one Python, by column."""
+    python = interpreter(version)
+    if python is None:
+        return {name: lambda: {"missing": "no such Python on the machine"} for name in PYTHON_COLUMNS}
+    wheel = "tests/packaging/test_wheel_on_other_pythons.py"
+    home, standin = HOMES / version, HOMES / version / "standin"
+    variables = {"MATRIX_PYTHONS": version}
+
+    def with_tests() -> Path:
+        if not (home / "bin" / "pytest").exists():
+            environment(
+                home, "--group", f"{ROOT / 'pyproject.toml'}:tests", "-e", f"{ROOT}[dashboard]", python=python
+            )
+        return home / "bin" / "python"
+
+    def launcher() -> Path:
+        done(with_tests(), ROOT / "tests/standin/build.py", "--torch", TORCH_OF_PYTHONS, "--to", standin)
+        return standin / TORCH_OF_PYTHONS / "python"
+
+    without_device = {"STANDIN_DEVICES": "0"}
+    on_device = {"STANDIN_HOME": str(standin), "STANDIN_TORCH": TORCH_OF_PYTHONS}
+    return {
+        "bare": lambda: tested(sys.executable, wheel, "-k", "not dashboard", **variables),
+        "dashboard": lambda: tested(sys.executable, wheel, "-k", "dashboard", **variables),
+        "files": lambda: tested(launcher(), *FILES, "-m", "not standin", **without_device),
+        "simulated": lambda: tested(launcher(), *SIMULATED, "-m", "not standin", **without_device),
+        "truth": lambda: tested(launcher() and with_tests(), "tests/cuda/test_truth.py", **on_device),
+    }
+
+
+def torch_cells(version: str) -> Cells:
+    """Return what is run on one genuine allocator, by column."""
+
+    def cell(paths: tuple[str, ...]) -> dict[str, Any]:
+        done(sys.executable, ROOT / "tests/standin/build.py", "--torch", version)
+        return tested(sys.executable, *paths, "-m", "standin", STANDIN_TORCH=version)
+
+    return {name: lambda paths=paths: cell(paths) for name, (_, paths) in TORCH_COLUMNS.items()}
+
+
+def tested(python: object, *words: str, **variables: str) -> dict[str, Any]:
+    """Return how many tests passed, failed and were skipped, and the names of those that failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = ("-q", "-n", "0", "-o", "filterwarnings=default", f"--junitxml={report}")
+        command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *options, *words]
+        ended = subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=False)
+        if not report.exists():
+            return {"missing": f"pytest ended with {ended.returncode}"}
+        return _counted(ET.parse(report).getroot()) | {"on": _names(python)}
+
+
+def _counted(report: ET.Element) -> dict[str, Any]:
+    cases = list(report.iter("testcase"))
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    n_skipped = sum(case.find("skipped") is not None for case in cases)
+    names = sorted({f"{case.get('classname', '').rpartition('.')[2]}: {case.get('name')}" for case in failed})
+    return {
+        "passed": len(cases) - len(failed) - n_skipped,
+        "failed": len(failed),
+        "skipped": n_skipped,
+        "names": names,
+    }
+
+
+def _names(python: object) -> str:
+    return done(python, "-c", "import platform; print(platform.python_version())").stdout.strip()
+
+
+# What is written
+
+
+def page(results: Results) -> str:
+    """Return the page: a table of Pythons, one of torches, and the tests that failed."""
+    torch_titles = {name: title for name, (title, _) in TORCH_COLUMNS.items()}
+    parts = [
+        "# Versions\n\nWhich tests passed on which Python and with which PyTorch. `make test-matrix` runs them and "
+        "writes this page; *not run* is what no row of it has seen. A skipped test needs what that version does "
+        "not have, and says so.",
+        "## Python\n\nThe wheel is installed alone and with its dashboard: every command of the README prints what it "
+        "prints on Python 3.11, a page is written, and `serve` answers. Then the tests of analyses, files and "
+        f"recording, with torch {TORCH_OF_PYTHONS}.",
+        table("Python", results, PYTHONS, PYTHON_COLUMNS),
+        "## PyTorch\n\ntorch's genuine CUDA allocator of each version, over a stand-in for the driver, on Python 3.11: "
+        "twelve trainings against `memory_stats()`, recording and its failures, snapshots of other programs, and "
+        "dry runs against genuine ones.",
+        table("torch", results, TORCHES, torch_titles),
+        *failures(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(kind: str, results: Results, versions: Iterable[str], titles: Mapping[str, str]) -> str:
+    """Return one table; a cell that never ran says so."""
+    lines = [
+        f"| {kind} | {' | '.join(titles.values())} | run |",
+        f"| {' | '.join(['---'] * (len(titles) + 2))} |",
+    ]
+    for version in versions:
+        cells = results.get(f"{kind} {version}", {})
+        days = sorted(cell["day"] for cell in cells.values())
+        full = next((cell["on"] for cell in cells.values() if kind == "Python" and "on" in cell), version)
+        texts = [_cell(cells[name]) if name in cells else "not run" for name in titles]
+        lines.append(f"| {full} | {' | '.join(texts)} | {days[0] if days else '–'} |")
+    return "\n".join(lines)
+
+
+def _cell(said: Mapping[str, Any]) -> str:
+    if "missing" in said:
+        return f"not run: {said['missing']}"
+    counts = [(said["failed"], "failed"), (said["passed"], "passed"), (said["skipped"], "skipped")]
+    return ", ".join(f"{n} {word}" for n, word in counts if n)
+
+
+def failures(results: Results) -> list[str]:
+    """Return a section that names every test that failed; none where all passed."""
+    lines = [
+        f"- {row}, {column}: {name}"
+        for row, cells in results.items()
+        for column, said in cells.items()
+        for name in said.get("names", ())
+    ]
+    return ["## What fails\n\n" + "\n".join(lines)] if lines else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())
