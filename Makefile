@@ -17,7 +17,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin test-integrations test-standin test-ray format browser allocator
+.PHONY: help setup demo pictures test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,11 @@ test-standin: $(TOOLS)  ## the CUDA tests on the genuine allocators of several v
 	for torch in $(TORCHES); do \
 	  $(BIN)/python tests/standin/build.py --torch $$torch && STANDIN_TORCH=$$torch $(BIN)/pytest -q -m standin || exit 1; \
 	done
+
+# What `make test-matrix` passes on, for a part: make test-matrix MATRIX="--python 3.13" or MATRIX="--torch 2.15.0 --only truth"
+MATRIX ?=
+test-matrix: $(TOOLS)  ## the tests on every Python and with every torch, which takes hours, into docs/versions.md
+	$(BIN)/python scripts/versions.py $(MATRIX)
 
 # Ray has its own environment: it is too large for the one that every other test runs in.
 test-ray:  ## the Ray engine on a cluster of three nodes, of which one is lost

@@ -1,8 +1,8 @@
 """The tests on every Python and with every torch: runs them, and writes what they said to docs/versions.md.
 
-``python scripts/versions.py`` runs everything, which takes hours; ``--python 3.13`` or ``--torch 2.15.0`` a row,
-``--only bare,truth`` some columns, and ``--write`` none. Results are kept in ``.cache/versions.json`` until
-the same cell runs again, so the table can be made in portions; each row has the day of its oldest result.
+``python scripts/versions.py`` runs everything, which takes hours; ``--python 3.13`` or ``--torch 2.15.0`` a
+row, ``--only bare,truth`` some columns, and ``--write`` none. Results are kept in ``.cache/versions.json``
+until the same cell runs again, so the table can be made in portions; a row has the day of its oldest result.
 """
 
 import argparse
@@ -27,21 +27,8 @@ HOMES = ROOT / ".cache" / "pythons"
 TORCH_OF_PYTHONS = "2.13.0"
 """What the tests on other Pythons run with; the newest that has a build for each of them."""
 
-FILES = tuple(
-    f"tests/unit/{name}"
-    for name in (
-        "allocator",
-        "analysis",
-        "columns",
-        "commands",
-        "export",
-        "formats",
-        "model",
-        "steps",
-        "store",
-    )
-)
-SIMULATED = ("tests/unit/capture", "tests/unit/predicted", "tests/unit/test_record.py")
+SIMULATED = ("tests/unit/capture", "tests/unit/prediction", "tests/unit/test_record.py")
+FILES = ("tests/unit", *(f"--ignore={path}" for path in SIMULATED))
 PYTHON_COLUMNS = {
     "bare": "the wheel alone",
     "dashboard": "the wheel with `[dashboard]`",
@@ -75,9 +62,11 @@ def main() -> int:
     results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     everything = not (asked.python or asked.torch or asked.write)
     for version in PYTHONS if everything else asked.python or ():
-        _add(results, f"Python {version}", python_cells(version), asked.only)
+        python = interpreter(version)
+        full = _version(python) if python else version
+        _add(results, f"Python {version}", python_cells(version, python), asked.only, full)
     for version in TORCHES if everything else asked.torch or ():
-        _add(results, f"torch {version}", torch_cells(version), asked.only)
+        _add(results, f"torch {version}", torch_cells(version), asked.only, version)
     PAGE.write_text(page(results), encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)} is written")
     return int(any(cell.get("failed") for row in results.values() for cell in row.values()))
@@ -90,8 +79,8 @@ def _words(text: str) -> list[str]:
 Cells = Mapping[str, Callable[[], dict[str, Any]]]
 
 
-def _add(results: Results, row: str, cells: Cells, only: Iterable[str] | None) -> None:
-    """Run the cells of a row, and keep each result at once."""
+def _add(results: Results, row: str, cells: Cells, only: Iterable[str] | None, full: str) -> None:
+    """Run the cells of a row, whose version is *full*, and keep each result at once."""
     for column, run in cells.items():
         if only and column not in only:
             continue
@@ -101,7 +90,7 @@ def _add(results: Results, row: str, cells: Cells, only: Iterable[str] | None) -
             said = run()
         except AssertionError as error:  # what it needs cannot be made
             said = {"missing": str(error).strip().splitlines()[-1]}
-        results.setdefault(row, {})[column] = said | {"day": f"{now:%Y-%m-%d}"}
+        results.setdefault(row, {})[column] = said | {"on": full, "day": f"{now:%Y-%m-%d}"}
         RESULTS.write_text(json.dumps(results, indent=1))
         print(f"  {_cell(said)}", flush=True)
 
@@ -109,9 +98,8 @@ def _add(results: Results, row: str, cells: Cells, only: Iterable[str] | None) -
 # What runs
 
 
-def python_cells(version: str) -> Cells:
+def python_cells(version: str, python: Path | None) -> Cells:
     """Return what is run on one Python, by column."""
-    python = interpreter(version)
     if python is None:
         return {name: lambda: {"missing": "no such Python on the machine"} for name in PYTHON_COLUMNS}
     wheel = "tests/packaging/test_wheel_on_other_pythons.py"
@@ -120,9 +108,8 @@ def python_cells(version: str) -> Cells:
 
     def with_tests() -> Path:
         if not (home / "bin" / "pytest").exists():
-            environment(
-                home, "--group", f"{ROOT / 'pyproject.toml'}:tests", "-e", f"{ROOT}[dashboard]", python=python
-            )
+            wanted = ("--group", f"{ROOT / 'pyproject.toml'}:tests", "--editable", f"{ROOT}[dashboard]")
+            environment(home, *wanted, python=python)
         return home / "bin" / "python"
 
     def launcher() -> Path:
@@ -159,7 +146,7 @@ def tested(python: object, *words: str, **variables: str) -> dict[str, Any]:
         ended = subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=False)
         if not report.exists():
             return {"missing": f"pytest ended with {ended.returncode}"}
-        return _counted(ET.parse(report).getroot()) | {"on": _names(python)}
+        return _counted(ET.parse(report).getroot())  # noqa: S314 pytest wrote it
 
 
 def _counted(report: ET.Element) -> dict[str, Any]:
@@ -175,43 +162,54 @@ def _counted(report: ET.Element) -> dict[str, Any]:
     }
 
 
-def _names(python: object) -> str:
+def _version(python: object) -> str:
     return done(python, "-c", "import platform; print(platform.python_version())").stdout.strip()
 
 
 # What is written
 
+TEXT = """\
+# Versions
+
+Which tests passed on which Python and with which PyTorch: `make test-matrix` runs them and writes this page.
+*Not run* is what nobody has seen. A skipped test needs what that version does not have.
+
+## Python
+
+The wheel is installed alone and with its dashboard: every command of the README prints what it prints on the
+Python of the other tests, a page is written, and `serve` answers. Then the tests of analyses, files and
+recording, with torch {torch_of_pythons}.
+
+{pythons}
+
+## PyTorch
+
+torch's genuine CUDA allocator of each version, over a stand-in for the driver: twelve trainings against
+`memory_stats()`, what recording does and how it fails, snapshots of other programs, and dry runs against
+genuine ones.
+
+{torches}
+{failures}"""
+
 
 def page(results: Results) -> str:
     """Return the page: a table of Pythons, one of torches, and the tests that failed."""
     torch_titles = {name: title for name, (title, _) in TORCH_COLUMNS.items()}
-    parts = [
-        "# Versions\n\nWhich tests passed on which Python and with which PyTorch. `make test-matrix` runs them and "
-        "writes this page; *not run* is what no row of it has seen. A skipped test needs what that version does "
-        "not have, and says so.",
-        "## Python\n\nThe wheel is installed alone and with its dashboard: every command of the README prints what it "
-        "prints on Python 3.11, a page is written, and `serve` answers. Then the tests of analyses, files and "
-        f"recording, with torch {TORCH_OF_PYTHONS}.",
-        table("Python", results, PYTHONS, PYTHON_COLUMNS),
-        "## PyTorch\n\ntorch's genuine CUDA allocator of each version, over a stand-in for the driver, on Python 3.11: "
-        "twelve trainings against `memory_stats()`, recording and its failures, snapshots of other programs, and "
-        "dry runs against genuine ones.",
-        table("torch", results, TORCHES, torch_titles),
-        *failures(results),
-    ]
-    return "\n\n".join(parts) + "\n"
+    return TEXT.format(
+        torch_of_pythons=TORCH_OF_PYTHONS,
+        pythons=table("Python", results, PYTHONS, PYTHON_COLUMNS),
+        torches=table("torch", results, TORCHES, torch_titles),
+        failures=failures(results),
+    )
 
 
 def table(kind: str, results: Results, versions: Iterable[str], titles: Mapping[str, str]) -> str:
     """Return one table; a cell that never ran says so."""
-    lines = [
-        f"| {kind} | {' | '.join(titles.values())} | run |",
-        f"| {' | '.join(['---'] * (len(titles) + 2))} |",
-    ]
+    lines = [f"| {kind} | {' | '.join(titles.values())} | run |", "| --- " * (len(titles) + 2) + "|"]
     for version in versions:
         cells = results.get(f"{kind} {version}", {})
         days = sorted(cell["day"] for cell in cells.values())
-        full = next((cell["on"] for cell in cells.values() if kind == "Python" and "on" in cell), version)
+        full = next((cell["on"] for cell in cells.values()), version)
         texts = [_cell(cells[name]) if name in cells else "not run" for name in titles]
         lines.append(f"| {full} | {' | '.join(texts)} | {days[0] if days else '–'} |")
     return "\n".join(lines)
@@ -224,15 +222,15 @@ def _cell(said: Mapping[str, Any]) -> str:
     return ", ".join(f"{n} {word}" for n, word in counts if n)
 
 
-def failures(results: Results) -> list[str]:
-    """Return a section that names every test that failed; none where all passed."""
+def failures(results: Results) -> str:
+    """Return a section that names every test that failed; nothing where all passed."""
     lines = [
         f"- {row}, {column}: {name}"
         for row, cells in results.items()
         for column, said in cells.items()
         for name in said.get("names", ())
     ]
-    return ["## What fails\n\n" + "\n".join(lines)] if lines else []
+    return "\n## What fails\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 if __name__ == "__main__":
