@@ -17,7 +17,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ check: $(TOOLS) browser allocator  ## format, lint, types, import contracts, str
 	$(BIN)/python scripts/structure.py
 	$(BIN)/python scripts/generate_questions.py --check
 	$(BIN)/pytest -n auto --dist loadgroup
+
+quick: $(TOOLS)  ## form, types, and the nearest tests of what has changed: make quick, or make quick FILE…
+	@$(BIN)/python scripts/quick.py $(filter-out quick,$(MAKECMDGOALS))
 
 bench: $(TOOLS)  ## measure us beside the other readers of snapshots, into benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/readers.py $(BENCH)
