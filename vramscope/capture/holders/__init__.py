@@ -10,35 +10,20 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 import torch
 
-from vramscope.capture.holders.autograd_nodes import (
-    node_name,
-    saved,
-    saved_names,
-    variable,
-)
-from vramscope.capture.holders.code_places import is_ours, is_program
-from vramscope.capture.holders.container_ends import (
-    ends_of_dict,
-    ends_of_sequence,
-    some_of_set,
-)
+from vramscope.capture.holders.code_places import is_program
 from vramscope.capture.holders.containers import (
-    contents_of,
     dict_of,
     global_hooks,
     kept_by_hooks,
-    slot_of,
-    slots_of,
 )
+from vramscope.capture.holders.parts import ObjectParts
 from vramscope.capture.holders.roots import (
     Word,
-    locals_of,
     named,
     of_modules,
 )
@@ -55,9 +40,6 @@ _ATOMS = frozenset(
     | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, torch.Generator}
 )
 _FIRST = (torch.Tensor, torch.nn.Module)
-_WORDS = (str, int, float, bool, type(None))
-# The type's own descriptor: a subclass of an exception may define a property of that name.
-_TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 _MOST_CLOCK = 20
 """Longest time by the clock, in CPU times. With 4, a search on two cores at a load of 20 to 30 ended early,
 and the cause of a reference cycle was unknown."""
@@ -133,6 +115,7 @@ class _HolderWalk:
         self._hooks: list[Any] = global_hooks()
         self._later: list[tuple[Any, int, Word]] = []
         self._defers = True
+        self._parts = ObjectParts(self._meet, self._met)
         self._kinds: dict[type, Callable[[Any, int], None]] = {}
         self._backwards = set(backwards)
         self._n_begun = open_phases.state.n_begun
@@ -223,129 +206,28 @@ class _HolderWalk:
     def _expander(self, kind: type) -> Callable[[Any, int], None]:
         for base, expand in (
             (torch.Tensor, self._tensor),
-            (dict, self._dict),
-            ((list, tuple, deque), self._items),
-            ((set, frozenset), self._set),
-            (types.FunctionType, self._function),
-            (types.MethodType, self._method),
-            (types.CellType, self._cell),
-            (types.FrameType, self._frame),
-            ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), self._generator),
-            (BaseException, self._exception),
-            (types.TracebackType, self._traceback),
-            (type, self._class),
             (torch.UntypedStorage, self._storage),
             (torch.nn.Module, self._module),
             (torch.optim.Optimizer, self._optimizer),
         ):
             if issubclass(kind, base):
                 return expand
-        if issubclass(kind, torch._C._FunctionBase) or hasattr(kind, "next_functions"):
-            return self._node
-        module = getattr(kind, "__module__", "")
-        if str(module).startswith("vramscope.") or kind.__name__ in ("ReferenceType", "weakref"):
-            return _skip
-        slots = slots_of(kind)
-        return partial(self._slotted, slots) if slots else self._anything
-
-    def _slotted(self, slots: tuple[tuple[str, Any], ...], thing: Any, at: int) -> None:
-        for name, slot in slots:
-            self._meet(slot_of(thing, slot), at, ("attribute", name, type(thing).__name__))
-        self._anything(thing, at)
-
-    def _anything(self, thing: Any, at: int) -> None:
-        own = dict_of(thing)
-        if own is not None:
-            self._attributes(own, at, type(thing).__name__)
-        for part in gc.get_referents(thing):
-            if part is not own and not issubclass(type(part), type):
-                self._meet(part, at, ("part", type(thing).__name__))
-
-    def _attributes(self, own: dict[str, Any], at: int, owner: str, kind: str = "attribute") -> None:
-        # The dict itself counts as met, so that it does not become another way.
-        self._met.setdefault(id(own), at)
-        for name, value in list(own.items()):
-            self._meet(value, at, (kind, str(name), owner))
+        return self._parts.expander(kind)
 
     def _module(self, module: Any, at: int) -> None:
-        own = dict_of(module) or {}
+        namespace = dict_of(module) or {}
         for name in _HOOKS:
-            hooks = own.get(name)
+            hooks = namespace.get(name)
             if isinstance(hooks, dict):
                 self._hooks.extend(hooks.values())
         # A module's own members are nearer than the dicts that torch keeps them in.
         for held in ("_parameters", "_buffers", "_modules"):
-            if isinstance(own.get(held), dict):
-                self._attributes(own[held], at, type(module).__name__)
-        self._attributes(own, at, type(module).__name__)
+            if isinstance(namespace.get(held), dict):
+                self._parts.attributes(namespace[held], at, type(module).__name__)
+        self._parts.attributes(namespace, at, type(module).__name__)
 
     def _optimizer(self, optimizer: Any, at: int) -> None:
-        self._attributes(dict_of(optimizer) or {}, at, type(optimizer).__name__, "optimizer")
-
-    def _dict(self, items: dict[Any, Any], at: int) -> None:
-        for key, value in ends_of_dict(items):
-            word = ("key", _key(key), type(items).__name__)
-            # A key whose text is only its type is distinguished by its identity.
-            self._meet(value, at, (*word, id(key)) if word[1].startswith("<") else word)
-
-    def _items(self, items: Any, at: int) -> None:
-        kind = type(items).__name__
-        limit = getattr(items, "maxlen", None) if isinstance(items, deque) else None
-        names = getattr(type(items), "_fields", None) if isinstance(items, tuple) else None
-        for number, value in ends_of_sequence(items):
-            if names is not None and number < len(names):
-                self._meet(value, at, ("attribute", str(names[number]), kind))
-            else:
-                self._meet(value, at, ("item", number, kind if limit is None else f"{kind} of {limit}"))
-
-    def _set(self, items: Any, at: int) -> None:
-        for value in some_of_set(items):
-            self._meet(value, at, ("item", "…", type(items).__name__, id(value)))
-
-    def _function(self, function: Any, at: int) -> None:
-        name = function.__qualname__
-        for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            self._met.setdefault(id(cell), at)
-            self._meet(contents_of(cell), at, ("closure", free, name))
-        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._meet(value, at, ("default", "", name))
-        self._attributes(function.__dict__, at, name)
-
-    def _method(self, method: Any, at: int) -> None:
-        self._meet(method.__self__, at, ("bound", "", method.__func__.__name__))
-
-    def _cell(self, cell: Any, at: int) -> None:
-        self._meet(contents_of(cell), at, ("part", "cell"))
-
-    def _frame(self, frame: Any, at: int) -> None:
-        code = frame.f_code
-        if not is_ours(code.co_filename):
-            for name, value in locals_of(frame).items():
-                self._meet(value, at, ("frame", name, code.co_name, code.co_filename, frame.f_lineno))
-
-    def _generator(self, generator: Any, at: int) -> None:
-        frame = next(
-            (part for part in gc.get_referents(generator) if isinstance(part, types.FrameType)), None
-        )
-        frame = frame or getattr(generator, "gi_frame", None) or getattr(generator, "cr_frame", None)
-        if frame is not None:
-            self._frame(frame, at)
-
-    def _exception(self, error: Any, at: int) -> None:
-        self._meet(_TRACEBACK.__get__(error), at, ("traceback", type(error).__name__))
-        for part in gc.get_referents(error):
-            self._meet(part, at, ("part", type(error).__name__))
-
-    def _traceback(self, traceback: Any, at: int) -> None:
-        while traceback is not None:
-            self._meet(traceback.tb_frame, at, ("traceback", ""))
-            traceback = traceback.tb_next
-
-    def _class(self, kind: Any, at: int) -> None:
-        module = sys.modules.get(kind.__module__) if isinstance(kind.__module__, str) else None
-        if module is not None and is_program(getattr(module, "__file__", None)):
-            for name, value in list(type.__dict__["__dict__"].__get__(kind).items()):
-                self._meet(value, at, ("attribute", name, kind.__name__))
+        self._parts.attributes(dict_of(optimizer) or {}, at, type(optimizer).__name__, "optimizer")
 
     def _storage(self, storage: Any, at: int) -> None:
         self._found.setdefault(storage._cdata, (storage, at))
@@ -364,9 +246,9 @@ class _HolderWalk:
             for gradient in gradients_now((tensor,)):
                 self._meet(gradient, at, ("grad", "grad"))
         self._meet(tensor._base, at, ("part", "view"))
-        own = dict_of(tensor)
-        if own:
-            self._attributes(own, at, type(tensor).__name__)
+        namespace = dict_of(tensor)
+        if namespace:
+            self._parts.attributes(namespace, at, type(tensor).__name__)
 
     def _variable_of(self, at: int) -> int:
         """The variable that holds a tensor, a view of it, or a tuple that contains it."""
@@ -380,20 +262,6 @@ class _HolderWalk:
         function, file = place[:2] if kind == "local" else ("<module>", place[0])
         return name not in carried(str(file), str(function))
 
-    def _node(self, node: Any, at: int) -> None:
-        """Expand a node of autograd's graph."""
-        name = node_name(node)
-        for following, _ in node.next_functions:
-            self._meet(following, at, ("node", name))
-        own = dict_of(node)
-        if own:
-            self._attributes(own, at, name, "ctx")
-        kind: Any = type(node)
-        for attribute in saved_names(kind):
-            for tensor in saved(node, attribute):
-                self._meet(tensor, at, ("saved", attribute.removeprefix("_raw_saved_"), name))
-        self._meet(variable(node), at, ("variable", "", name))
-
     def _way(self, at: int, hooks: dict[int, Word]) -> tuple[Word, ...]:
         words: list[Word] = []
         hook: Word | None = None
@@ -403,17 +271,6 @@ class _HolderWalk:
             at = self._before[at]
         words.reverse()
         return (*_short(words), *([hook] if hook else []))
-
-
-def _skip(thing: Any, at: int) -> None:
-    """Skip weak references and objects of vramscope."""
-
-
-def _key(key: Any) -> str:
-    """The text of a dict's key; for objects of other types only the type, as their repr may run code."""
-    if type(key) is tuple and all(type(part) in _WORDS for part in key[:8]):
-        return repr(key[:8])[:60]
-    return repr(key)[:60] if type(key) in _WORDS else f"<{type(key).__name__}>"
 
 
 def _may_be_in_cycle(kind: type) -> bool:

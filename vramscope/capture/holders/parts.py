@@ -1,0 +1,181 @@
+"""What an object of Python refers to, and what a node of autograd's graph does.
+
+No code of other objects runs: no ``getattr`` on them, no unpacking of saved tensors.
+"""
+
+import gc
+import sys
+import types
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from vramscope.capture.holders.autograd_nodes import (
+    node_name,
+    saved,
+    saved_names,
+    variable,
+)
+from vramscope.capture.holders.code_places import is_ours, is_program
+from vramscope.capture.holders.container_ends import (
+    ends_of_dict,
+    ends_of_sequence,
+    some_of_set,
+)
+from vramscope.capture.holders.containers import (
+    contents_of,
+    dict_of,
+    slot_of,
+    slots_of,
+)
+from vramscope.capture.holders.roots import Word, locals_of
+
+_WORDS = (str, int, float, bool, type(None))
+# The type's own descriptor: a subclass of an exception may define a property of that name.
+_TRACEBACK: Any = BaseException.__dict__["__traceback__"]
+
+
+class ObjectParts:
+    """Meets the parts of objects, each with the word that leads to it."""
+
+    def __init__(self, meet: Callable[[Any, int, Word], None], met: dict[int, int]) -> None:
+        """Call *meet* with each part, the place of its object and the word; *met* are the objects' places."""
+        self._meet = meet
+        self._met = met
+
+    def expander(self, kind: type) -> Callable[[Any, int], None]:
+        """The method that meets the parts of objects of a kind."""
+        for base, expand in (
+            (dict, self._dict),
+            ((list, tuple, deque), self._items),
+            ((set, frozenset), self._set),
+            (types.FunctionType, self._function),
+            (types.MethodType, self._method),
+            (types.CellType, self._cell),
+            (types.FrameType, self._frame),
+            ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), self._generator),
+            (BaseException, self._exception),
+            (types.TracebackType, self._traceback),
+            (type, self._class),
+        ):
+            if issubclass(kind, base):
+                return expand
+        if issubclass(kind, torch._C._FunctionBase) or hasattr(kind, "next_functions"):
+            return self._node
+        module = getattr(kind, "__module__", "")
+        if str(module).startswith("vramscope.") or kind.__name__ in ("ReferenceType", "weakref"):
+            return _skip
+        slots = slots_of(kind)
+        return partial(self._slotted, slots) if slots else self._anything
+
+    def _slotted(self, slots: tuple[tuple[str, Any], ...], thing: Any, at: int) -> None:
+        for name, slot in slots:
+            self._meet(slot_of(thing, slot), at, ("attribute", name, type(thing).__name__))
+        self._anything(thing, at)
+
+    def _anything(self, thing: Any, at: int) -> None:
+        namespace = dict_of(thing)
+        if namespace is not None:
+            self.attributes(namespace, at, type(thing).__name__)
+        for part in gc.get_referents(thing):
+            if part is not namespace and not issubclass(type(part), type):
+                self._meet(part, at, ("part", type(thing).__name__))
+
+    def attributes(self, namespace: dict[str, Any], at: int, owner: str, kind: str = "attribute") -> None:
+        """Meet the values of an object's dict."""
+        # The dict itself counts as met, so that it does not become another way.
+        self._met.setdefault(id(namespace), at)
+        for name, value in list(namespace.items()):
+            self._meet(value, at, (kind, str(name), owner))
+
+    def _dict(self, items: dict[Any, Any], at: int) -> None:
+        for key, value in ends_of_dict(items):
+            word = ("key", _key(key), type(items).__name__)
+            # A key whose text is only its type is distinguished by its identity.
+            self._meet(value, at, (*word, id(key)) if word[1].startswith("<") else word)
+
+    def _items(self, items: Any, at: int) -> None:
+        kind = type(items).__name__
+        limit = getattr(items, "maxlen", None) if isinstance(items, deque) else None
+        names = getattr(type(items), "_fields", None) if isinstance(items, tuple) else None
+        for number, value in ends_of_sequence(items):
+            if names is not None and number < len(names):
+                self._meet(value, at, ("attribute", str(names[number]), kind))
+            else:
+                self._meet(value, at, ("item", number, kind if limit is None else f"{kind} of {limit}"))
+
+    def _set(self, items: Any, at: int) -> None:
+        for value in some_of_set(items):
+            self._meet(value, at, ("item", "…", type(items).__name__, id(value)))
+
+    def _function(self, function: Any, at: int) -> None:
+        name = function.__qualname__
+        for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            self._met.setdefault(id(cell), at)
+            self._meet(contents_of(cell), at, ("closure", free, name))
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._meet(value, at, ("default", "", name))
+        self.attributes(function.__dict__, at, name)
+
+    def _method(self, method: Any, at: int) -> None:
+        self._meet(method.__self__, at, ("bound", "", method.__func__.__name__))
+
+    def _cell(self, cell: Any, at: int) -> None:
+        self._meet(contents_of(cell), at, ("part", "cell"))
+
+    def _frame(self, frame: Any, at: int) -> None:
+        code = frame.f_code
+        if not is_ours(code.co_filename):
+            for name, value in locals_of(frame).items():
+                self._meet(value, at, ("frame", name, code.co_name, code.co_filename, frame.f_lineno))
+
+    def _generator(self, generator: Any, at: int) -> None:
+        frame = next(
+            (part for part in gc.get_referents(generator) if isinstance(part, types.FrameType)), None
+        )
+        frame = frame or getattr(generator, "gi_frame", None) or getattr(generator, "cr_frame", None)
+        if frame is not None:
+            self._frame(frame, at)
+
+    def _exception(self, error: Any, at: int) -> None:
+        self._meet(_TRACEBACK.__get__(error), at, ("traceback", type(error).__name__))
+        for part in gc.get_referents(error):
+            self._meet(part, at, ("part", type(error).__name__))
+
+    def _traceback(self, traceback: Any, at: int) -> None:
+        while traceback is not None:
+            self._meet(traceback.tb_frame, at, ("traceback", ""))
+            traceback = traceback.tb_next
+
+    def _class(self, kind: Any, at: int) -> None:
+        module = sys.modules.get(kind.__module__) if isinstance(kind.__module__, str) else None
+        if module is not None and is_program(getattr(module, "__file__", None)):
+            for name, value in list(type.__dict__["__dict__"].__get__(kind).items()):
+                self._meet(value, at, ("attribute", name, kind.__name__))
+
+    def _node(self, node: Any, at: int) -> None:
+        name = node_name(node)
+        for following, _ in node.next_functions:
+            self._meet(following, at, ("node", name))
+        namespace = dict_of(node)
+        if namespace:
+            self.attributes(namespace, at, name, "ctx")
+        kind: Any = type(node)
+        for attribute in saved_names(kind):
+            for tensor in saved(node, attribute):
+                self._meet(tensor, at, ("saved", attribute.removeprefix("_raw_saved_"), name))
+        self._meet(variable(node), at, ("variable", "", name))
+
+
+def _skip(thing: Any, at: int) -> None:
+    """Skip weak references and objects of vramscope."""
+
+
+def _key(key: Any) -> str:
+    """The text of a dict's key; for objects of other types only the type, as their repr may run code."""
+    if type(key) is tuple and all(type(part) in _WORDS for part in key[:8]):
+        return repr(key[:8])[:60]
+    return repr(key)[:60] if type(key) in _WORDS else f"<{type(key).__name__}>"
