@@ -196,7 +196,8 @@ def own_tensors_only(monkeypatch):
     """
     torch = pytest.importorskip("torch")
     from vramscope.capture.hooks.gradients import gradients_of
-    from vramscope.capture.storages import Storages, is_wrapper, storages_of
+    from vramscope.capture.simulated.storages import Storages
+    from vramscope.capture.storages import is_wrapper, storages_of
 
     gc.collect()
     tensors = [

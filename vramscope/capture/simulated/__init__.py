@@ -41,7 +41,7 @@ from vramscope.capture.log import (
     marks_table,
 )
 from vramscope.capture.simulated.stacks import CallPath, StackWalker
-from vramscope.capture.storages import Life, Storages
+from vramscope.capture.simulated.storages import Life, Storages
 from vramscope.capture.undisturbed import undisturbed
 from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode

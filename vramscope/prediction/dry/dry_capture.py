@@ -12,7 +12,7 @@ from vramscope.allocator.simulation import OutOfMemory
 from vramscope.capture import Failed, Options, hooks
 from vramscope.capture.simulated import Simulated
 from vramscope.capture.simulated.stacks import CallPath
-from vramscope.capture.storages import Life
+from vramscope.capture.simulated.storages import Life
 from vramscope.capture.undisturbed.tracked import tracked_objects
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
