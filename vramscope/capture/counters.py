@@ -15,6 +15,7 @@ import torch
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.cuda.devices import device_at, ordinal
+from vramscope.capture.cuda.history import obstacle_met
 from vramscope.capture.log import MarkRow, marks_table
 from vramscope.capture.samples import Sampler, backend, torch_counters
 from vramscope.model.codes import NoteCode
@@ -27,11 +28,17 @@ _MODE = Note(
     "holds the memory, nor fragmentation; record(mode='events') does, and a few steps are enough",
 )
 
+_UNMET = (
+    "torch {}: {}, so there is no history to read: there are no events, and its levels were sampled. "
+    "It cannot show which line or tensor holds the memory; with a version that was checked it can"
+)
+
 
 def _mode() -> Note:
     name = backend() if torch.cuda.is_available() else "native"
     if name == "native":
-        return _MODE
+        problem = obstacle_met()
+        return Note(NoteCode.NO_HISTORY, _UNMET.format(torch.__version__, problem)) if problem else _MODE
     counts = "no figure of torch's is known either" if name == "pluggable" else "its levels were sampled"
     return Note(
         NoteCode.NO_HISTORY,
@@ -109,8 +116,8 @@ class CountersOnly:
             return {}
         if backend() != "native":  # which alone counts them
             return {}
-        counted = torch_counters(self._device)["inactive_split_bytes"]
-        return {self._device: int(counted["all"]["current"])}
+        counted = torch_counters(self._device).get("inactive_split_bytes")
+        return {} if counted is None else {self._device: int(counted["all"]["current"])}
 
     def finish(self) -> None:
         """Write the rest of a block that was left."""

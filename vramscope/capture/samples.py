@@ -15,6 +15,7 @@ import torch
 
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
+from vramscope.capture.torch_private import HOST_STATISTICS, STATISTICS, ask, lack
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
 
@@ -57,10 +58,9 @@ def host_memory() -> HostMemory:
     torch has counted pinned memory since 2.7. Version 2.9 calls what it holds reserved and what is in use
     allocated, version 2.11 allocated and active.
     """
-    ask = getattr(torch._C, "_cuda_hostMemoryStats", None)
-    if ask is None:
+    stats = ask(HOST_STATISTICS)
+    if stats is None:
         return HostMemory(_resident_bytes())
-    stats = ask()
     names = ("allocated_bytes", "active_bytes") if "active_bytes" in stats else _OLDER_NAMES
     return HostMemory(_resident_bytes(), *(_current_of(stats, name) for name in names))
 
@@ -70,7 +70,8 @@ _OLDER_NAMES = ("reserved_bytes", "allocated_bytes")
 
 def _current_of(stats: Mapping[str, Any], name: str) -> int:
     """The current value of a counter, which not every version of torch has."""
-    return int(stats[name]["current"]) if name in stats else UNKNOWN
+    level = stats.get(name)
+    return int(level["current"]) if isinstance(level, dict) and "current" in level else UNKNOWN
 
 
 def _resident_bytes() -> int:
@@ -86,8 +87,23 @@ def torch_counters(device: int) -> dict[str, Any]:
 
     Empty where the allocator is the program's own (``CUDAPluggableAllocator``), which torch asks for none.
     """
-    found: dict[str, Any] = {} if backend() == "pluggable" else torch._C._cuda_memoryStats(device)
+    found: dict[str, Any] = {} if backend() == "pluggable" else ask(STATISTICS, device=device) or {}
+    if found and not _are_levels(found):
+        lack(STATISTICS, "returned other statistics than any that were met")
+        return {}
     return found
+
+
+def _are_levels(stats: Mapping[str, Any]) -> bool:
+    """Whether the statistics have the two levels that every sample needs, in torch's form."""
+    try:
+        return all(
+            type(stats[f"{name}_bytes"]["all"][key]) is int
+            for name in ("allocated", "reserved")
+            for key in ("current", "peak", "allocated", "freed")
+        )
+    except (KeyError, TypeError):
+        return False
 
 
 def backend() -> str:
@@ -202,7 +218,9 @@ class Sampler:
 
 def _level(stats: dict[str, Any], name: str) -> Mapping[str, int]:
     """The current value of a counter and its peak; −1 where torch does not count it."""
-    return stats[name]["all"] if name in stats else _UNCOUNTED
+    found = stats.get(name)
+    level: Mapping[str, int] = found["all"] if isinstance(found, dict) and "all" in found else _UNCOUNTED
+    return level
 
 
 def _moved_bytes(stats: dict[str, Any]) -> int:

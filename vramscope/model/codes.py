@@ -198,6 +198,8 @@ class NoteCode(Code):
     """NVML does not report how busy the device is."""
     OTHER_THREADS = "other_threads"
     """Modules were called on threads that did not enter the recording."""
+    PRIVATE_FUNCTION = "private_function"
+    """A private function of this torch is not as vramscope met it; the text says what is missing."""
     RECORDING_FAILED = "recording_failed"
     """The recorder failed and stopped; the training went on."""
     RECURSION_LIMIT = "recursion_limit"

@@ -36,6 +36,7 @@ from vramscope.capture.labels import Labeler
 from vramscope.capture.log import HolderRow, LabelBatch, MarkRow
 from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler
+from vramscope.capture.torch_private import IS_IN_BAD_FORK, ask
 from vramscope.capture.undisturbed import (
     is_of_a_signal_handler,
     undisturbed,
@@ -226,7 +227,7 @@ class Cuda:
         self._labels.clear()
         self._holders.clear()
         # A forked child cannot use CUDA, and must not try.
-        if is_ours and not torch.cuda._is_in_bad_fork():
+        if is_ours and ask(IS_IN_BAD_FORK) is False:
             history.stop()
 
     def notes(self) -> Sequence[Note]:
@@ -636,8 +637,9 @@ def _drained(rows: list[Any]) -> list[Any]:
 
 
 def _source_without_history() -> str:
-    """The counters, where the program chose an allocator that keeps no history (``cudaMallocAsync``)."""
-    return "" if torch.cuda.get_allocator_backend() == "native" else "counters"
+    """The counters, where the allocator keeps no history (``cudaMallocAsync``) or none can be read."""
+    is_native = torch.cuda.get_allocator_backend() == "native"
+    return "" if is_native and not history.obstacle() else "counters"
 
 
 SOURCE = Source("cuda", available=torch.cuda.is_available, open=Cuda, instead=_source_without_history)

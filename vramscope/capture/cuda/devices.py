@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from vramscope.capture.torch_private import MEMORY_FRACTION, ask
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Note
@@ -40,9 +41,8 @@ def limit_of(index: int) -> Note | None:
     torch makes *index* the calling thread's device, so this belongs on the thread whose allocation failed
     there, or on one of vramscope's own. Older versions of torch do not report the fraction.
     """
-    ask = getattr(torch._C, "_cuda_getMemoryFraction", None)
-    fraction = 1.0 if ask is None else float(ask(index))
-    if fraction >= 1:
+    fraction = ask(MEMORY_FRACTION, index)
+    if fraction is None or fraction >= 1:
         return None
     # torch stores the bytes, and reports them as a fraction.
     n_bytes = round(fraction * torch.cuda.get_device_properties(index).total_memory)

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-_NAMES = ("_cuda_emptyCache", "_accelerator_emptyCache")
-"""The functions of ``torch._C`` that every ``empty_cache()`` of torch calls; the second is torch ≥ 2.9."""
+from vramscope.capture.torch_private import ACCELERATOR_EMPTY_CACHE, EMPTY_CACHE, found
 
 
 class EmptiedCache:
@@ -20,18 +19,18 @@ class EmptiedCache:
     def __init__(self, take_stacks: Callable[[bool], None]) -> None:
         """Call *take_stacks* with True before each call and with False after it. It may not raise."""
         self._undo: list[Callable[[], None]] = []
-        for name in _NAMES:
-            if hasattr(torch._C, name):
-                self._wrap(name, take_stacks)
+        for function in (EMPTY_CACHE, ACCELERATOR_EMPTY_CACHE):  # every empty_cache() of torch calls one
+            original = found(function)
+            if original is not None:
+                self._wrap(function.name, original, take_stacks)
 
-    def _wrap(self, name: str, take_stacks: Callable[[bool], None]) -> None:
-        original = getattr(torch._C, name)
+    def _wrap(self, name: str, original: Callable[..., Any], take_stacks: Callable[[bool], None]) -> None:
 
         @functools.wraps(original)
-        def watched(*args: Any) -> Any:
+        def watched(*args: Any, **kwargs: Any) -> Any:
             take_stacks(True)
             try:
-                return original(*args)
+                return original(*args, **kwargs)
             finally:
                 take_stacks(False)
 

@@ -6,7 +6,6 @@ and 2.13).
 """
 
 import gc
-import inspect
 import operator
 import sys
 from collections import deque
@@ -25,7 +24,22 @@ from vramscope.capture.cuda.counts import (
     counts_of,
     totals_of,
 )
+from vramscope.capture.cuda.history_calls import clears_when_asked, left_out, record_call
 from vramscope.capture.hooks.gradients import backwards
+from vramscope.capture.torch_private import (
+    IS_HISTORY_ON,
+    RECORD_HISTORY,
+    SNAPSHOT,
+    STATISTICS,
+    PrivateFunction,
+    ask,
+    call_of,
+    is_lacking,
+    lack,
+    problem_of,
+)
+from vramscope.capture.undisturbed import is_of_a_signal_handler
+from vramscope.errors import CaptureError
 
 MAX_ENTRIES = 250_000
 """Size of the ring; an entry with Python stacks takes 450 bytes, so at most 107 MiB of host memory."""
@@ -74,10 +88,18 @@ class RawReading:
         return totals_of(self.after[device])
 
 
+_ours = {"is_on": False}
+"""Whether vramscope has switched the history on, for a torch that cannot be asked whether it is on."""
+
+
 def is_on() -> bool:
     """Whether torch keeps a history, started by vramscope or by the program."""
-    ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(torch.cuda.is_initialized() and ask is not None and ask())
+    if not torch.cuda.is_initialized():
+        return False
+    answer = ask(IS_HISTORY_ON)
+    if answer is None and is_lacking(IS_HISTORY_ON):
+        return _ours["is_on"] or any(call_of(SNAPSHOT)()["device_traces"])
+    return bool(answer)
 
 
 def start(max_entries: int) -> None:
@@ -85,23 +107,78 @@ def start(max_entries: int) -> None:
     torch.cuda.init()
     for do in _beginnings(max_entries):
         do()
+    _ours["is_on"] = True
 
 
 def take_stacks_of_frees(max_entries: int, *, are_taken: bool) -> None:
     """Change, for a history of *max_entries* that is on, whether frees have stacks of their own."""
     context = "all" if are_taken else "alloc"
-    _record()(*_arguments("all", max_entries, context=context, clears=False))
+    if "stacks" not in left_out():  # torch's would include those of C++
+        record_call("all", max_entries, context=context, clears=False)()
 
 
 def stop() -> None:
     """Stop the history; its entries are discarded."""
     if torch.cuda.is_initialized():
-        _record()(*_arguments(None, 1))
+        record_call(None, 1)()
+    _ours["is_on"] = False
 
 
 def stats(device: int) -> Any:
     """The allocator's statistics of one device; takes 10 to 20 µs and does not synchronize."""
-    return torch._C._cuda_memoryStats(device)
+    return call_of(STATISTICS, device=device)()
+
+
+@cache
+def obstacle() -> str:
+    """Why the history of this torch cannot be recorded, found by trying it; empty where it can.
+
+    A history that the program keeps is not touched. What stands in the way is remembered as a lack.
+    """
+    torch.cuda.init()
+    device = torch.cuda.current_device()
+    is_kept = _problem(IS_HISTORY_ON, is_on) == "" and is_on()
+    steps: list[tuple[PrivateFunction, Callable[[], Any]]] = [
+        (STATISTICS, lambda: (counts_of(stats(device)), totals_of(stats(device)))),
+        (RECORD_HISTORY, lambda: _beginnings(1) if is_kept else start(1)),
+        (RECORD_HISTORY, _check_that_it_is_on),
+        (SNAPSHOT, lambda: call_of(SNAPSHOT) if is_kept else _check_snapshot(take([device]).snapshot)),
+    ]
+    try:
+        return next(filter(None, (_problem(*step) for step in steps)), "")
+    finally:
+        if not is_kept:
+            _problem(RECORD_HISTORY, stop)
+
+
+def obstacle_met() -> str:
+    """What ``obstacle`` said, if it was asked in this process."""
+    return obstacle() if obstacle.cache_info().currsize else ""
+
+
+def _problem(function: PrivateFunction, do: Callable[[], Any]) -> str:
+    try:
+        do()
+    except Exception as error:
+        if is_of_a_signal_handler(error):
+            raise
+        lack(function, problem_of(error), RECORD_HISTORY.serves)
+        return f"{function.name} {problem_of(error)}"
+    return ""
+
+
+def _check_that_it_is_on() -> None:
+    if not is_on():
+        raise CaptureError("did not switch the history on")
+
+
+def _check_snapshot(snapshot: Any) -> None:
+    """Raise CaptureError unless a snapshot has the lists that every torch had so far."""
+    if not isinstance(snapshot, dict):
+        raise CaptureError(f"returned {type(snapshot).__name__}")
+    for key in ("segments", "device_traces"):
+        if not isinstance(snapshot.get(key), list):
+            raise CaptureError(f"returned no list of {key}")
 
 
 @contextmanager
@@ -132,27 +209,27 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
     restart_with
         Size of the new, empty ring in entries; 0 leaves the ring as it is.
     """
-    ask = [partial(torch._C._cuda_memoryStats, device) for device in devices]
+    ask_statistics = [call_of(STATISTICS, device=device) for device in devices]
     lazy = _lazy_modules()
-    found: deque[Any] = deque()
+    results: deque[Any] = deque()
     # For the first snapshot with Python frames torch imports torch._inductor: 4 s and 800 modules in the
     # middle of a step. If it was not imported before, it generated no code to show.
     calls = [
-        _all_of([*ask, dict]),
+        _all_of([*ask_statistics, dict]),
         partial(lazy.discard, "_inductor"),
-        _snapshot(),
+        call_of(SNAPSHOT),
         partial(lazy.add, "_inductor"),
-        _all_of([*ask, backwards.copy]),
+        _all_of([*ask_statistics, backwards.copy]),
     ]
-    is_same = map(operator.eq, map(found.__getitem__, [0]), map(found.__getitem__, [len(calls) - 1]))
+    is_same = map(operator.eq, map(results.__getitem__, [0]), map(results.__getitem__, [len(calls) - 1]))
     choice = {True: _beginnings(restart_with) if restart_with else [], False: []}
     begin = map(list, map(partial(map, _call), map(choice.__getitem__, is_same)))
     with uncollected():
         try:
-            found.extend(chain(map(_call, calls), begin))
+            results.extend(chain(map(_call, calls), begin))
         finally:
             lazy.add("_inductor")
-    before, _, snapshot, _, after, begun = found
+    before, _, snapshot, _, after, begun = results
     return RawReading(
         snapshot,
         dict(zip(devices, before, strict=False)),
@@ -168,47 +245,8 @@ def _all_of(calls: Sequence[Callable[[], Any]]) -> Callable[[], list[Any]]:
 
 def _beginnings(max_entries: int) -> list[Callable[[], Any]]:
     """The calls that start an empty ring: before torch 2.8 only switching the history off empties it."""
-    begin = partial(_record(), *_arguments("all", max_entries))
-    if _n_arguments() >= 5:
-        return [begin]
-    return [partial(_record(), *_arguments(None, 1)), begin]
-
-
-def _record() -> Callable[..., Any]:
-    found: Callable[..., Any] = torch._C._cuda_record_memory_history
-    return found
-
-
-def _arguments(
-    enabled: str | None, max_entries: int, *, context: str = "alloc", clears: bool = True
-) -> list[Any]:
-    """The arguments that torch's own ``_record_memory_history`` passes; later versions have more.
-
-    With the context ``"alloc"`` frees have no stacks of their own: torch takes none, and hands an entry of 25
-    frames over in 0.86 µs instead of 1.30 (the least of nine measurements).
-
-    ``free_requested`` is not skipped, which would save a third of the entries and 2 % of a step of 10 ms that
-    is host work alone. After ``record_stream``, which C++ calls too and no Python code sees, a block that was
-    freed waits for its stream. No other entry shows that, and its bytes would stay allocated for too long.
-    """
-    # enabled, context, stacks, max_entries,
-    # clear_history, compile_context, global_record_annotations, skip_actions
-    every = [enabled, context, "python", max_entries, clears, False, True, ["snapshot"]]
-    return every[: _n_arguments()]
-
-
-@cache
-def _n_arguments() -> int:
-    taken = inspect.signature(torch.cuda.memory._record_memory_history).parameters
-    return 8 if "skip_actions" in taken else 7 if "clear_history" in taken else 4
-
-
-@cache
-def _snapshot() -> Callable[[], Any]:
-    """torch's C function for a snapshot; newer versions take a memory pool."""
-    takes_pool = "_cuda_memorySnapshot(None)" in inspect.getsource(torch.cuda.memory._snapshot)
-    ask: Callable[..., Any] = torch._C._cuda_memorySnapshot
-    return partial(ask, None) if takes_pool else ask
+    begin = record_call("all", max_entries)
+    return [begin] if clears_when_asked() else [record_call(None, 1), begin]
 
 
 def _lazy_modules() -> set[str]:

@@ -7,9 +7,9 @@ allocator's lock.
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import torch
+from vramscope.capture.torch_private import OOM_OBSERVER, ask
 
 Callback: TypeAlias = Callable[[int], None]
 """Receives the index of the device; must not raise."""
@@ -22,9 +22,8 @@ def listen(callback: Callback) -> None:
     """Call *callback* from now on; CUDA must be initialized."""
     global _callback, _is_attached  # noqa: PLW0603 -- torch can attach an observer, and never detach it
     _callback = callback
-    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-    if attach is not None and not _is_attached:
-        attach(_observe)
+    if not _is_attached:
+        ask(OOM_OBSERVER, _observe)
         _is_attached = True
 
 
@@ -34,7 +33,7 @@ def ignore() -> None:
     _callback = None
 
 
-def _observe(device: int, _size: int, _total: int, _free: int) -> None:
+def _observe(device: int, *_: Any) -> None:
     callback = _callback
     if callback is not None:
         # An exception raised here would replace the OutOfMemoryError that the program expects.

@@ -22,7 +22,9 @@ class HistoryInterceptor:
 
         Neither may raise.
         """
-        original = getattr(torch.cuda.memory, _NAME)
+        self._original = self._ours = original = getattr(torch.cuda.memory, _NAME, None)
+        if original is None:
+            return
 
         @functools.wraps(original)
         def watched(enabled: Any = "all", *args: Any, **kwargs: Any) -> Any:
@@ -32,10 +34,10 @@ class HistoryInterceptor:
             finally:
                 after(enabled not in (None, False))
 
-        self._original, self._ours = original, watched
+        self._ours = watched
         setattr(torch.cuda.memory, _NAME, watched)
 
     def remove(self) -> None:
         """Restore the original, unless someone else has wrapped it since."""
-        if getattr(torch.cuda.memory, _NAME) is self._ours:
+        if self._ours is not None and getattr(torch.cuda.memory, _NAME) is self._ours:
             setattr(torch.cuda.memory, _NAME, self._original)

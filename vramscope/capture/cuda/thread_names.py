@@ -6,15 +6,15 @@ phase: the history of a program that trains in one thread stays as it was.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vramscope.capture import hooks
+from vramscope.capture.torch_private import GET_METADATA, SET_METADATA, ask, found
 from vramscope.model.marks import ANY_THREAD
 
 _WITHOUT_PHASES = 0
@@ -30,7 +30,7 @@ class ThreadNames:
     """The names of the threads that begin phases."""
 
     def __init__(self) -> None:
-        self._set: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+        self._can_name = found(SET_METADATA) is not None
         self._own = _TextOfThread()
         self._numbers = count(1)
         self._begun: set[int] = set()
@@ -45,22 +45,22 @@ class ThreadNames:
 
         Returns whether it has no name before this and one from here on.
         """
-        if self._set is None or hooks.works_for_another():
+        if not self._can_name or hooks.works_for_another():
             return False
         own = threading.get_ident()
         self._begun.add(own)
-        if len(self._begun) < 2 or torch._C._cuda_getMemoryMetadata():
+        if len(self._begun) < 2 or ask(GET_METADATA) != "":
             return False
         self._own.text = text = f"thread {next(self._numbers)}"
         self._threads[text] = own
-        self._set(text)
+        ask(SET_METADATA, text)
         return True
 
     def forget_thread(self) -> None:
         """Take the name of the calling thread back; a text of the program's own stays."""
         text, self._own.text = self._own.text, ""
-        if text and self._set is not None and torch._C._cuda_getMemoryMetadata() == text:
-            self._set("")
+        if text and ask(GET_METADATA) == text:
+            ask(SET_METADATA, "")
 
     @property
     def are_used(self) -> bool:
