@@ -15,7 +15,7 @@ import torch
 
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
-from vramscope.capture.torch_private import HOST_STATISTICS, STATISTICS, ask, lack
+from vramscope.capture.torch_versions.private_functions import HOST_STATISTICS, STATISTICS, ask, lack
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
 

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from vramscope.capture import Failed, Options, Sink, Source, hooks
-from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.cuda import history, oom
 from vramscope.capture.cuda.device_log import DeviceLog, HookRecords, NewEntries
 from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
@@ -36,7 +35,8 @@ from vramscope.capture.labels import Labeler
 from vramscope.capture.log import HolderRow, LabelBatch, MarkRow
 from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler
-from vramscope.capture.torch_private import IS_IN_BAD_FORK, ask
+from vramscope.capture.torch_versions.allocator_settings import allocator_conf
+from vramscope.capture.torch_versions.private_functions import IS_IN_BAD_FORK, ask
 from vramscope.capture.undisturbed import (
     is_of_a_signal_handler,
     undisturbed,

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from vramscope.capture.torch_private import MEMORY_FRACTION, ask
+from vramscope.capture.torch_versions.private_functions import MEMORY_FRACTION, ask
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Note

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vramscope.capture.torch_private import ACCELERATOR_EMPTY_CACHE, EMPTY_CACHE, found
+from vramscope.capture.torch_versions.private_functions import ACCELERATOR_EMPTY_CACHE, EMPTY_CACHE, found
 
 
 class EmptiedCache:

@@ -26,7 +26,7 @@ from vramscope.capture.cuda.counts import (
 )
 from vramscope.capture.cuda.history_calls import clears_when_asked, left_out, record_call
 from vramscope.capture.hooks.gradients import backwards
-from vramscope.capture.torch_private import (
+from vramscope.capture.torch_versions.private_functions import (
     IS_HISTORY_ON,
     RECORD_HISTORY,
     SNAPSHOT,
@@ -131,10 +131,12 @@ def stats(device: int) -> Any:
 
 @cache
 def obstacle() -> str:
-    """Why the history of this torch cannot be recorded, found by trying it; empty where it can.
+    """Why this torch's history cannot be recorded, found by trying it; empty where it can, or without a device.
 
     A history that the program keeps is not touched. What stands in the way is remembered as a lack.
     """
+    if not torch.cuda.is_available():
+        return ""
     torch.cuda.init()
     device = torch.cuda.current_device()
     is_kept = _problem(IS_HISTORY_ON, is_on) == "" and is_on()

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from vramscope.capture.torch_private import (
+from vramscope.capture.torch_versions.private_functions import (
     RECORD_HISTORY,
     bound,
     difference,
+    expected_of,
     found,
+    is_met,
     lack,
     parameters_of,
     remark,
@@ -77,9 +79,10 @@ _COSTS = {"stacks": "call stacks", "global_record_annotations": "the regions of 
 def _remember(missing: frozenset[str]) -> None:
     """Remember a signature that nobody has met, and what is missing for it."""
     taken = parameters_of(RECORD_HISTORY)
-    if taken is None or set(taken) in map(set, RECORD_HISTORY.parameters):
+    if taken is None or is_met(RECORD_HISTORY, taken):
         return
-    costs = [_COSTS[name] for name in sorted(missing & set(_COSTS))]
+    expected = missing & set(expected_of(RECORD_HISTORY))
+    costs = [_COSTS[name] for name in sorted(expected & set(_COSTS))]
     problem = difference(RECORD_HISTORY)
     if costs:
         lack(RECORD_HISTORY, problem, " and ".join(costs))

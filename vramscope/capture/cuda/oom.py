@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from vramscope.capture.torch_private import OOM_OBSERVER, ask
+from vramscope.capture.torch_versions.private_functions import OOM_OBSERVER, ask
 
 Callback: TypeAlias = Callable[[int], None]
 """Receives the index of the device; must not raise."""

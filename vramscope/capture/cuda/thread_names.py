@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.capture import hooks
-from vramscope.capture.torch_private import GET_METADATA, SET_METADATA, ask, found
+from vramscope.capture.torch_versions.private_functions import GET_METADATA, SET_METADATA, ask, found
 from vramscope.model.marks import ANY_THREAD
 
 _WITHOUT_PHASES = 0

@@ -28,7 +28,6 @@ from vramscope.allocator.simulation import (
     OutOfMemory,
 )
 from vramscope.capture import Failed, Options, Sink, Source, hooks
-from vramscope.capture.allocator_settings import allocator_conf
 from vramscope.capture.holders.frozen import frozen_objects
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import NONE, ModuleLog
@@ -42,6 +41,7 @@ from vramscope.capture.log import (
 )
 from vramscope.capture.simulated.stacks import CallPath, StackWalker
 from vramscope.capture.simulated.storages import Life, Storages
+from vramscope.capture.torch_versions.allocator_settings import allocator_conf
 from vramscope.capture.undisturbed import undisturbed
 from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vramscope.capture.torch_versions import version
 from vramscope.capture.undisturbed import is_of_a_signal_handler
 from vramscope.errors import CaptureError
 
@@ -36,8 +37,8 @@ class PrivateFunction:
     """What a recording lacks without it."""
     caller: str = ""
     """The function of ``torch.cuda.memory`` that calls it; empty where it is called as it stands here."""
-    parameters: tuple[tuple[str, ...], ...] = ((),)
-    """Its parameters by name, in each form that was met."""
+    forms: tuple[tuple[str, tuple[str, ...]], ...] = (("2.1", ()),)
+    """Its parameters by name in each form that was met, with the version from which on it has these."""
     answer: type | tuple[type, ...] = object
     """The type of what it returns."""
     since: str = "2.1"
@@ -52,16 +53,25 @@ RECORD_HISTORY = PrivateFunction(
     "_cuda_record_memory_history",
     "events and call stacks",
     "_record_memory_history_impl",
-    (_HISTORY, _CLEARED, _SKIPPED, (*_SKIPPED, "record_pinned_host_memory", "record_cuda")),
+    (
+        ("2.1", _HISTORY),
+        ("2.9", _CLEARED),
+        ("2.11", _SKIPPED),
+        ("2.14", (*_SKIPPED, "record_pinned_host_memory", "record_cuda")),
+    ),
 )
 SNAPSHOT = PrivateFunction(
-    "_cuda_memorySnapshot", "events and call stacks", "_snapshot", ((), ("mempool_id",)), dict
+    "_cuda_memorySnapshot",
+    "events and call stacks",
+    "_snapshot",
+    (("2.1", ()), ("2.9", ("mempool_id",))),
+    dict,
 )
 STATISTICS = PrivateFunction(
     "_cuda_memoryStats",
     "torch's counters",
     "memory_stats_as_nested_dict",
-    (("device",),),
+    (("2.1", ("device",)),),
     dict,
 )
 IS_HISTORY_ON = PrivateFunction(
@@ -73,7 +83,7 @@ HOST_STATISTICS = PrivateFunction(
 MEMORY_FRACTION = PrivateFunction(
     "_cuda_getMemoryFraction",
     "the limit that set_per_process_memory_fraction gives",
-    parameters=(("device",),),
+    forms=(("2.1", ("device",)),),
     answer=float,
     since="2.6",
 )
@@ -84,12 +94,12 @@ ACCELERATOR_EMPTY_CACHE = PrivateFunction(
 OOM_OBSERVER = PrivateFunction(
     "_cuda_attach_out_of_memory_observer",
     "the state on disk at the moment when an allocation fails",
-    parameters=(("observer",),),
+    forms=(("2.1", ("observer",)),),
 )
 SET_METADATA = PrivateFunction(
     "_cuda_setMemoryMetadata",
     "which of several threads made an event",
-    parameters=(("metadata",),),
+    forms=(("2.11", ("metadata",)),),
     since="2.11",
 )
 GET_METADATA = PrivateFunction(
@@ -176,7 +186,7 @@ def problem_of(error: Exception) -> str:
 def found(function: PrivateFunction) -> Callable[..., Any] | None:
     """The function of the installed torch; None where it is missing, which is remembered."""
     call: Callable[..., Any] | None = getattr(torch._C, function.name, None)
-    if call is None and _version(function.since) <= _version(torch.__version__):
+    if call is None and version(function.since) <= version(torch.__version__):
         lack(function, "is missing")
     return call
 
@@ -200,6 +210,20 @@ def bound(function: PrivateFunction, given: Mapping[str, Any]) -> Binding | None
         return None
     own = _own_parameters(call)
     return _by_own_names(call, own, given) or _as_torch_calls(function, call, own, given)
+
+
+def is_met(function: PrivateFunction, taken: tuple[str, ...]) -> bool:
+    """Whether a version as young as this one was met with the parameters *taken*."""
+    younger = [names for since, names in function.forms if version(since) > version(torch.__version__)]
+    return taken in (expected_of(function), *younger)
+
+
+def expected_of(function: PrivateFunction) -> tuple[str, ...]:
+    """The parameters that *function* should have in this version, or that it had in the last one met."""
+    return next(
+        (names for since, names in reversed(function.forms) if version(since) <= version(torch.__version__)),
+        (),
+    )
 
 
 @cache
@@ -230,15 +254,15 @@ def parameters_of(function: PrivateFunction) -> tuple[str, ...] | None:
     caller = _caller(function)
     if caller is None:
         return None
-    marks = {name: _Mark(name) for name in inspect.signature(caller).parameters}
+    marks = {name: _Placeholder(name) for name in inspect.signature(caller).parameters}
     heard = _heard(function, caller, marks)
-    if heard is None or not all(isinstance(mark, _Mark) for mark in heard[0]):
+    if heard is None or not all(isinstance(mark, _Placeholder) for mark in heard[0]):
         return None
     return (*(mark.name for mark in heard[0]), *heard[1])
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _Placeholder:
     """An argument that shows where it arrives."""
 
     name: str
@@ -345,7 +369,3 @@ def _fits(own: Mapping[str, inspect.Parameter], heard: tuple[tuple[Any, ...], di
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0])[:2])

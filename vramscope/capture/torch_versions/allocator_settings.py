@@ -1,7 +1,8 @@
 """The configuration string of the CUDA allocator, read from the environment."""
 
 import os
-import re
+
+from vramscope.capture.torch_versions import version
 
 
 def allocator_conf(torch: str) -> str:
@@ -11,10 +12,6 @@ def allocator_conf(torch: str) -> str:
     reads, although 2.9 warns that the other one should be used (seen in 2.6, 2.9, 2.11 to 2.13).
     """
     conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    if conf or _version(torch) <= (2, 9):
+    if conf or version(torch) <= (2, 9):
         return conf
     return os.environ.get("PYTORCH_ALLOC_CONF") or ""
-
-
-def _version(torch: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
