@@ -131,7 +131,7 @@ def stats(device: int) -> Any:
 
 @cache
 def obstacle() -> str:
-    """Why this torch's history cannot be recorded, found by trying it; empty where it can, or without a device.
+    """Why this torch's history cannot be recorded, found by trying it; empty where it can.
 
     A history that the program keeps is not touched. What stands in the way is remembered as a lack.
     """

@@ -240,13 +240,11 @@ def difference(function: PrivateFunction) -> str:
     if found(function) is None:
         return "is missing"
     taken = parameters_of(function)
-    return (
-        f"takes other arguments than any that was met ({'not told' if taken is None else ', '.join(taken)})"
-    )
+    return f"takes other arguments than any that was met ({'unknown' if taken is None else ', '.join(taken)})"
 
 
 def parameters_of(function: PrivateFunction) -> tuple[str, ...] | None:
-    """The parameters of the installed function by name, in their order; None where nothing tells them."""
+    """The parameters of the installed function by name, in their order; None where nothing states them."""
     call = getattr(torch._C, function.name, None)
     own = None if call is None else _own_parameters(call)
     if own is not None and _are_named(own):
