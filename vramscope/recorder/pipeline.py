@@ -19,6 +19,7 @@ from vramscope.recorder.process import default_name
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
+    from vramscope.capture.torch_versions.private_functions import Lack
     from vramscope.following.summary_writer import SummaryWriter
     from vramscope.recorder.uploading import UploadProcess
     from vramscope.store.write.writer import Writer
@@ -43,6 +44,7 @@ class Pipeline:
         self._upload: UploadProcess | None = None
         self._flusher: _Flusher | None = None
         self._notifiers = Notifiers()
+        self._lacks: set[Lack] = set()
         self._n_too_deep = 0
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
@@ -148,11 +150,25 @@ class Pipeline:
             self._notifiers.tick(self)
 
     def put_facts(self, capture: "Capture") -> None:
-        """Put the mesh of the program's parameters and the steps it expects into the manifest, once known."""
+        """Put into the manifest what is known meanwhile: mesh, expected steps, what this torch lacks."""
         if self.writer is not None and capture.mesh:
             self.writer.mesh(capture.mesh)
         if self.writer is not None and self.total_steps:
             self.writer.total_steps(self.total_steps)
+        if self.writer is not None and capture.devices[0].kind == "cuda":
+            self._put_lacks(self.writer)
+
+    def _put_lacks(self, writer: "Writer") -> None:
+        """Note where this torch differs from the checked ones; print one line if anything is missing."""
+        from vramscope.capture.torch_versions.private_functions import lacks
+
+        new = [each for each in lacks() if each not in self._lacks]
+        self._lacks.update(new)
+        for each in new:
+            writer.note(Note(NoteCode.PRIVATE_FUNCTION, each.text))
+        felt = "; ".join(each.text for each in new if each.is_felt)
+        if felt:
+            self.messages.say(felt, always=True)
 
     # -------------------------------------------------------------------------------- blocks end
 
