@@ -7,6 +7,7 @@ from typing import Any
 from vramscope import predict
 from vramscope.model.marks import Phase
 from vramscope.prediction import Prediction
+from vramscope.prediction.trial import DEFAULT_CARD, room_of
 
 _MIB = 1 << 20
 
@@ -38,10 +39,8 @@ def limits(programs: ModuleType, program: str, variant: str) -> dict[str, Any]:
 
 def out_of_memory(programs: ModuleType, program: str, variant: str, limit_bytes: int) -> dict[str, Any]:
     """Return the operator and the line at which memory runs out on a card with so many bytes for torch."""
-    unlimited = predict(lambda: None)
-    found = predict(
-        lambda: programs.train(program, variant), steps=None, capacity=limit_bytes + unlimited.context_bytes
-    )
+    capacity = limit_bytes + room_of(DEFAULT_CARD, None).context_bytes
+    found = predict(lambda: programs.train(program, variant), steps=None, capacity=capacity)
     return _place(found)
 
 

@@ -231,8 +231,9 @@ def late_names() -> dict[str, type]:
     from vramscope.analysis.findings import Shared
     from vramscope.analysis.summary import Summary
     from vramscope.model.finding import Finding
+    from vramscope.model.recording import Recording
 
-    return {"Finding": Finding, "Shared": Shared, "Summary": Summary}
+    return {"Finding": Finding, "Recording": Recording, "Shared": Shared, "Summary": Summary}
 
 
 def codes_page() -> str:

@@ -66,6 +66,16 @@ from vramscope.model.finding import Finding
 from vramscope.model.holders import Holders, Holding
 from vramscope.model.marks import Category, EventThreads, Labels, Marks, Note, Phase, Phases, Steps
 from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
+from vramscope.model.prediction import (
+    ChangedAnswer,
+    Choice,
+    Headroom,
+    Need,
+    OnCard,
+    OtherRun,
+    OutOfMemoryPoint,
+    Prediction,
+)
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.stacks import Frame, Stacks
@@ -85,6 +95,8 @@ __all__ = [
     "Category",
     "CategoryBytes",
     "Change",
+    "ChangedAnswer",
+    "Choice",
     "Churn",
     "ChurnOverTime",
     "CodeLine",
@@ -110,6 +122,7 @@ __all__ = [
     "GradientStorage",
     "Grown",
     "GrowthVerdict",
+    "Headroom",
     "Holders",
     "Holding",
     "Identity",
@@ -128,8 +141,12 @@ __all__ = [
     "MemoryGrowth",
     "Missing",
     "ModuleBytes",
+    "Need",
     "Needs",
     "Note",
+    "OnCard",
+    "OtherRun",
+    "OutOfMemoryPoint",
     "Outcome",
     "OutsideGrowth",
     "OwnPeaks",
@@ -148,6 +165,7 @@ __all__ = [
     "PoolLevels",
     "PoolName",
     "PoolUse",
+    "Prediction",
     "PrivatePool",
     "Process",
     "Question",

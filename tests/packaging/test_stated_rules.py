@@ -176,7 +176,7 @@ def identifiers_in_documents_exist(repository: Repository) -> list[str]:
 
 @cache
 def declared_sources(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"^\w+ = Source\([\"'](\w+)", text, flags=re.MULTILINE))
+    return tuple(re.findall(r"^ *\w+ = Source\([\"'](\w+)", text, flags=re.MULTILINE))
 
 
 def the_trace_format_names_versions_and_sources(repository: Repository) -> list[str]:

@@ -1,15 +1,14 @@
 """The page of ``vramscope predict``: the verdict, where memory runs out, what holds it, every card."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from vramscope.analysis.lines import line_words, lines
 from vramscope.analysis.summary import Summary
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.prediction import OtherRun, OutOfMemoryPoint, Prediction, sentence
+from vramscope.model.prediction import OnCard, OtherRun, OutOfMemoryPoint, Prediction
 from vramscope.prediction.largest import LargestSize
-from vramscope.prediction.on_cards import OnCard
 from vramscope.prediction.sizes import Size
 from vramscope.units import format_bytes, format_share
 
@@ -23,14 +22,12 @@ _CERTAINTY = {
 }
 
 
-def page(
-    found: Prediction, whole: Prediction | None, cards: Sequence[OnCard], summary: Summary
-) -> Iterator[Block]:
-    """Yield the answer; *whole* is the same program without a limit, where memory ran out."""
-    yield Heading(sentence(found, whole), level=1)
+def page(found: Prediction, summary: Summary) -> Iterator[Block]:
+    """Yield the answer: the verdict, what it rests on, and every card."""
+    yield Heading(found.sentence, level=1)
     if found.out_of_memory_point is not None:
         yield from _ran_out(found.out_of_memory_point)
-    yield from _peak(whole or found)
+    yield from _peak(found.without_limit or found)
     to = "to its end" if found.ended_after == "its end" else f"for {found.ended_after}"
     yield Text(f"the program was run {to}", "quiet")
     yield Text(_CERTAINTY[found.certainty], "plain" if found.certainty == "checked" else "warning")
@@ -43,7 +40,7 @@ def page(
         yield Text(f"peak allocated between {format_bytes(low)} and {format_bytes(high)}")
     yield from _otherwise(found)
     yield from _holds(summary)
-    yield from _cards(cards, found)
+    yield from _cards(found)
     yield Text(f"vramscope report {found.run}    everything else about it; serve opens it too", "quiet")
 
 
@@ -122,9 +119,7 @@ def by_module(summary: Summary) -> list[tuple[str, int]]:
 # ------------------------------------------------------------------------------------------- cards
 
 
-def _cards(cards: Sequence[OnCard], found: Prediction) -> Iterator[Block]:
-    if not cards:
-        return
+def _cards(found: Prediction) -> Iterator[Block]:
     yield Heading("On each card", level=3)
     rows = tuple(
         (
@@ -134,11 +129,11 @@ def _cards(cards: Sequence[OnCard], found: Prediction) -> Iterator[Block]:
             headroom_words(card),
             "dry run" if card.is_own_run else "estimate",
         )
-        for card in cards
+        for card in found.cards
     )
     yield Grid(("", "has", "", "to spare", ""), rows, "lrlll")
     yield Text(f"estimate: from the run for the {found.card}, as libraries differ between cards", "quiet")
-    if any(card.fits is None and not card.is_own_run for card in cards):
+    if any(card.fits is None and not card.is_own_run for card in found.cards):
         yield Text("--cards runs it dry for each card where that cannot tell", "quiet")
 
 

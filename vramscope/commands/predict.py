@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
 from vramscope.commands._waiting import progress
-from vramscope.errors import UsageError, VramscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vramscope.analysis.summary import Summary
-    from vramscope.prediction import Prediction
-    from vramscope.prediction.children import DryTrial
+    from vramscope.prediction import Prediction, Trial
     from vramscope.prediction.largest import LargestSize
-    from vramscope.prediction.on_cards import OnCard
     from vramscope.prediction.sizes import Size
-
-_UNLIMITED_BYTES = 1 << 50
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -54,29 +49,22 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the program dry and print what it would need; return the exit code."""
-    from vramscope.prediction import card_of, script
-    from vramscope.prediction.children import DryTrial, import_torch
+    from vramscope.prediction import script
+    from vramscope.prediction.children import import_torch
     from vramscope.prediction.sizes import asked_size, without_placeholders
+    from vramscope.prediction.trial import Trial
 
-    program, given = script.chosen(args.program, "predict", is_module=args.is_module)
-    import_torch()
-    card_of(args.card, args.capacity)
-    if args.steps < 1:
-        raise UsageError("--steps: at least 1")
-    if args.ranks is not None and args.ranks < 1:
-        raise UsageError("--ranks: at least 1")
-    sizes = [asked_size(each, given[1:], given[0]) for each in args.largest]
-    sizes = [replace(each, template=tuple(without_placeholders(sizes, each.template))) for each in sizes]
-    trial = DryTrial(
+    program, (name, *arguments) = script.chosen(args.program, "predict", is_module=args.is_module)
+    trial = Trial(
+        *(args.card, args.capacity, args.steps, args.ranks, args.output, name),
         program,
-        (given[0], *given[1:]),
-        args.card,
-        args.capacity,
-        args.steps,
-        args.output,
-        ranks=args.ranks,
+        tuple(arguments),
         is_quiet=False,
     )
+    import_torch()
+    trial.check()
+    sizes = [asked_size(each, arguments, name) for each in args.largest]
+    sizes = [replace(each, template=tuple(without_placeholders(sizes, each.template))) for each in sizes]
     try:
         return _search(args, trial, sizes) if sizes else _predict(args, trial)
     except KeyboardInterrupt:
@@ -84,65 +72,36 @@ def run(args: Namespace) -> int:
         return 130
 
 
-def _predict(args: Namespace, trial: "DryTrial") -> int:
-    from vramscope.prediction.children import run_dry
+def _predict(args: Namespace, trial: "Trial") -> int:
+    from vramscope.prediction.children import on_each_card, run_dry
 
-    found = run_dry(trial)
-    if not found.peak_allocated_bytes and found.out_of_memory is None:
-        text = f"{trial.given[0]} put nothing on the card, so there is nothing to predict: it never uses cuda"
-        raise VramscopeError(f"{text}, ended early (see what it printed), or needs several cards: --ranks N")
-    whole = None
-    if found.out_of_memory is not None:
-        # How much it would need: the same card, with memory without end.
-        whole = run_dry(replace(trial, capacity=_UNLIMITED_BYTES, output=None, is_quiet=True))
-    # Only now: what makes answers is imported while the program runs.
+    found = run_dry(trial, _import_page)
+    if args.cards:
+        found = on_each_card(found, trial, lambda n, of: progress(f"cards: {n} of {of}"))
     from vramscope.analysis.summary import summarize
     from vramscope.commands._document import print_terminal
     from vramscope.commands._predict_page import page
 
-    cards = _cards(trial, found, whole, has_own_runs=args.cards)
     summary = summarize(found.recording)
     if args.json:
-        print(json.dumps(as_json(found, whole, cards, summary), indent=2))
+        print(json.dumps(as_json(found, summary), indent=2))
     else:
-        print_terminal(list(page(found, whole, cards, summary)))
+        print_terminal(list(page(found, summary)))
     return 0
 
 
-def _cards(
-    trial: "DryTrial", found: "Prediction", whole: "Prediction | None", *, has_own_runs: bool
-) -> "tuple[OnCard, ...]":
-    from vramscope.prediction import known_cards, room_of
-    from vramscope.prediction.children import run_all_dry
-    from vramscope.prediction.on_cards import on_cards, own_verdict
-
-    cards = list(found.cards)
-    if whole is not None:
-        own = room_of(trial.card, trial.capacity)
-        cards = list(on_cards(whole.need, own, found.fits, known_cards()))
-    if not has_own_runs:
-        return tuple(cards)
-    open_ones = [number for number, card in enumerate(cards) if card.fits is None and not card.is_own_run]
-    trials = [
-        replace(trial, card=cards[number].card, capacity=None, output=None, is_quiet=True)
-        for number in open_ones
-    ]
-    rooms = {room.name: room for room in known_cards()}
-    for done, (which, answer) in enumerate(run_all_dry(trials), start=1):
-        number = open_ones[which]
-        if not isinstance(answer, VramscopeError):
-            cards[number] = own_verdict(answer.need, rooms[answer.card], answer.fits)
-        progress(f"cards: {done} of {len(trials)}")
-    return tuple(cards)
+def _import_page() -> None:
+    """Import what the page is made of, while the program runs."""
+    import vramscope.commands._predict_page  # noqa: F401
 
 
 # ------------------------------------------------------------------------------------ the largest
 
 
-def _search(args: Namespace, trial: "DryTrial", sizes: "Sequence[Size]") -> int:
+def _search(args: Namespace, trial: "Trial", sizes: "Sequence[Size]") -> int:
     from vramscope.commands._document import print_terminal
     from vramscope.commands._predict_page import largest_page
-    from vramscope.prediction import room_of
+    from vramscope.prediction.trial import room_of
     from vramscope.units import format_bytes
 
     room = room_of(args.card, args.capacity)
@@ -162,29 +121,28 @@ def _search(args: Namespace, trial: "DryTrial", sizes: "Sequence[Size]") -> int:
     return 1 if any(found.problem for _, found in answers) else 0
 
 
-def _searched(trial: "DryTrial", size: "Size", room_bytes: int) -> "tuple[LargestSize, bool]":
-    """Return what the dry runs found, and whether Ctrl-C stopped them."""
+def _searched(trial: "Trial", size: "Size", room_bytes: int) -> "tuple[LargestSize, bool]":
+    """Return what the dry runs say, and whether Ctrl-C stopped them."""
     from vramscope.prediction.children import run_dry
-    from vramscope.prediction.largest import LargestSize, SizeTrial, search_largest
+    from vramscope.prediction.largest import LargestSize, largest_of
     from vramscope.units import format_bytes
 
     latest = [LargestSize(())]
 
-    def tried(value: int) -> SizeTrial:
-        asked = replace(trial.with_arguments(size.arguments(value)), output=None, is_quiet=True)
-        try:
-            found = run_dry(asked)
-        except VramscopeError as error:
-            return SizeTrial(value, None, 0, str(error))
-        word = {True: "fits", False: "does not fit", None: "cannot tell"}[found.fits]
-        progress(f"{size.name} {value:,}: {word}, {format_bytes(found.peak_reserved_bytes)} reserved")
-        return SizeTrial(value, found.fits, found.peak_reserved_bytes)
+    def answer(value: int) -> "Prediction":
+        arguments = tuple(size.arguments(value))
+        quiet = replace(trial, arguments=arguments, directory=None, is_quiet=True, measures_need=False)
+        return run_dry(quiet)
 
     def note(found: LargestSize) -> None:
         latest[0] = found
+        last = found.trials[-1]
+        word = {True: "fits", False: "does not fit", None: "cannot tell"}[last.fits]
+        if not last.problem:
+            progress(f"{size.name} {last.size:,}: {word}, {format_bytes(last.peak_reserved_bytes)} reserved")
 
     try:
-        return search_largest(size.value, room_bytes, tried, note), False
+        return largest_of(answer, size.value, room_bytes, note), False
     except KeyboardInterrupt:
         return latest[0], True
     finally:
@@ -216,20 +174,12 @@ def _largest_as_json(
 # ------------------------------------------------------------------------------------- for machines
 
 
-def as_json(
-    found: "Prediction", whole: "Prediction | None", cards: "Sequence[OnCard]", summary: "Summary"
-) -> dict[str, Any]:
+def as_json(found: "Prediction", summary: "Summary") -> dict[str, Any]:
     """Return schema 1, to which fields are only ever added."""
     from vramscope.commands._predict_page import by_module
     from vramscope.commands.report import live_as_json
 
-    unlimited = None
-    if whole is not None:
-        names = ("peak_allocated_bytes", "peak_reserved_bytes", "phase", "step")
-        unlimited = {name: getattr(whole, name) for name in names}
     return found.to_json() | {
-        "without_limit": unlimited,
-        "cards": [asdict(each) for each in cards],
         "live_at_peak": live_as_json(summary),
         "categories_at_peak": summary.categories,
         "modules_at_peak": dict(by_module(summary)),

@@ -192,6 +192,7 @@ def _recording(recording: Recording, words: _Replacements) -> Recording:
             tags="",
         ),
         device=replace(device, uuid=""),
+        prediction=None,
         stacks=_stacks(recording.stacks, words),
         marks=_named(recording.marks, words),
         phases=_named(recording.phases, words),

@@ -11,6 +11,7 @@ from vramscope.model.device import Device, Process
 from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Note, Phases, Steps
 from vramscope.model.past import Past
+from vramscope.model.prediction import Prediction
 from vramscope.model.questions import Questions
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks, stacks_of
@@ -69,6 +70,8 @@ class Recording(Questions):
     notes: tuple[Note, ...] = ()
     outcome: Outcome = Outcome.FILE
     """How the process that recorded it ended, or that it still runs."""
+    prediction: Prediction | None = None
+    """For a dry run: the whole answer, with the verdict for each card and what it needs without a limit."""
 
     @property
     def has_reserved(self) -> bool:

@@ -7,127 +7,119 @@ milliseconds. What it finds comes back through a pipe, and is answered with here
 import gc
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vramscope.errors import CaptureError, UsageError, VramscopeError
-from vramscope.prediction.script import Script, execute
-
-if TYPE_CHECKING:
-    from vramscope.prediction import Findings, Prediction
-    from vramscope.prediction.dry.changes import DryChange
-    from vramscope.prediction.dry.values.choices import Otherwise
+from vramscope.errors import VramscopeError
+from vramscope.model.prediction import Prediction
+from vramscope.prediction.answering import OpenTrial, Outcome, discard
+from vramscope.prediction.on_cards import own_verdict
+from vramscope.prediction.once import run_once
+from vramscope.prediction.script import execute
+from vramscope.prediction.trial import Trial, rooms
+from vramscope.store.write.prediction import write
 
 _GRACE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class DryTrial:
-    """One dry run of a program."""
+def run_dry(trial: Trial, meanwhile: Callable[[], Any] = lambda: None) -> Prediction:
+    """Return the answer of one script; raises VramscopeError with one sentence where there is none.
 
-    program: Script
-    given: tuple[str, ...]
-    """The name of the program as the user gave it, and its arguments."""
-    card: str
-    capacity: str | int | None = None
-    steps: int | None = 3
-    output: str | None = None
-    change: "DryChange | None" = None
-    otherwise: "Otherwise | None" = None
-    """What one place of the program is answered otherwise."""
-    ranks: int | None = None
-    """The number of ranks of a program that runs on several cards."""
-    is_quiet: bool = True
-    """Whether what the program prints is dropped; else it goes to stderr."""
-
-    def with_arguments(self, arguments: Sequence[str]) -> "DryTrial":
-        """Return the same trial with other arguments of the program."""
-        return replace(self, given=(self.given[0], *arguments))
-
-
-def run_dry(trial: DryTrial) -> "Prediction":
-    """Return the answer of one dry run; raises VramscopeError with one sentence where there is none."""
-    ((_, found),) = run_all_dry([trial], 1)
-    if isinstance(found, VramscopeError):
-        raise found
-    return found
+    *meanwhile* is called while the first run is under way.
+    """
+    ((_, outcome),) = run_all_dry([trial], 1, meanwhile)
+    if isinstance(outcome, VramscopeError):
+        raise outcome
+    return outcome
 
 
 def run_all_dry(
-    trials: Sequence[DryTrial], n_workers: int | None = None
-) -> "Iterator[tuple[int, Prediction | VramscopeError]]":
-    """Yield the number of each trial and its answer as soon as it is known; Ctrl-C ends all of them.
-
-    A program that takes a branch by a value that nobody computed is run again for the other branch first.
-    """
-    from vramscope.prediction import to_try
-
+    trials: Sequence[Trial], n_workers: int | None = None, meanwhile: Callable[[], Any] = lambda: None
+) -> Iterator[tuple[int, Outcome]]:
+    """Yield the number of each trial and its answer as soon as it is there; Ctrl-C ends all of them."""
     import_torch()
-    waiting = list(enumerate(trials))[::-1]
-    running: dict[Connection, tuple[int, DryTrial, Any]] = {}
-    open_ones: dict[int, _Branches] = {}
+    runs = _Runs(n_workers or _n_cores())
+    open_trials = {number: OpenTrial(trial) for number, trial in enumerate(trials)}
+    outcomes: dict[int, dict[int, Outcome]] = {number: {} for number in open_trials}
     try:
-        while waiting or running:
-            while waiting and len(running) < (n_workers or _n_cores()):
-                number, trial = waiting.pop()
-                process, pipe = _begun(trial)
-                running[pipe] = number, trial, process
+        for number in reversed(open_trials):
+            runs.add(number, open_trials[number].wanted)
+        while open_trials:
+            runs.begin()
             _import_analyses()
-            ready = wait(list(running))
-            for pipe in [each for each in running if each in ready]:
-                number, trial, process = running.pop(pipe)
-                found = _answer(pipe, process)
-                if number not in open_ones:
-                    wanted = [] if isinstance(found, VramscopeError) else to_try(found)
-                    others = [replace(trial, otherwise=each, output=None, is_quiet=True) for each in wanted]
-                    waiting += [(number, other) for other in others[::-1]]
-                    open_ones[number] = _Branches(found, len(others))
+            meanwhile()
+            for number, place, outcome in runs.ended():
+                outcomes[number][place] = outcome
+                if len(outcomes[number]) < len(open_trials[number].wanted):
+                    continue
+                answer = open_trials[number].take([one for _, one in sorted(outcomes[number].items())])
+                outcomes[number] = {}
+                if answer is None:
+                    runs.add(number, open_trials[number].wanted)
                 else:
-                    open_ones[number].add(trial, found)
-                if open_ones[number].is_complete:
-                    yield number, open_ones.pop(number).answer()
+                    del open_trials[number]
+                    yield number, answer
     finally:
-        for _, _, process in running.values():
+        runs.stop()
+
+
+def on_each_card(found: Prediction, trial: Trial, note: Callable[[int, int], Any]) -> Prediction:
+    """Return the prediction with a dry run of its own for each card that it does not decide.
+
+    *note* receives the number of runs that have ended, and of all. The recording keeps what comes of them.
+    """
+    cards = list(found.cards)
+    undecided = [at for at, card in enumerate(cards) if card.fits is None and not card.is_own_run]
+    own = replace(trial, capacity=None, directory=None, is_quiet=True, measures_need=False)
+    known = {room.name: room for room in rooms()}
+    trials = [replace(own, card=cards[at].card) for at in undecided]
+    for n, (number, outcome) in enumerate(run_all_dry(trials), start=1):
+        if not isinstance(outcome, VramscopeError):
+            discard(outcome)
+            cards[undecided[number]] = own_verdict(outcome.need, known[outcome.card], outcome.fits)
+        note(n, len(trials))
+    found = replace(found, cards=tuple(cards))
+    write(found)
+    return found
+
+
+class _Runs:
+    """Dry runs in processes of their own, so many at once: those that were added last begin first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: list[tuple[int, int, Trial]] = []
+        self._running: dict[Connection, tuple[int, int, Any]] = {}
+
+    def add(self, number: int, trials: Sequence[Trial]) -> None:
+        self._waiting += [(number, place, trial) for place, trial in enumerate(trials)][::-1]
+
+    def begin(self) -> None:
+        while self._waiting and len(self._running) < self._most:
+            number, place, trial = self._waiting.pop()
+            process, pipe = _begun(trial)
+            self._running[pipe] = number, place, process
+
+    def ended(self) -> Iterator[tuple[int, int, Outcome]]:
+        """Wait for the next runs to end; yield the number and the place of each, and what came of it."""
+        ready = wait(list(self._running))
+        for pipe in [each for each in self._running if each in ready]:
+            number, place, process = self._running.pop(pipe)
+            yield number, place, _outcome(pipe, process)
+
+    def stop(self) -> None:
+        """End every process."""
+        for _, _, process in self._running.values():
             process.terminate()
-        for _, _, process in running.values():
+        for _, _, process in self._running.values():
             process.join(_GRACE_S)
             if process.is_alive():
                 process.kill()
-
-
-class _Branches:
-    """The first run of a program, and those of which one answer is changed."""
-
-    def __init__(self, found: "Prediction | VramscopeError", n_wanted: int) -> None:
-        self._found = found
-        self._n_wanted = n_wanted
-        self._others: list[tuple[Otherwise, Prediction | VramscopeError]] = []
-
-    def add(self, trial: DryTrial, found: "Prediction | VramscopeError") -> None:
-        """Take a run with another answer, of which only the figures are kept."""
-        if not isinstance(found, VramscopeError):
-            shutil.rmtree(found.run.parent, ignore_errors=True)
-        if trial.otherwise is not None:
-            self._others.append((trial.otherwise, found))
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every run has ended."""
-        return len(self._others) == self._n_wanted
-
-    def answer(self) -> "Prediction | VramscopeError":
-        """Return what all runs say together."""
-        from vramscope.prediction import with_others
-
-        if isinstance(self._found, VramscopeError):
-            return self._found
-        return with_others(self._found, self._others)
 
 
 def import_torch() -> None:
@@ -175,7 +167,7 @@ def _import_analyses() -> None:
     own_analyses()
 
 
-def _begun(trial: DryTrial) -> tuple[Any, Connection]:
+def _begun(trial: Trial) -> tuple[Any, Connection]:
     fork = multiprocessing.get_context("fork")
     receiving, sending = fork.Pipe(duplex=False)
     process = fork.Process(target=_child, args=(trial, sending))
@@ -184,11 +176,9 @@ def _begun(trial: DryTrial) -> tuple[Any, Connection]:
     return process, receiving
 
 
-def _answer(pipe: Connection, process: Any) -> "Prediction | VramscopeError":
-    from vramscope.prediction import answer
-
+def _outcome(pipe: Connection, process: Any) -> Outcome:
     try:
-        found: Findings | VramscopeError = pipe.recv()
+        outcome: Outcome = pipe.recv()
     except EOFError:
         process.join()
         return VramscopeError(f"the program's process ended ({process.exitcode}) before it was predicted")
@@ -197,10 +187,7 @@ def _answer(pipe: Connection, process: Any) -> "Prediction | VramscopeError":
     process.join(_GRACE_S)
     if process.is_alive():  # what the program itself started may still wait
         process.terminate()
-    try:
-        return found if isinstance(found, VramscopeError) else answer(found)
-    except VramscopeError as error:
-        return error
+    return outcome
 
 
 def _n_cores() -> int:
@@ -210,7 +197,7 @@ def _n_cores() -> int:
 # ------------------------------------------------------------------------------------ in the child
 
 
-def _child(trial: DryTrial, pipe: Connection) -> None:
+def _child(trial: Trial, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
     # What the program prints is not the answer: with --json it would spoil it.
     silent = os.open(os.devnull, os.O_WRONLY)
@@ -218,47 +205,46 @@ def _child(trial: DryTrial, pipe: Connection) -> None:
     if trial.is_quiet:
         os.dup2(silent, 2)
     try:
-        found: Findings | VramscopeError = _predicted(trial)
+        outcome: Outcome = _run(trial)
     except VramscopeError as error:
-        found = type(error)(str(error))
+        outcome = type(error)(str(error))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    pipe.send(found)
+    pipe.send(outcome)
     pipe.close()
 
 
-def _predicted(trial: DryTrial) -> "Findings":
-    from vramscope.prediction import DryOptions, dry_run, findings
-    from vramscope.prediction.dry import plan
-
-    plan.is_last = True
+def _run(trial: Trial) -> Prediction:
+    program = trial.script
+    assert program is not None  # noqa: S101 -- functions run in the process that has them
     # The recording names the program's command, not ours.
-    sys.argv[:] = [trial.program.argv0, *trial.given[1:]]
-    options = DryOptions(trial.steps, trial.ranks, trial.change, trial.otherwise)
-    dry = dry_run(trial.card, trial.capacity, trial.output, options)
+    sys.argv[:] = [program.argv0, *trial.arguments]
+
+    def body() -> None:
+        try:
+            execute(program, trial.arguments)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                text = f"{trial.name} ended by itself ({end.code}) before it could be predicted"
+                raise VramscopeError(text) from None
+
     try:
-        dry.do(lambda: execute(trial.program, trial.given[1:]))
-    except SystemExit as end:
-        if end.code not in (None, 0):
-            text = f"{trial.given[0]} ended by itself ({end.code}) before it could be predicted"
-            raise VramscopeError(text) from None
-    except (UsageError, CaptureError):
+        return run_once(trial, body, is_last=True)
+    except VramscopeError:
         raise
     except Exception as error:
-        raise VramscopeError(_refusal(trial.given[0], error)) from error
-    return findings(dry)
+        raise VramscopeError(_refusal(trial.name, error)) from error
 
 
 def _refusal(script: str, error: Exception) -> str:
     """Return one sentence: what the program needs that a dry run does not have."""
     from vramscope.prediction.dry import own_line_of
+    from vramscope.prediction.dry.shim.checkpoints import saved
 
     text = " ".join(str(error).split())[:300] or "no message"
     where = own_line_of(error.__traceback__)
     at = f" at {where}" if where else ""
-    from vramscope.prediction.dry.shim.checkpoints import saved
-
     if saved and isinstance(error, FileNotFoundError | EOFError):
         file = next((each for each in saved if each == getattr(error, "filename", None)), min(saved))
         return f"{script} cannot run dry{at}: it reads what it saved ({file}), and a dry run saves nothing"

@@ -4,8 +4,12 @@ Peaks grow almost linearly with a batch, so each size that fits says where to lo
 shown by runs of their own: one size that fits, and the next one, which does not.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from vramscope.errors import VramscopeError
+from vramscope.model.prediction import Prediction
 
 _MOST_TRIALS = 24
 _MOST_SIZE = 1 << 24
@@ -60,6 +64,39 @@ class LargestSize:
         return tuple(
             each for each in self.trials if each.fits and too_large is not None and each.size > too_large
         )
+
+
+def largest_of(
+    answer: Callable[[int], Prediction],
+    start: int,
+    room_bytes: int,
+    note: Callable[[LargestSize], None] = lambda _: None,
+) -> LargestSize:
+    """Return the largest size with which a program fits, from dry runs whose recordings are not kept.
+
+    Parameters
+    ----------
+    answer
+        Predicts the program with a size.
+    start, room_bytes, note
+        As in ``search_largest``.
+
+    Returns
+    -------
+    LargestSize
+        With ``is_exact`` if the limit was found.
+    """
+
+    def trial(size: int) -> SizeTrial:
+        try:
+            found = answer(size)
+        except VramscopeError as error:
+            return SizeTrial(size, None, 0, str(error))
+        # A search runs ten sizes and more, 2 MB each.
+        shutil.rmtree(found.run.parent, ignore_errors=True)
+        return SizeTrial(size, found.fits, found.peak_reserved_bytes)
+
+    return search_largest(start, room_bytes, trial, note)
 
 
 def search_largest(

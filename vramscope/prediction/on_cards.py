@@ -6,8 +6,9 @@ cards that lie inside of it need a dry run of their own.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+
+from vramscope.model.prediction import Headroom, Need, OnCard, Prediction
 
 _ALIKE = 0.03
 """Share by which peaks differ at most between cards that choose the same kernels."""
@@ -35,41 +36,13 @@ class CardRoom:
         return max(self.total_bytes - self.context_bytes, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What a dry run found that the program needs."""
-
-    allocated_bytes: int
-    """Lower bound of the peak of allocated bytes."""
-    reserved_bytes: int
-    """Lower bound of the peak of reserved bytes."""
-    doubt_bytes: int | None
-    """Bytes by which both may be higher; None if nothing bounds them."""
-    is_whole: bool = True
-    """Whether the program went on to the end; False if memory ran out."""
-
-
-class Headroom(NamedTuple):
-    """Bytes left on a card at the peak of reserved memory; negative bytes are missing."""
-
-    least_bytes: int | None
-    """None where nothing bounds the need."""
-    most_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OnCard:
-    """The verdict for one card."""
-
-    card: str
-    capacity_bytes: int
-    """Bytes as torch finds them."""
-    fits: bool | None
-    """Whether the program fits; None if that is not known."""
-    headroom_bytes: Headroom | None
-    """What is left at the peak; None where memory ran out before it."""
-    is_own_run: bool
-    """Whether the program was run dry for this card; else the verdict follows from a run for another one."""
+def with_cards(prediction: Prediction, cards: Iterable[CardRoom]) -> Prediction:
+    """Return the prediction with a verdict for each of *cards*, as far as its dry runs decide it."""
+    cards = tuple(cards)
+    own = next(each for each in cards if each.name == prediction.card)
+    # With a capacity of its own the card as it is sold is one of the others.
+    own = replace(own, total_bytes=prediction.capacity_bytes)
+    return replace(prediction, cards=on_cards(prediction.need, own, prediction.fits, cards))
 
 
 def on_cards(
@@ -98,11 +71,7 @@ def _estimated(need: Need, run_for: CardRoom, card: CardRoom) -> OnCard:
     most = None
     if need.doubt_bytes is not None and need.is_whole:
         most = (need.reserved_bytes + need.doubt_bytes) * (1 + share) + _LIBRARIES_BYTES
-    fits = None
-    if card.room_bytes < least:
-        fits = False
-    elif most is not None and card.room_bytes >= most:
-        fits = True
     room = card.room_bytes
+    fits = False if room < least else True if most is not None and room >= most else None
     headroom = Headroom(None if most is None else round(room - most), min(round(room - least), room))
     return OnCard(card.name, card.total_bytes, fits, headroom if need.is_whole else None, is_own_run=False)

@@ -8,26 +8,27 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from vramscope.analysis.fit.reruns import DryPeak, Rerun, Reruns
 from vramscope.errors import UsageError, VramscopeError
+from vramscope.model.prediction import Prediction
 from vramscope.prediction import script
-from vramscope.prediction.children import DryTrial, import_torch, run_all_dry, run_dry
+from vramscope.prediction.answering import Outcome, discard
+from vramscope.prediction.children import import_torch, run_all_dry
 from vramscope.prediction.sizes import Size, known_sizes
+from vramscope.prediction.trial import DEFAULT_CARD, UNLIMITED_BYTES, Trial, room_of
 
 if TYPE_CHECKING:
     from vramscope.analysis.fit import Target
     from vramscope.model.recording import Recording
-    from vramscope.prediction import Prediction
 
 Note: TypeAlias = Callable[[Reruns, str], None]
 
 AMP, CHECKPOINTS = "mixed precision", "activation checkpointing"
-_DEFAULT_CARD = "H100"
 
 
 @dataclass(frozen=True, slots=True)
 class _WhatIf:
     name: str
     how: str
-    trial: DryTrial
+    trial: Trial
 
 
 def rerun(
@@ -54,18 +55,16 @@ def rerun(
     Reruns
         With a ``problem`` if the program cannot be run dry.
     """
-    from vramscope.prediction import room_of
-
     import_torch()
     text = command or recording.process.command
-    card = card_of(recording.device.name) or _DEFAULT_CARD
+    card = card_of(recording.device.name) or DEFAULT_CARD
     room = room_of(card, target.total_bytes if target is not None else None)
     found = Reruns(text, room.name, room.total_bytes)
     try:
         trial = _trial(text, room.name, room.total_bytes)
         what_ifs = list(_what_ifs(trial))
         found = replace(found, n_wanted=len(what_ifs))
-        plain = run_dry(replace(trial, capacity=1 << 50))
+        plain = _alone(replace(trial, capacity=UNLIMITED_BYTES))
     except VramscopeError as error:
         return replace(found, problem=str(error))
     found = replace(found, plain=_peak(plain, room.room_bytes))
@@ -82,7 +81,7 @@ def card_of(device: str) -> str | None:
     return next((each.name for each in HARDWARE if words(each.name) <= asked), None)
 
 
-def _trial(command: str, card: str, capacity_bytes: int) -> DryTrial:
+def _trial(command: str, card: str, capacity_bytes: int) -> Trial:
     given = shlex.split(command)
     if not given:
         raise UsageError("the recording does not know its command; give it with --rerun=COMMAND")
@@ -92,18 +91,21 @@ def _trial(command: str, card: str, capacity_bytes: int) -> DryTrial:
         raise UsageError(
             f"{given[0]} is not here: start vramscope where the program ran, or give --rerun=COMMAND"
         )
-    return DryTrial(script.script(given[0]), tuple(given), card, capacity_bytes)
+    program, arguments = script.script(given[0]), tuple(given[1:])
+    return Trial(
+        card, capacity_bytes, script=program, name=given[0], arguments=arguments, measures_need=False
+    )
 
 
-def _what_ifs(trial: DryTrial) -> Iterator[_WhatIf]:
+def _what_ifs(trial: Trial) -> Iterator[_WhatIf]:
     from vramscope.prediction.dry.changes import DryChange
 
-    free = replace(trial, capacity=1 << 50)
-    batch, sequence = known_sizes(trial.given[1:])
+    free = replace(trial, capacity=UNLIMITED_BYTES)
+    batch, sequence = known_sizes(trial.arguments)
 
-    def changed(change: DryChange, size: Size | None = None, value: int = 0) -> DryTrial:
-        arguments = trial.given[1:] if size is None else size.arguments(value)
-        return replace(free.with_arguments(arguments), change=change)
+    def changed(change: DryChange, size: Size | None = None, value: int = 0) -> Trial:
+        arguments = trial.arguments if size is None else size.arguments(value)
+        return replace(free, arguments=tuple(arguments), change=change)
 
     amp = "torch.autocast('cuda', dtype=torch.bfloat16) around forward and loss"
     blocks = "torch.utils.checkpoint.checkpoint(block, …, use_reentrant=False) for each block"
@@ -133,7 +135,7 @@ def _what_ifs(trial: DryTrial) -> Iterator[_WhatIf]:
 
 def _run(found: Reruns, what_ifs: Sequence[_WhatIf], room_bytes: int, note: Note) -> Reruns:
     rows: dict[int, Rerun] = {}
-    for number, answer in run_all_dry([each.trial for each in what_ifs]):
+    for number, answer in _outcomes([each.trial for each in what_ifs]):
         what_if = what_ifs[number]
         rows[number] = _row(what_if.name, what_if.how, answer, room_bytes)
         found = replace(found, rows=tuple(rows[at] for at in sorted(rows)))
@@ -146,7 +148,7 @@ def _decided(found: Reruns, what_ifs: Sequence[_WhatIf], note: Note) -> Reruns:
     rows = list(found.rows)
     close = [at for at, row in enumerate(rows) if row.peak is not None and row.peak.is_close]
     trials = [replace(what_ifs[at].trial, capacity=found.capacity_bytes) for at in close]
-    for number, answer in run_all_dry(trials):
+    for number, answer in _outcomes(trials):
         row = rows[close[number]]
         if row.peak is not None and not isinstance(answer, VramscopeError):
             rows[close[number]] = replace(row, peak=replace(row.peak, fits=answer.fits))
@@ -155,7 +157,21 @@ def _decided(found: Reruns, what_ifs: Sequence[_WhatIf], note: Note) -> Reruns:
     return found
 
 
-def _row(name: str, how: str, answer: "Prediction | VramscopeError", room_bytes: int) -> Rerun:
+def _outcomes(trials: Sequence[Trial]) -> Iterator[tuple[int, Outcome]]:
+    """Yield what came of each trial; of its recording only the figures are kept."""
+    for number, outcome in run_all_dry(trials):
+        discard(outcome)
+        yield number, outcome
+
+
+def _alone(trial: Trial) -> Prediction:
+    ((_, outcome),) = _outcomes([trial])
+    if isinstance(outcome, VramscopeError):
+        raise outcome
+    return outcome
+
+
+def _row(name: str, how: str, answer: Outcome, room_bytes: int) -> Rerun:
     if isinstance(answer, VramscopeError):
         return Rerun(name, how, problem=str(answer))
     if answer.unchanged:
@@ -163,20 +179,21 @@ def _row(name: str, how: str, answer: "Prediction | VramscopeError", room_bytes:
     return Rerun(name, how, _peak(answer, room_bytes))
 
 
-def _peak(answer: "Prediction", room_bytes: int) -> DryPeak:
+def _peak(answer: Prediction, room_bytes: int) -> DryPeak:
     """Return the figures of a run without a limit, and whether they fit where they do so without pressure."""
     need = answer.need
-    most = None if need.doubt_bytes is None or not need.is_whole else need.allocated_bytes + need.doubt_bytes
-    fits = None
-    if most is not None and need.reserved_bytes + (need.doubt_bytes or 0) <= room_bytes:
-        fits = True
-    elif need.allocated_bytes > room_bytes:
-        fits = False
     reason = answer.reasons[0] if answer.reasons else ""
-    return DryPeak(need.allocated_bytes, most, need.reserved_bytes, fits, answer.certainty, reason)
+    return DryPeak(
+        need.allocated_bytes,
+        need.most_allocated_bytes,
+        need.reserved_bytes,
+        need.fits(room_bytes),
+        answer.certainty,
+        reason,
+    )
 
 
-def _fewest_blocks(found: Reruns, trial: DryTrial, room_bytes: int, note: Note) -> Reruns:
+def _fewest_blocks(found: Reruns, trial: Trial, room_bytes: int, note: Note) -> Reruns:
     """Add the fewest checkpointed blocks that fit the device, where none does not and all do."""
     from vramscope.prediction.dry.changes import DryChange
 
@@ -184,11 +201,11 @@ def _fewest_blocks(found: Reruns, trial: DryTrial, room_bytes: int, note: Note) 
     whole = next((row for row in found.rows if row.name == CHECKPOINTS), None)
     if plain is None or plain.fits is not False or whole is None or whole.peak is None or not whole.peak.fits:
         return found
-    n_blocks = run_dry(replace(trial, capacity=1 << 50, change=DryChange(checkpointed=-1))).n_blocks
+    n_blocks = _alone(replace(trial, capacity=UNLIMITED_BYTES, change=DryChange(checkpointed=-1))).n_blocks
     low, high, best = 0, n_blocks, whole.peak
     while high - low > 1:
         middle = (low + high) // 2
-        answer = run_dry(replace(trial, change=DryChange(checkpointed=middle)))
+        answer = _alone(replace(trial, change=DryChange(checkpointed=middle)))
         note(found, f"run dry: {middle} of {n_blocks} blocks checkpointed")
         if answer.fits:
             high, best = middle, _peak(answer, room_bytes)

@@ -22,7 +22,7 @@ from vramscope.errors import StoreError
 from vramscope.remote import opened, store_errors
 from vramscope.store import manifest as manifests
 from vramscope.store import parts
-from vramscope.store.directory import MANIFEST, is_rank_name
+from vramscope.store.directory import MANIFEST, PREDICTION, is_rank_name
 from vramscope.store.manifest import Manifest
 from vramscope.store.schema import NOTES, POOLS, STACKS, device_of
 from vramscope.store.sources import SOURCES_FILE
@@ -180,7 +180,7 @@ class Upload:
                 manifest, text = again
                 sent = self._send_files(manifest, with_growing=with_growing)
             self._send_text(MANIFEST, text)
-            self._remove_others({*sent, MANIFEST, SUMMARY_FILE, SOURCES_FILE})
+            self._remove_others({*sent, MANIFEST, SUMMARY_FILE, SOURCES_FILE, PREDICTION})
             if is_final:
                 self._check(sent)
                 self._save(is_whole=True)
@@ -249,7 +249,7 @@ class Upload:
     def _names(self, manifest: Manifest) -> tuple[list[str], set[str]]:
         """Return the files of the trace without the manifest, and those of them in the part that grows."""
         homes = parts.homes(self._rank, manifest.cap)
-        found = [name for name in (SUMMARY_FILE, SOURCES_FILE) if (self._rank / name).exists()]
+        found = [name for name in (SUMMARY_FILE, SOURCES_FILE, PREDICTION) if (self._rank / name).exists()]
         growing = set()
         for home in dict.fromkeys([self._rank, *homes]):
             for path in sorted(home.iterdir()):

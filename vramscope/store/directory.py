@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+PREDICTION = "prediction.json"
+"""The file with the answer of a dry run."""
 COPY_INDEX = ".remote.json"
 """The file that marks a directory as the copy of one in an object store."""
 _RANK = re.compile("rank([0-9]{1,9})(?:-restart([0-9]{1,6}))?")

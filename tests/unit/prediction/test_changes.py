@@ -13,8 +13,10 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from vramscope.prediction import DryOptions, Prediction, answer, dry_run, findings  # noqa: E402
+from vramscope.prediction import Prediction, Trial  # noqa: E402
+from vramscope.prediction.answering import answer_here  # noqa: E402
 from vramscope.prediction.dry.changes import DryChange, blocks_of  # noqa: E402
+from vramscope.prediction.once import run_once  # noqa: E402
 
 
 class Block(nn.Module):
@@ -64,9 +66,7 @@ def train(
 
 
 def run(program, change: DryChange | None = None) -> Prediction:
-    dry = dry_run("H100", None, None, DryOptions(change=change))
-    dry.do(program)
-    return answer(findings(dry))
+    return answer_here(Trial(change=change), lambda trial: run_once(trial, program))
 
 
 def peaks(found: Prediction) -> tuple[int, int]:

@@ -15,7 +15,6 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
 
 TRAINED = """
 import os, sys, torch
-from vramscope import predict
 
 def train():
     model = torch.nn.Linear(8, 8).cuda()
@@ -29,7 +28,16 @@ predict(train)
 """
 
 
-def _lines(text: str, first: str = "") -> list[str]:
+PREDICT = "from vramscope import predict\n"
+LAST = """
+from functools import partial
+from vramscope.prediction.once import run_once
+from vramscope.prediction.trial import Trial
+predict = partial(run_once, Trial(), is_last=True)
+"""
+
+
+def _lines(text: str, first: str = PREDICT) -> list[str]:
     """The output of a process that runs *first*, trains dry, and runs *text*."""
     command = [sys.executable, "-c", first + TRAINED + text]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -51,7 +59,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def test_the_last_dry_run_of_a_process_imports_no_symbols_unless_the_program_does():
-    last = "from vramscope.prediction.dry import plan\nplan.is_last = True\n"
     asking = """
 def asks():
     import sympy
@@ -67,7 +74,7 @@ print(imported())
 predict(asks)
 print(imported(), {type(sys.modules[name]).__name__ for name in imported()})
 """
-    found = _lines(asking, last)
+    found = _lines(asking, LAST)
 
     assert found[0] == "[]"
     assert found[1] == "4 ShapeEnv S(0)"
@@ -101,7 +108,7 @@ def asks():
 
 predict(asks)
 """
-    found = _lines(asking, "from vramscope.prediction.dry import plan\nplan.is_last = True\n")
+    found = _lines(asking, LAST)
 
     assert found[0] == "S(0) R False 4 [True, True]"
     assert found[1] == "True True"

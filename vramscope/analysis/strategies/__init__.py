@@ -35,7 +35,7 @@ from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
     SizeChange,
     StrategyInput,
-    Trial,
+    StrategyTrial,
     level_with,
     prepare,
     scaled,
@@ -191,14 +191,14 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     )
 
 
-def _least_of(run: StrategyInput, tried: Trial, each: Strategy) -> int:
+def _least_of(run: StrategyInput, tried: StrategyTrial, each: Strategy) -> int:
     """Return the peak if every assumption held in favor of the strategy, wherever blocks are placed."""
     if tried.least is None and not each.saved_bytes:
         return each.peak_bytes
     return min(each.peak_bytes, _least_peak(run, tried.least or SizeChange(tried.factor, tried.extra_bytes)))
 
 
-def _is_monotone(tried: Trial) -> bool:
+def _is_monotone(tried: StrategyTrial) -> bool:
     """Return whether the trial only removes bytes, so that it cannot raise the peak."""
     if tried.is_surely_less:
         return True
@@ -279,7 +279,7 @@ def _in_words(count: float) -> str:
     return f"{count / 1e9:.2g} billion" if count >= 1e9 else f"{count / 1e6:.2g} million"
 
 
-def _outcome(run: StrategyInput, tried: Trial, at: int, unknown: int) -> Strategy:
+def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) -> Strategy:
     level = level_with(run, tried.factor, tried.extra_bytes)
     highest = int(level.argmax())
     left = round(float(level[highest]))
@@ -340,7 +340,7 @@ def _summed(run: StrategyInput, size: NDArray[Any], extra: NDArray[Any] | int) -
     return summed(run.found, size, len(run.phase) - 1) + extra
 
 
-def _by_category(run: StrategyInput, tried: Trial, at: int) -> dict[str, int]:
+def _by_category(run: StrategyInput, tried: StrategyTrial, at: int) -> dict[str, int]:
     live = run.found.allocated_at(at)
     sums = np.zeros(len(Category))
     np.add.at(sums, run.category[live], ((1 - tried.factor) * run.found.block_size)[live])
@@ -357,7 +357,7 @@ def _by_phase(run: StrategyInput, level: NDArray[Any]) -> dict[str, int]:
 # ----------------------------------------------------------------------------------- the strategies
 
 
-def _mixed_precision(run: StrategyInput) -> Iterator[Trial]:
+def _mixed_precision(run: StrategyInput) -> Iterator[StrategyTrial]:
     recording, owners = run.recording, owners_of(run.recording, run.found, run.assigned)
     in_16_bits, in_32_bits = (_share(run, bits) for bits in _16_AND_32_BITS)
     if in_16_bits > in_32_bits:
@@ -373,7 +373,7 @@ def _mixed_precision(run: StrategyInput) -> Iterator[Trial]:
     copies = np.cumsum(change)[:-1]
     # A gradient of 16 bits is there until it is one of 32.
     largest = int(run.found.block_size[run.category == Category.PARAMETER].max(initial=0))
-    yield Trial(
+    yield StrategyTrial(
         "mixed precision (bf16 autocast)",
         found.factor,
         copies,
@@ -398,12 +398,12 @@ def _share(run: StrategyInput, elements: Sequence[int]) -> int:
     return int(run.found.block_size[rows].sum())
 
 
-def _checkpointing(run: StrategyInput) -> Iterator[Trial]:
+def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
     owners = owners_of(run.recording, run.found, run.assigned)
     ways = checkpointed(run.found, run.lives, owners, run.level_bytes)
     best = min(ways, key=lambda way: int((run.level_bytes + way.extra_bytes).max()), default=None)
     if best is not None:
-        yield Trial(
+        yield StrategyTrial(
             f"activation checkpointing of {len(best.blocks)} blocks",
             np.ones(len(run.found)),
             best.extra_bytes,
@@ -422,11 +422,11 @@ def _few(paths: Sequence[str]) -> str:
     return ", ".join(paths) if len(paths) <= _MOST_NAMED else f"{paths[0]} … {paths[-1]}"
 
 
-def _gradients_to_none(run: StrategyInput) -> Iterator[Trial]:
+def _gradients_to_none(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Free gradients before forward, if a step begins with those of the step before."""
     extra = kept_gradients(run.found, run.lives, run.category == Category.GRADIENT, len(run.phase))
     if extra.any():
-        yield Trial(
+        yield StrategyTrial(
             "gradients set to None",
             np.ones(len(run.found)),
             extra,
@@ -441,14 +441,14 @@ def _gradients_to_none(run: StrategyInput) -> Iterator[Trial]:
         )
 
 
-def _bucket_views(run: StrategyInput) -> Iterator[Trial]:
+def _bucket_views(run: StrategyInput) -> Iterator[StrategyTrial]:
     bucket = is_bucket(run.recording.stacks, run.found)
     gradient = run.category == Category.GRADIENT
     if bucket.any() and gradient.any() and not (gradient & bucket).any():
         # A bucket from before the recording may be taken for a gradient; parameters are certain.
         is_one = run.category == Category.PARAMETER
         largest = int(run.found.block_size[is_one if is_one.any() else gradient].max())
-        yield Trial(
+        yield StrategyTrial(
             "gradients as views of DDP's buckets",
             scaled(run, (gradient, 0.0)),
             np.where(run.phase == Phase.BACKWARD, largest, 0),
@@ -462,7 +462,7 @@ def _bucket_views(run: StrategyInput) -> Iterator[Trial]:
         )
 
 
-def _accumulation(run: StrategyInput) -> Iterator[Trial]:
+def _accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = np.isin(run.category, _OF_A_BATCH) | of_step
     gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
@@ -473,7 +473,7 @@ def _accumulation(run: StrategyInput) -> Iterator[Trial]:
     # From the second micro-batch on all gradients are allocated, and each new one too until it is added.
     kept = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
     extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
-    yield Trial(
+    yield StrategyTrial(
         f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
         scaled(run, (of_batch, part)),
         extra,
@@ -508,12 +508,12 @@ def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
     return mine
 
 
-def _smaller_evaluation(run: StrategyInput) -> Iterator[Trial]:
+def _smaller_evaluation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Halve the batch of evaluation, if the peak is in evaluation and not in training."""
     if run.phase[int(run.level_bytes.argmax())] != Phase.EVAL:
         return
     of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
-    yield Trial(
+    yield StrategyTrial(
         "half the batch in evaluation",
         scaled(run, (of_evaluation, 1 / 2)),
         0,
@@ -537,7 +537,7 @@ def _accumulates(run: StrategyInput) -> bool:
     return bool(len(ends)) and bool(2 * np.count_nonzero(count > 1) > len(ends))
 
 
-_ALL: tuple[Callable[[StrategyInput], Iterator[Trial]], ...] = (
+_ALL: tuple[Callable[[StrategyInput], Iterator[StrategyTrial]], ...] = (
     _mixed_precision,
     _smaller_evaluation,
     _checkpointing,

@@ -1,4 +1,4 @@
-"""Trial of autocast to 16 bits in forward: which allocations halve, and which copies are added.
+"""StrategyTrial of autocast to 16 bits in forward: which allocations halve, and which copies are added.
 
 The innermost frame within torch decides how autocast treats a tensor. Matrix products (linear layers,
 convolutions, attention) give 16 bits; norms, softmax and losses stay at 32; operations in between follow

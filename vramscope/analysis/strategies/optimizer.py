@@ -10,7 +10,7 @@ from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
     SizeChange,
     StrategyInput,
-    Trial,
+    StrategyTrial,
     scaled,
 )
 from vramscope.model.marks import Category, Phase
@@ -32,14 +32,14 @@ _BYTES_8BIT = 1 + 4 / 256
 _SECOND_STATES = ("exp_avg_sq of", "max_exp_avg_sq of", "step of")
 
 
-def fused_optimizer(run: StrategyInput) -> Iterator[Trial]:
+def fused_optimizer(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Remove the temporaries of the optimizer's step, for classes that have a fused version.
 
     Yields nothing if there are none: the optimizer is fused already.
     """
     temporary = run.in_optimizer() & np.isin(run.made_by, (*_FUSED, _UNKNOWN))
     if temporary.any():
-        yield Trial(
+        yield StrategyTrial(
             "fused optimizer",
             scaled(run, (temporary, 0.0)),
             0,
@@ -52,14 +52,14 @@ def fused_optimizer(run: StrategyInput) -> Iterator[Trial]:
         )
 
 
-def optimizer_in_a_loop(run: StrategyInput) -> Iterator[Trial]:
+def optimizer_in_a_loop(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Update one parameter after the other, for classes without a fused version."""
     temporary = run.in_optimizer() & np.isin(run.made_by, list(_IN_A_LOOP))
     if temporary.any():
         parameter = run.category == Category.PARAMETER
         largest = int(run.found.block_size[parameter].max(initial=0))
         most = max(_IN_A_LOOP[name] for name in np.unique(run.made_by[temporary]).tolist())
-        yield Trial(
+        yield StrategyTrial(
             "optimizer without foreach",
             scaled(run, (temporary, 0.0)),
             np.where(run.phase == Phase.OPTIMIZER, most * largest, 0),
@@ -74,13 +74,13 @@ def optimizer_in_a_loop(run: StrategyInput) -> Iterator[Trial]:
         )
 
 
-def state_in_8_bits(run: StrategyInput) -> Iterator[Trial]:
+def state_in_8_bits(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Keep the optimizer's state in 8 bits, as bitsandbytes does; its step allocates nothing."""
     element, classes = _element(run), (*_WITH_8_BITS, _UNKNOWN)
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST_8BIT
     if state.any():
-        yield Trial(
+        yield StrategyTrial(
             "optimizer state in 8 bits",
             scaled(run, (state, _BYTES_8BIT / element), (run.in_optimizer(), 0.0)),
             0,
@@ -93,14 +93,14 @@ def state_in_8_bits(run: StrategyInput) -> Iterator[Trial]:
         )
 
 
-def one_moment(run: StrategyInput) -> Iterator[Trial]:
+def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Use an optimizer without Adam's second moment."""
     names = np.array([*run.recording.labels.names, _UNKNOWN])
     is_second = np.array([name.startswith(_SECOND_STATES) for name in names.tolist()])
     label = np.append(run.recording.labels.name, len(names) - 1)[run.assigned.label]
     second = (run.category == Category.OPTIMIZER_STATE) & is_second[label] & _is_of(run, ("Adam", "AdamW"))
     if second.any():
-        yield Trial(
+        yield StrategyTrial(
             "optimizer with one moment",
             scaled(run, (second | run.in_optimizer(), 0.0)),
             0,
@@ -113,11 +113,11 @@ def one_moment(run: StrategyInput) -> Iterator[Trial]:
         )
 
 
-def offloaded(run: StrategyInput) -> Iterator[Trial]:
+def offloaded(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Move the optimizer to the CPU: neither its state nor its temporaries stay on the GPU."""
     state = run.category == Category.OPTIMIZER_STATE
     if state.any():
-        yield Trial(
+        yield StrategyTrial(
             "optimizer on the CPU",
             scaled(run, (state | run.in_optimizer(), 0.0)),
             0,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from vramscope.analysis.strategies.trials import (
     SizeChange,
     StrategyInput,
-    Trial,
+    StrategyTrial,
     scaled,
 )
 from vramscope.model.marks import Category
@@ -32,7 +32,7 @@ def is_sharded(run: StrategyInput) -> bool:
     return any(part in file for file in files for part in _SHARDS)
 
 
-def sharded(run: StrategyInput) -> Iterator[Trial]:
+def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Try each stage of ZeRO; yields nothing if the run is sharded already."""
     if is_sharded(run):
         return
@@ -61,7 +61,7 @@ def sharded(run: StrategyInput) -> Iterator[Trial]:
     for name, rows, gathered, how, effort in stages:
         if rows.any():
             basis = f"closed form: 1/{run.n_ranks} of each stays on a rank"
-            yield Trial(
+            yield StrategyTrial(
                 f"{name} over {run.n_ranks} GPUs",
                 scaled(run, (rows, share)),
                 gathered,

@@ -57,7 +57,7 @@ class StrategyInput(NamedTuple):
         return mine
 
 
-class Trial(NamedTuple):
+class StrategyTrial(NamedTuple):
     """What one strategy would change about the allocations of a run."""
 
     name: str

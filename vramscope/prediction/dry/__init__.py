@@ -5,12 +5,9 @@ beyond their outputs, goes through our model of CUDA's caching allocator. What c
 recording, source ``predicted``.
 """
 
-from vramscope.capture import Source
 from vramscope.prediction.dry.doubts import own_line_of
-from vramscope.prediction.dry.dry_capture import Predicted, plan
+from vramscope.prediction.dry.dry_capture import Predicted
 from vramscope.prediction.dry.mode import OutOfMemoryError, Unknown
 from vramscope.prediction.dry.values.choices import Enough
 
-__all__ = ["Enough", "OutOfMemoryError", "Predicted", "Unknown", "own_line_of", "plan"]
-
-SOURCE = Source("predicted", available=lambda: True, open=Predicted)
+__all__ = ["Enough", "OutOfMemoryError", "Predicted", "Unknown", "own_line_of"]

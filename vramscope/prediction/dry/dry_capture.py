@@ -4,7 +4,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,11 +17,11 @@ from vramscope.capture.undisturbed.tracked import tracked_objects
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note
-from vramscope.prediction.dry.cards import H100, Hardware
+from vramscope.model.prediction import Choice, OutOfMemoryPoint
 from vramscope.prediction.dry.doubts import own_frames, own_line
 from vramscope.prediction.dry.mode import Event, lies_there
 from vramscope.prediction.dry.shim.world import World
-from vramscope.prediction.dry.values.choices import Choice, Otherwise
+from vramscope.prediction.trial import Trial, card_of
 from vramscope.units import format_bytes
 
 # FSDP2 was 0.1 % off, and FSDP's streams, which are taken as one, 6 % of reserved memory.
@@ -36,34 +36,6 @@ _PASSES_WITHOUT_OPTIMIZER = 64
 
 def _has_optimizer() -> bool:
     return bool(tracked_objects(lambda kind: issubclass(kind, torch.optim.Optimizer)))
-
-
-class RanOut(NamedTuple):
-    """The request that no card of this size can serve."""
-
-    operator: str
-    frames: tuple[tuple[str, int, str], ...]
-    """File, line and function of the program's own frames, innermost first."""
-    wanted_bytes: int
-    in_use_bytes: int
-    """Allocated when it was asked."""
-
-
-class Plan:
-    """What the next dry run of this process is for; set by ``vramscope.predict``."""
-
-    card: Hardware | None = None
-    capacity_bytes: int = 0
-    steps: int | None = None
-    n_ranks: int | None = None
-    otherwise: Otherwise | None = None
-    """What one place of the program is answered otherwise."""
-    is_last: bool = False
-    """Whether this process does nothing after the dry run."""
-    last: "Predicted | None" = None
-
-
-plan = Plan()
 
 
 class _OwnStorages:
@@ -124,26 +96,23 @@ class _OwnStorages:
 class Predicted(Simulated):
     """Events of a program that runs in a ``World``."""
 
-    def __init__(self, options: Options, failed: Failed) -> None:
-        card = plan.card or H100
+    def __init__(self, options: Options, failed: Failed, trial: Trial, *, is_last: bool) -> None:
         super().__init__(options, failed)
-        self.card = card
-        self.total_bytes = plan.capacity_bytes
-        self._allocator.capacity_bytes = (
-            max(plan.capacity_bytes - card.context_bytes, 1) if plan.capacity_bytes else None
-        )
-        self.devices = (Device(0, "cuda", card.name, plan.capacity_bytes),)
+        self.card, self.total_bytes = card_of(trial.card, trial.capacity)
+        self._most_steps = trial.steps
+        self._allocator.capacity_bytes = max(self.total_bytes - self.card.context_bytes, 1)
+        self.devices = (Device(0, "cuda", self.card.name, self.total_bytes),)
         self._storages = _OwnStorages(self)  # type: ignore[assignment]
         self._labeler.storage_of = _storage_of
-        self.world = World(card, self, plan.n_ranks, plan.otherwise, is_last=plan.is_last)
+        self.world = World(self.card, self, trial.ranks, trial.answer, is_last=is_last)
         self.world.mode.listener = None
         self.oom: OutOfMemory | None = None
         self.most_bytes = 0
         """What may be allocated at most, where an operator's own memory is known within a range only."""
-        self.ran_out_at: str | None = None
-        """The program's line at which memory ran out; '' where it has none."""
-        self.ran_out: RanOut | None = None
+        self.out_of_memory: OutOfMemoryPoint | None = None
         """What asked for the memory that was not there, the first time."""
+        self.out_of_memory_at: str | None = None
+        """The program's line at which memory ran out; '' where it has none."""
         self.peaks = {"allocated": 0, "reserved": 0, "active": 0, "requested": 0}
         """In bytes, of the whole run."""
         self._peaks = dict(self.peaks)
@@ -152,7 +121,6 @@ class Predicted(Simulated):
         self.ended_after = "its end"
         """How far the program was run: to ``its end``, for ``3 steps``."""
         self._n_taken = 0
-        plan.last = self
 
     # ------------------------------------------------------------------------------- as a Capture
 
@@ -179,7 +147,6 @@ class Predicted(Simulated):
         """The program is over: torch is as it was. Harmless where it was never entered."""
         if self.world.is_entered:
             self.world.__exit__(None, None, None)
-        plan.last = None
 
     def _frozen(self) -> Sequence[Any]:
         """Nothing: whatever is frozen is older than the device."""
@@ -235,9 +202,9 @@ class Predicted(Simulated):
 
     def _raise_where_full(self, frame: Any) -> None:
         if self.oom is not None:
-            if self.ran_out_at is None:
-                self.ran_out_at = own_line(frame)
-                self.ran_out = RanOut(
+            if self.out_of_memory is None:
+                self.out_of_memory_at = own_line(frame)
+                self.out_of_memory = OutOfMemoryPoint(
                     self.world.mode.operator.replace("aten::", "aten."),
                     own_frames(frame),
                     self.oom.need,
@@ -277,8 +244,8 @@ class Predicted(Simulated):
 
     def _take(self, n_bytes: int, frame: Any) -> Life:
         self._n_taken += 1
-        thing = _Thing()
-        life = Life(thing)
+        memory = _TakenMemory()
+        life = Life(memory)
         # No object of torch has a negative address.
         life.cdata, life.n_bytes, life.address, life.maker = -self._n_taken, n_bytes, 0, -1
         self.born(life, frame)
@@ -302,8 +269,7 @@ class Predicted(Simulated):
         )
 
     def _free_bytes(self) -> int:
-        capacity = self._allocator.capacity_bytes
-        return 0 if capacity is None else capacity - self._allocator.reserved_bytes
+        return (self._allocator.capacity_bytes or 0) - self._allocator.reserved_bytes
 
     # ------------------------------------------------------------------------------- as torch.cuda asks
 
@@ -322,7 +288,7 @@ class Predicted(Simulated):
     @property
     def capacity_bytes(self) -> int:
         """The memory of the card in bytes, CUDA's context included."""
-        return self.total_bytes or 80 << 30
+        return self.total_bytes
 
     @property
     def stats(self) -> Mapping[str, int]:
@@ -352,7 +318,11 @@ class Predicted(Simulated):
         """Stops a program that changes its parameters itself after as many passes as a step may have."""
         super().backward_ends()
         self._n_backwards += 1
-        if plan.steps is not None and self._n_backwards == _PASSES_WITHOUT_OPTIMIZER and not _has_optimizer():
+        if (
+            self._most_steps is not None
+            and self._n_backwards == _PASSES_WITHOUT_OPTIMIZER
+            and not _has_optimizer()
+        ):
             self.ended_after = f"{self._n_backwards} backward passes, as it has no optimizer of torch"
             self.world.end_program()
 
@@ -361,15 +331,15 @@ class Predicted(Simulated):
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is optimizer:
-            if plan.steps is not None and self._n_steps >= plan.steps:
-                self.ended_after = "1 step" if plan.steps == 1 else f"{plan.steps} steps"
+            if self._most_steps is not None and self._n_steps >= self._most_steps:
+                self.ended_after = "1 step" if self._most_steps == 1 else f"{self._most_steps} steps"
                 self.world.end_program()
                 return  # an optimizer that steps in a hook of a gradient
             self._n_steps += 1
         super().step_begins(optimizer)
 
 
-class _Thing:
+class _TakenMemory:
     """What a weak reference can be made to."""
 
     __slots__ = ("__weakref__",)

@@ -17,7 +17,7 @@ from vramscope.store.directory import COPY_INDEX, MANIFEST
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, Owner
 from vramscope.store.liveness import is_alive
-from vramscope.store.read import assembly, completeness
+from vramscope.store.read import assembly, completeness, prediction
 from vramscope.store.read.streams import (
     ColumnStream,
     DeviceStreams,
@@ -93,7 +93,8 @@ class RankReader:
     def recordings(self) -> list[Recording]:
         """Return one recording per device, ordered by index."""
         stacks, stack_notes = assembly.stacks_of(self._stacks)
-        of_rank = (*self.notes(), *stack_notes)
+        predicted, unreadable = prediction.read(self.directory, self.manifest.id)
+        of_rank = (*self.notes(), *stack_notes, *unreadable)
         found = []
         for device, streams in sorted(self._devices.items()):
             found_by = self._incremental_steps[device].resolve if self.outcome is Outcome.RUNNING else resolve
@@ -106,7 +107,7 @@ class RankReader:
                 *assembly.limit_notes(self.manifest.error, device, written),
             )
             notes = of_rank + own + recording.notes
-            found.append(replace(recording, notes=notes, outcome=self.outcome))
+            found.append(replace(recording, notes=notes, outcome=self.outcome, prediction=predicted))
         return found
 
     def notes(self) -> list[Note]:

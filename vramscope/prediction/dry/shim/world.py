@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from vramscope.model.prediction import ChangedAnswer
 from vramscope.prediction.dry import autocast, state
 from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty, Doubts
@@ -40,7 +41,7 @@ from vramscope.prediction.dry.shim.own_device import (
 )
 from vramscope.prediction.dry.shim.patches import Patches, when_imported
 from vramscope.prediction.dry.shim.ranks import Ranks
-from vramscope.prediction.dry.values.choices import Choices, Enough, Otherwise
+from vramscope.prediction.dry.values.choices import Choices, Enough
 from vramscope.prediction.dry.values.unknown import trace_mathematics
 
 _CUDA = torch.device("cuda", 0)
@@ -64,13 +65,13 @@ class World:
         card: Hardware,
         memory: torch_cuda.CardMemory,
         n_ranks: int | None = None,
-        otherwise: Otherwise | None = None,
+        changed_answer: ChangedAnswer | None = None,
         *,
         is_last: bool = False,
     ) -> None:
         self.card = card
         self.doubts = Doubts()
-        self.choices = Choices(otherwise)
+        self.choices = Choices(changed_answer)
         self.met = Met(card)
         self._patches = Patches()
         light_compiler.install(self._patches)

@@ -7,8 +7,8 @@ depends on the branch is run instead of guessed.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import NamedTuple
 
+from vramscope.model.prediction import ChangedAnswer, Choice
 from vramscope.prediction.dry.doubts import is_of_a_program, own_line
 
 _TRUTHS = {"always true": True, "always false": False}
@@ -25,36 +25,22 @@ class Enough(BaseException):
     """Leaves the program, past every ``except Exception``: it has run as far as it should."""
 
 
-class Otherwise(NamedTuple):
-    """The answer that one place of the program gets in a dry run."""
-
-    key: str
-    """The file and the line that ask, which may be a library's."""
-    answer: str
-    """``always true``, ``always false``, or a number that is ``rising`` or ``falling``."""
-    most_asked: int
-    """How often the place may ask before the run ends."""
-
-
-class Choice(NamedTuple):
-    """A place of the program that decides by a value that nobody computed."""
-
-    what: str
-    where: str
-    """The program's own line, ``train.py:31``."""
-    otherwise: tuple[Otherwise, ...]
-    """Every other way to answer it."""
-
-
 @dataclass(slots=True)
-class _Asked:
+class _Place:
+    """A place of the program that decides by such values, and what they counted as."""
+
     what: str
     where: str
     truths: set[bool] = field(default_factory=set)
     n_numbers: int = 0
     n: int = 0
 
-    def answers(self) -> Iterable[str]:
+    def changed(self, key: str) -> Iterable[ChangedAnswer]:
+        """Every other way to answer it."""
+        for answer in self._others():
+            yield ChangedAnswer(key, answer, _MORE_OFTEN * self.n + _AND_MORE)
+
+    def _others(self) -> Iterable[str]:
         if self.truths:
             yield from (word for word, truth in _TRUTHS.items() if self.truths != {truth})
         if self.n_numbers:
@@ -62,11 +48,11 @@ class _Asked:
 
 
 class Choices:
-    """The places of one dry run that asked, of which one may be answered otherwise."""
+    """The places of one dry run that decide, of which one may get another answer."""
 
-    def __init__(self, otherwise: Otherwise | None = None) -> None:
-        self._otherwise = otherwise
-        self._asked: dict[str, _Asked] = {}
+    def __init__(self, changed: ChangedAnswer | None = None) -> None:
+        self._changed = changed
+        self._places: dict[str, _Place] = {}
         self._drawing: FrameType | None = None
         self._n_drawn = 0
         self.is_endless = False
@@ -74,18 +60,18 @@ class Choices:
 
     def truth(self, what: str, assumed: bool, frame: FrameType | None) -> bool:
         """Return whether a comparison is true: *assumed*, unless this run answers otherwise."""
-        asked, answer = self._ask(what, frame)
+        place, answer = self._answer_of(what, frame)
         found = assumed if answer is None else _TRUTHS.get(answer, assumed)
-        asked.truths.add(assumed)
+        place.truths.add(assumed)
         return found
 
     def number(self, what: str, assumed: float, frame: FrameType | None) -> float:
         """Return *assumed*, or a large number that rises or a negative one that falls with every call."""
-        asked, answer = self._ask(what, frame)
-        asked.n_numbers += 1
+        place, answer = self._answer_of(what, frame)
+        place.n_numbers += 1
         if answer not in ("rising", "falling"):
             return assumed
-        found = _FROM + asked.n_numbers
+        found = _FROM + place.n_numbers
         return found if answer == "rising" else -found
 
     def draws_again(self, frame: FrameType) -> bool:
@@ -103,28 +89,21 @@ class Choices:
         self._drawing = frame if self._n_drawn <= _DRAWN else None
         return self._drawing is not None
 
-    def _ask(self, what: str, frame: FrameType | None) -> tuple[_Asked, str | None]:
+    def _answer_of(self, what: str, frame: FrameType | None) -> tuple[_Place, str | None]:
         key = _key(frame)
-        asked = self._asked.get(key)
-        if asked is None:
-            asked = self._asked[key] = _Asked(what, own_line(frame))
-        asked.n += 1
-        if self._otherwise is None or key != self._otherwise.key:
-            return asked, None
-        self.is_endless = self.is_endless or asked.n > self._otherwise.most_asked
-        return asked, self._otherwise.answer
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = _Place(what, own_line(frame))
+        place.n += 1
+        if self._changed is None or key != self._changed.key:
+            return place, None
+        self.is_endless = self.is_endless or place.n > self._changed.most_asked
+        return place, self._changed.answer
 
     def all(self) -> tuple[Choice, ...]:
         """Return every place that asked, in the order of the program."""
         return tuple(
-            Choice(
-                asked.what,
-                asked.where,
-                tuple(
-                    Otherwise(key, answer, _MORE_OFTEN * asked.n + _AND_MORE) for answer in asked.answers()
-                ),
-            )
-            for key, asked in self._asked.items()
+            Choice(place.what, place.where, tuple(place.changed(key))) for key, place in self._places.items()
         )
 
 

@@ -1,0 +1,90 @@
+"""One trial of a program: which program is run dry, for which card, how far, and what is changed in it."""
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramscope.errors import CaptureError, UsageError
+from vramscope.model.cards import card_named
+from vramscope.units import parse_bytes
+
+if TYPE_CHECKING:
+    from vramscope.model.prediction import ChangedAnswer
+    from vramscope.prediction.dry.cards import Hardware
+    from vramscope.prediction.dry.changes import DryChange
+    from vramscope.prediction.on_cards import CardRoom
+    from vramscope.prediction.script import Script
+
+DEFAULT_CARD = "H100"
+UNLIMITED_BYTES = 1 << 50
+"""The capacity of a card on which no program runs out of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What to try: a dry run of a program, and the others that its answer takes."""
+
+    card: str = DEFAULT_CARD
+    capacity: str | int | None = None
+    """The bytes of the card, instead of what it has."""
+    steps: int | None = 3
+    """Optimizer steps after which the program is stopped; None lets it run to its end."""
+    ranks: int | None = None
+    """The number of ranks of a program that runs on several cards."""
+    directory: str | os.PathLike[str] | None = None
+    """Where the recording goes; a new temporary folder if None."""
+    name: str = "the program"
+    """The program as the user names it."""
+    script: "Script | None" = None
+    """The script that is run; None for a function."""
+    arguments: tuple[str, ...] = ()
+    """The arguments of the script."""
+    change: "DryChange | None" = None
+    """What is changed in the program from outside."""
+    answer: "ChangedAnswer | None" = None
+    """What one place of the program is answered instead of what the first run answers."""
+    is_quiet: bool = True
+    """Whether what a script prints is dropped; else it goes to stderr."""
+    measures_need: bool = True
+    """Whether a program that runs out of memory is run again without a limit, to know what it needs."""
+
+    def check(self) -> None:
+        """Raise UsageError or CaptureError where this cannot be tried at all."""
+        if importlib.util.find_spec("torch") is None:
+            raise CaptureError('a dry run needs torch: pip install "vramscope[torch]"')
+        if self.steps is not None and self.steps < 1:
+            raise UsageError("steps: at least 1")
+        if self.ranks is not None and self.ranks < 1:
+            raise UsageError("ranks: at least 1")
+        card_of(self.card, self.capacity)
+
+
+def card_of(name: str, capacity: str | int | None) -> tuple["Hardware", int]:
+    """The card that the words name, and its bytes or those of *capacity*; raises UsageError."""
+    from vramscope.prediction.dry.cards import HARDWARE, words
+
+    wanted = words(name)
+    hardware = next((one for one in HARDWARE if wanted and wanted <= words(one.name)), None)
+    card = None if hardware is None else card_named(hardware.name)
+    if hardware is None or card is None:
+        raise UsageError(f"no card {name!r}; there is: {', '.join(one.name for one in HARDWARE)}")
+    try:
+        return hardware, card.total_bytes if capacity is None else parse_bytes(capacity)
+    except ValueError as error:
+        raise UsageError(f"capacity: {error}") from None
+
+
+def room_of(name: str, capacity: str | int | None) -> "CardRoom":
+    """The card that the words name, with the capacity instead of its own; raises UsageError."""
+    from vramscope.prediction.on_cards import CardRoom
+
+    hardware, total_bytes = card_of(name, capacity)
+    return CardRoom(hardware.name, total_bytes, hardware.context_bytes, hardware.capability)
+
+
+def rooms() -> "tuple[CardRoom, ...]":
+    """Every card for which a program can be run dry, the smallest first."""
+    from vramscope.prediction.dry.cards import HARDWARE
+
+    return tuple(room_of(each.name, None) for each in HARDWARE)
