@@ -43,7 +43,7 @@ def run_all_dry(
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield the number of each trial and its answer as soon as it is there; Ctrl-C ends all of them."""
     import_torch()
-    runs = _Runs(n_workers or _n_cores())
+    runs = _Processes(n_workers or _n_cores())
     open_trials = {number: OpenTrial(trial) for number, trial in enumerate(trials)}
     outcomes: dict[int, dict[int, Outcome]] = {number: {} for number in open_trials}
     try:
@@ -88,7 +88,7 @@ def on_each_card(found: Prediction, trial: Trial, note: Callable[[int, int], Any
     return found
 
 
-class _Runs:
+class _Processes:
     """Dry runs in processes of their own, so many at once: those that were added last begin first."""
 
     def __init__(self, most: int) -> None:
