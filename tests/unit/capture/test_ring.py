@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vramscope.capture.cuda.counts import COUNTED, EntryCounts, counted
 from vramscope.capture.cuda.ring import TAIL, first_new, lost
+from vramscope.capture.cuda.ring.counts import COUNTED, EntryCounts, counted
 
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_map", "snapshot")
 

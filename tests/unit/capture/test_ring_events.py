@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramscope.allocator.torch_history import histories
-from vramscope.capture.cuda.ring_events import distinct_lists, ring_columns, ring_events
+from vramscope.capture.cuda.ring.events import distinct_lists, ring_columns, ring_events
 from vramscope.model.stacks import StackBuilder
 
 FRAMES = [{"name": f"f{n}", "filename": "train.py", "line": n} for n in range(5)]

@@ -25,8 +25,8 @@ from vramscope.capture.cuda.device_log import DeviceLog, HookRecords, NewEntries
 from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
 from vramscope.capture.cuda.emptied_cache import EmptiedCache
 from vramscope.capture.cuda.history import RawReading
-from vramscope.capture.cuda.instants import UNCOUNTED
 from vramscope.capture.cuda.reading import NewOfDevice, Reading, StackLog
+from vramscope.capture.cuda.ring.instants import UNCOUNTED
 from vramscope.capture.cuda.shared_history import HistoryInterceptor
 from vramscope.capture.cuda.thread_names import ThreadNames
 from vramscope.capture.holders.growth_watch import Watch

@@ -13,13 +13,13 @@ from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.torch_history import DeviceHistory
 from vramscope.capture import Sink
-from vramscope.capture.cuda.counts import EntryCounts, counted, counts_of
 from vramscope.capture.cuda.gap import bridge
 from vramscope.capture.cuda.history import RawReading
-from vramscope.capture.cuda.instants import UNCOUNTED, instants
 from vramscope.capture.cuda.reading import Reading
 from vramscope.capture.cuda.ring import TAIL, Key, first_new, lost
-from vramscope.capture.cuda.ring_events import RingColumns, ring_columns
+from vramscope.capture.cuda.ring.counts import EntryCounts, counted, counts_of
+from vramscope.capture.cuda.ring.events import RingColumns, ring_columns
+from vramscope.capture.cuda.ring.instants import UNCOUNTED, instants
 from vramscope.capture.log import (
     HolderRow,
     LabelBatch,

@@ -14,7 +14,7 @@ from vramscope.allocator.torch_history.annotations import OWN_REGIONS
 from vramscope.allocator.torch_history.events import Events
 from vramscope.capture import Sink
 from vramscope.capture.cuda.history import RawReading
-from vramscope.capture.cuda.ring_events import RingColumns, ring_events
+from vramscope.capture.cuda.ring.events import RingColumns, ring_events
 from vramscope.model.stacks import StackBuilder
 
 NewOfDevice: TypeAlias = tuple[int, RingColumns | None]

@@ -7,7 +7,7 @@ again in every step. The allocator's own counts give the number of new entries; 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from vramscope.capture.cuda.counts import COUNTED, EntryCounts
+from vramscope.capture.cuda.ring.counts import COUNTED, EntryCounts
 
 Key: TypeAlias = tuple[str, int, int]
 """Action, address and size of an entry, without its time, which torch computes again for each reading."""
