@@ -17,7 +17,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin typescript test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,7 @@ check: $(TOOLS) browser allocator  ## format, lint, types, import contracts, str
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/structure.py
 	$(BIN)/python scripts/generate_questions.py --check
+	$(MAKE) --no-print-directory typescript
 	$(BIN)/pytest -n auto --dist loadgroup
 
 quick: $(TOOLS)  ## form, types, and the nearest tests of what has changed: make quick, or make quick FILE…
@@ -140,6 +141,13 @@ speedscope:
 	@test -d .cache/speedscope/package || { mkdir -p .cache/speedscope && cd .cache/speedscope \
 	  && npm pack --silent speedscope@1.25.0 >/dev/null && tar xzf speedscope-1.25.0.tgz; } \
 	  || echo "speedscope cannot be downloaded: its test will be skipped"
+
+# The types of the dashboard's scripts; dashboard/browser.d.ts has what they share.
+typescript:  ## check the types of the dashboard's scripts
+	@test -d .cache/typescript/package || { mkdir -p .cache/typescript && cd .cache/typescript \
+	  && npm install --silent --no-save --prefix package typescript@7.0.2 >/dev/null; } \
+	  || echo "TypeScript cannot be downloaded: the types of the scripts are not checked"
+	@test ! -d .cache/typescript/package || node .cache/typescript/package/node_modules/.bin/tsc -p dashboard/jsconfig.json
 
 # What torch's viewer takes from a CDN; the viewer itself is in no package (tests/integrations/test_memory_viz.py).
 d3:

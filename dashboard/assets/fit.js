@@ -1,11 +1,7 @@
 // The page "Fit": the address follows the slider; the page is not drawn again.
 (function () {
   function addressed(by) {
-    if (by) {
-      const url = new URL(location.href);
-      url.searchParams.set("by", by);
-      history.replaceState(history.state, "", url);
-    }
+    if (by) window.vramscope.store.remember({ by });
     return window.dash_clientside.no_update;
   }
   window.dash_clientside = window.dash_clientside || {};

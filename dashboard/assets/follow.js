@@ -21,8 +21,8 @@
   }
 
   // The phases of a run that grows appear in the key as they occur.
-  addEventListener("vs-timeline", function (event) {
-    for (const kind of event.detail.phases) {
+  window.vramscope.store.on("columns", function ({ phases }) {
+    for (const kind of phases) {
       for (const entry of document.querySelectorAll(`.lane-key [data-phase="${kind}"][hidden]`)) {
         entry.hidden = false;
         for (const none of entry.parentElement.querySelectorAll("[data-none]")) none.remove();

@@ -43,14 +43,14 @@
     const steps = edges("xaxis"), ranks = edges("yaxis");
     if (!steps && !ranks) return none;
     const zoom = { ...(steps ? { t0: steps[0], t1: steps[1] } : {}), ...(ranks ? { b0: ranks[0], b1: ranks[1] } : {}) };
-    window.vramscope.remember(zoom);
+    window.vramscope.store.remember(zoom);
     return { ...known, ...zoom };
   }
 
   function rankChosen(shown) {
     if (!shown) return window.dash_clientside.no_update;
     const [rank, other] = shown;
-    window.vramscope.remember({ rank: rank, other: Number.isInteger(other) ? `r${other}` : null });
+    window.vramscope.store.remember({ rank: rank, other: Number.isInteger(other) ? `r${other}` : null });
     return window.dash_clientside.no_update;
   }
 

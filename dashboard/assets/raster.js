@@ -1,6 +1,7 @@
 // Canvases painted with ids from the server: one color per allocation; the hit test reads the id of the pixel.
 (function () {
-  const BEFORE = 1, HIT = 2, MISS = 4, EMPTY = -1, SMALLER = -2, FIRST_FREE = -10;
+  const S = window.vramscope.store;
+  const BEFORE = 1, MISS = 4, EMPTY = -1, SMALLER = -2, FIRST_FREE = -10;
   const known = new WeakMap();
   const details = new Map();
   let pressed = null, hovering = null, waiting = null;
@@ -163,8 +164,8 @@
   }
 
   // The block in the inspector is marked in every picture.
-  const pickedRow = () => { const { sel } = window.vramscope.timeline; return /^b\d+$/.test(sel) ? Number(sel.slice(1)) : null; };
-  addEventListener("vs-selected", function () {
+  const pickedRow = () => { const { sel } = window.vramscope.store.state; return /^b\d+$/.test(sel) ? Number(sel.slice(1)) : null; };
+  S.on("selection", function () {
     for (const figure of document.querySelectorAll(".bands, .strip")) if (state(figure)) { state(figure).picked = pickedRow(); mark(figure); }
   });
 
@@ -344,7 +345,7 @@
   const ALONE_MS = 200;
   let movedMs = -Infinity;
   const withAxes = () => [...document.querySelectorAll(".bands")].filter(state);
-  addEventListener("vs-moved", function () {
+  S.on("view", function () {
     const isFirst = performance.now() - movedMs > ALONE_MS;
     movedMs = performance.now();
     requestAnimationFrame(function () {
@@ -355,8 +356,8 @@
       }
     });
   });
-  addEventListener("vs-timeline", () => withAxes().forEach((figure) => refresh(figure)));
-  addEventListener("vs-settled", () => withAxes().forEach((figure) => refresh(figure, false, true)));
+  S.on("columns", () => withAxes().forEach((figure) => refresh(figure)));
+  S.on("view rests", () => withAxes().forEach((figure) => refresh(figure, false, true)));
 
   let queued = false;
   new MutationObserver(function () {
@@ -388,7 +389,7 @@
       if (its && !its.due) its.due = setTimeout(() => { its.due = null; refresh(figure, true); }, 1500);
       return window.dash_clientside.no_update;
     }
-    window.vramscope.remember({ q: query || null });
+    S.remember({ q: query || null });
     if (figure) change(figure.id.replace(/-frame$/, ""), { q: query || "" });
     return window.dash_clientside.no_update;
   }
@@ -401,8 +402,8 @@
   const scrubber = (element) => element && element.closest ? element.closest(".scrubber") : null;
   // The edges of the timeline's view; nothing while it has none.
   function edges() {
-    const T = window.vramscope.timeline, found = T.a === null ? T.whole() : [T.a, T.b];
-    return found[0] === null ? null : found;
+    const { a, b } = S.state, shown = a === null ? window.vramscope.timeline.whole() : [a, b];
+    return shown[0] === null ? null : shown;
   }
   document.addEventListener("input", function (event) {
     const its = scrubber(event.target), view = its && edges();
@@ -410,7 +411,7 @@
     scrubbed = performance.now();
     const x = view[0] + event.target.value / 1000 * (view[1] - view[0]);
     change(its.dataset.picture, { x, at: null }, true);
-    window.vramscope.timeline.scrub(x);
+    S.scrub(x);
   });
   // Let go, the slider is at the instant of the picture, once that has come.
   let isLetGo = false;
@@ -437,13 +438,13 @@
     const names = document.querySelector(".scrubber"), view = names && edges();
     const its = names && window.vramscope.rasterOf(names.dataset.picture);
     if (!view || !its || its.asked) return;
-    if (window.vramscope.timeline.at === null) window.vramscope.timeline.scrub(its.data.x);
+    if (S.state.at === null) S.scrub(its.data.x);
     const share = (its.data.x - view[0]) / (view[1] - view[0]);
     const rest = HAND_MS - (performance.now() - scrubbed);
     if (rest > 0) setTimeout(placeInstant, rest);
-    else names.querySelector("input").value = Math.round(1000 * Math.max(0, Math.min(1, share)));
+    else names.querySelector("input").value = String(Math.round(1000 * Math.max(0, Math.min(1, share))));
   }
-  for (const kind of ["vs-moved", "vs-timeline", "vs-settled"]) addEventListener(kind, placeInstant);
+  S.on(["view", "columns", "view rests"], placeInstant);
   function moved(at) {
     const names = document.querySelector(".scrubber"), its = names && window.vramscope.rasterOf(names.dataset.picture);
     if (!names || at === null || at === undefined) return window.dash_clientside.no_update;

@@ -8,6 +8,8 @@ from flask import Flask, Response
 _KINDS = {"js": "text/javascript", "css": "text/css"}
 _FIRST = "theme.js"
 """Stands in the head of the page by itself, so that nothing is painted in the other theme."""
+_STORE = "store.js"
+"""Comes before every other script of the bundle: they subscribe to it."""
 
 
 def bundled(assets: Path, kind: str) -> str:
@@ -20,7 +22,7 @@ def bundled(assets: Path, kind: str) -> str:
     kind
         ``js`` or ``css``.
     """
-    files = sorted(assets.rglob(f"*.{kind}"), key=lambda file: (file.parent, file.name))
+    files = sorted(assets.rglob(f"*.{kind}"), key=lambda file: (file.name != _STORE, file.parent, file.name))
     # A script may end without a semicolon, and a comment without a line break.
     return "\n".join(file.read_text(encoding="utf-8") for file in files if file.name != _FIRST)
 

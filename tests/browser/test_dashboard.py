@@ -195,6 +195,40 @@ def test_a_page_that_chooses_an_instant_by_itself_keeps_the_zoom(gpt: Any) -> No
     assert unusable[at] == unusable[edges[0] : edges[1] + 1].max()
 
 
+@pytest.mark.parametrize("axis", ["events", "time"])
+def test_an_address_keeps_its_zoom_where_its_instant_lies_outside(gpt: Any, axis: str) -> None:
+    address = f"/overview?run={gpt.run}&axis={axis}&at=1500"
+    gpt.go(address).plotted()
+    first, last = gpt.page.evaluate("window.vramscope.timeline.whole()")
+    position = gpt.until("window.vramscope.store.positionOf(1500)")
+    scale = 1 if axis == "events" else 1e9
+    edges = [round((position + share * (last - position)) * scale) for share in (0.2, 0.8)]
+    assert first < position < last
+    gpt.go(f"{address}&t0={edges[0]}&t1={edges[1]}").plotted()
+    gpt.at_rest()
+    opened = gpt.drawn()
+    gpt.page.reload()
+    gpt.plotted()
+    gpt.at_rest()
+    again = gpt.drawn()
+
+    for shown in (opened, again):
+        assert shown["at"] == 1500
+        assert [round(shown["a"] * scale), round(shown["b"] * scale)] == edges
+    in_address = "['t0', 't1'].map((name) => Number(new URL(location).searchParams.get(name)))"
+    assert gpt.page.evaluate(in_address) == edges
+
+
+def test_keys_zoom_at_the_chosen_instant(gpt: Any) -> None:
+    gpt.go(f"/overview?run={gpt.run}&axis=events&at=400&t0=0&t1=2000").plotted()
+    gpt.page.keyboard.press("w")
+    gpt.until("window.vramscope.timeline.drawn('allocated').b < 2000")
+    shown = gpt.drawn()
+
+    # The instant stays at a fifth of the width.
+    assert (400 - shown["a"]) / (shown["b"] - shown["a"]) == pytest.approx(0.2, abs=0.01)
+
+
 def test_the_readout_follows_the_pointer(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
     box = gpt.plot()

@@ -1,5 +1,6 @@
 // Plotly's charts over time follow the timeline.
 (function () {
+  const S = window.vramscope.store;
   const axis = (gd) => gd._fullLayout.xaxis;
 
   // What is out of view follows where it comes into view: a drawing takes 50 ms, for which all others wait.
@@ -7,7 +8,7 @@
   function follow() {
     const charts = [...document.querySelectorAll(".follows .js-plotly-plot")].filter((gd) => gd._fullLayout);
     if (!charts.length) return;
-    const T = window.vramscope.timeline, [a, b] = T.a === null ? T.whole() : [T.a, T.b];
+    const { a: from, b: to } = S.state, [a, b] = from === null ? window.vramscope.timeline.whole() : [from, to];
     if (a === null) return;
     for (const gd of charts) {
       seen.observe(gd);
@@ -16,7 +17,7 @@
     }
   }
   // After the server has been asked.
-  addEventListener("vs-settled", () => setTimeout(follow));
+  S.on("view rests", () => setTimeout(follow));
   // A chart that is laid out while the timeline is zoomed.
   let queued = false;
   new MutationObserver(function () {

@@ -184,7 +184,7 @@
 
   // The address has the root.
   function rootChosen(root) {
-    window.vramscope.remember({ root: root || null });
+    window.vramscope.store.remember({ root: root || null });
     return window.dash_clientside.no_update;
   }
 

@@ -70,8 +70,9 @@
     context.setLineDash([]);
   }
 
-  function mark(context, { size, symbol, line: edge, color }, x, y) {
-    const half = size / 2;
+  /** @param {{size: number, symbol?: string, line?: {color: string, width: number}, color: string}} look */
+  function mark(context, look, x, y) {
+    const { size, symbol, line: edge, color } = look, half = size / 2;
     context.beginPath();
     if (symbol === "diamond") CORNERS.forEach(([dx, dy], i) => context[i ? "lineTo" : "moveTo"](x + 1.3 * half * dx, y + 1.3 * half * dy));
     else context.arc(x, y, half, 0, 7);

@@ -75,7 +75,7 @@
   // is answered here with "no change", and the page is loaded again when the server is back.
   const unchanged = () => { isMissed = true; return new Response(null, { status: 204 }); };
   window.fetch = async function (target, options) {
-    const url = String((target && target.url) || target);
+    const url = String(target instanceof Request ? target.url : target);
     if (!url.includes("_dash-update-component")) return ask(target, options);
     if (state === "down" || state === "token") return unchanged();
     try {

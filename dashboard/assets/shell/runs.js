@@ -14,6 +14,7 @@
     ["state", "State"],
   ];
   const NUMBERS = new Set(["allocated_bytes", "reserved_bytes", "steps", "started_s"]);
+  /** @type {[string, string, (row: any) => boolean][]} */
   const FILTERS = [
     ["all", "All", () => true], ["live", "Running", (row) => row.is_live],
     ["oom", "Out of memory", (row) => /^ran out/.test(row.verdict || "")],
@@ -212,7 +213,7 @@
     const box = document.getElementById("runs-search");
     if (box.value !== text) box.value = text;
     view.limit = CHUNK;
-    window.vramscope.remember({ q: text.trim() || null });
+    window.vramscope.store.remember({ q: text.trim() || null });
     draw();
   }
   document.addEventListener("input", (event) => { if (event.target.id === "runs-search") search(event.target.value); });

@@ -1,6 +1,7 @@
 // The drawing of the timeline on a canvas: axes, curves or their envelope, phases, steps, marks, the part in view.
 (function () {
   const LEFT = 72, RIGHT = 14, GAP = 8, TICK = 20, LABELS = 15;
+  /** @type {[number, string][]} */
   const UNITS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -13,6 +14,9 @@
     }
     return low - 1;
   }
+
+  /** @returns {[number, string]} */
+  const unitOf = (bytes) => UNITS.find(([scale]) => bytes >= 2 * scale) || UNITS[3];
 
   // Even ticks: 1, 2 or 5 times a power of the base, at most one per `room` pixels.
   function spacing(span, length, room, least) {
@@ -32,7 +36,6 @@
     return found;
   }
 
-  const unitOf = (bytes) => UNITS.find(([scale]) => bytes >= 2 * scale) || UNITS[3];
   const FORMATS = Array.from({ length: 10 }, (_, digits) => new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
   function number(value, step) {
     const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step) + 1e-9)));
@@ -319,6 +322,7 @@
   }
 
   // In seconds a short stretch would differ in the seventh digit alone.
+  /** @returns {[number, string]} */
   const unitOfTime = (a, b, isInSeconds) => (isInSeconds ? [1, " s"] : b - a < 2e-3 && b < 1 ? [1e6, " µs"] : b - a < 2 && b < 10 ? [1e3, " ms"] : [1, " s"]);
 
   function positions(context, box, view, axis, t) {

@@ -7,6 +7,8 @@
 
   // What the drawing asks of a canvas, written down as SVG.
   class Svg {
+    fillStyle = "#000"; strokeStyle = "#000"; lineWidth = 1; globalAlpha = 1; font = "11px sans-serif"; textAlign = "left"; textBaseline = "alphabetic"; dash = []; depth = 0;
+
     constructor(width, height) {
       this.size = [width, height];
       this.parts = [];
@@ -14,7 +16,6 @@
       this.path = "";
       this.stack = [];
       this.ruler = document.createElement("canvas").getContext("2d");
-      Object.assign(this, { fillStyle: "#000", strokeStyle: "#000", lineWidth: 1, globalAlpha: 1, font: "11px sans-serif", textAlign: "left", textBaseline: "alphabetic", dash: [], depth: 0 });
     }
     save() { this.stack.push({ fillStyle: this.fillStyle, strokeStyle: this.strokeStyle, lineWidth: this.lineWidth, globalAlpha: this.globalAlpha, font: this.font, textAlign: this.textAlign, textBaseline: this.textBaseline, dash: this.dash, depth: this.depth }); }
     restore() {
@@ -55,7 +56,7 @@
   // The drawing moved down by the height of the heading.
   function moved(context, by) {
     return new Proxy(context, {
-      get(target, name) {
+      get(target, /** @type {string} */ name) {
         const value = target[name];
         if (typeof value !== "function") return value;
         if (["moveTo", "lineTo", "rect", "arc", "fillRect"].includes(name)) return (x, y, ...rest) => value.call(target, x, y + by, ...rest);

@@ -1,6 +1,6 @@
 // The inspector beside the page: opens for what is picked, previews what is pointed at, closes with Escape.
 (function () {
-  const T = window.vramscope.timeline;
+  const S = window.vramscope.store, T = S.state;
   const HOVER_MS = 140;
   let shown = "", waiting = null, opener = null;
 
@@ -27,9 +27,9 @@
   function inspect(what, at) {
     clearTimeout(waiting);
     if (!valid(what)) { close(); return; }
-    if (at !== undefined && at !== null) T.choose(at);
+    if (at !== undefined && at !== null) S.choose(at);
     if (panel() && panel().hidden) opener = document.activeElement;
-    T.select(what);
+    S.select(what);
     show(true);
     fill(what, false);
   }
@@ -37,7 +37,7 @@
   function close() {
     if (!panel() || panel().hidden) return false;
     const hadFocus = panel().contains(document.activeElement);
-    T.select("");
+    S.select("");
     shown = "";
     show(false);
     if (hadFocus && opener && opener.isConnected) opener.focus();
@@ -65,14 +65,14 @@
       if (!close() && document.querySelector(".track")) inspect(T.sel || "i");
     }
   });
-  addEventListener("vs-instant", () => { if (panel() && !panel().hidden && T.sel) fill(T.sel, false); });
+  S.on("instant", () => { if (panel() && !panel().hidden && T.sel) fill(T.sel, false); });
 
   // A page was laid out: the address says what is picked there.
   function inspected(address) {
     const what = new URLSearchParams(location.search).get("sel") || "";
     shown = "";
     const has = valid(what) && Boolean(address && address.run) && document.getElementById("inspector");
-    if (has) { T.sel = what; show(true); setTimeout(() => fill(what, false)); } else show(false);
+    if (has) { S.select(what); show(true); setTimeout(() => fill(what, false)); } else show(false);
     return window.dash_clientside.no_update;
   }
 

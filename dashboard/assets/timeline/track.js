@@ -1,10 +1,12 @@
 // One timeline per page: drawn at once from what the browser has, refined by the server.
 (function () {
-  const D = window.vramscope.draw, T = window.vramscope.timeline;
+  const D = window.vramscope.draw, S = window.vramscope.store, T = S.state;
   const NEAR_PX = 5, CLICK_PX = 4, LEAST_EVENTS = 4, LEAST_S = 2e-6, KEPT = 6, DOUBLE_MS = 230;
   const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i1: Int8Array, i2: Int16Array, i4: Int32Array, f8: Float64Array };
   const stores = new Map(), tracks = new Map();
   let pointer = null, pageScrolled = 0;
+  // The instant that was chosen elsewhere comes into view when its position is known.
+  let isToReveal = false;
 
   // ------------------------------------------------------------------------------- data
   function columns(buffer) {
@@ -31,7 +33,7 @@
 
   function url(track, edges) {
     const { of } = track, query = new URLSearchParams({ run: of.run, rank: of.rank, device: of.device, axis: of.axis });
-    query.set("w", Math.max(Math.round(edges ? track.place.plot.width : Math.min(track.place.plot.width, 1400)), 1));
+    query.set("w", String(Math.max(Math.round(edges ? track.place.plot.width : Math.min(track.place.plot.width, 1400)), 1)));
     if (edges) { query.set("a", edges[0]); query.set("b", edges[1]); }
     if (of.parts) query.set("parts", "1");
     return `/api/timeline?${query}`;
@@ -50,7 +52,7 @@
       if (isWhole) Object.assign(its, { whole: data, detail: null }); else Object.assign(its, { detail: data, span: edges[1] - edges[0] });
       its.url = url(track, edges);
       revealChosen(track);
-      window.dispatchEvent(new CustomEvent("vs-timeline", { detail: { phases: new Set(data["phase.kind"]) } }));
+      S.tell("columns", { phases: new Set(data["phase.kind"]) });
     } catch {
       // The banner says what is wrong with the server; what is drawn stays.
     } finally {
@@ -63,13 +65,14 @@
   }
 
   function learn(its, instants) {
-    for (const [at, [x, words, levels]] of Object.entries(instants)) { T.known.set(Number(at), x); its.rest = { at: Number(at), words, levels }; }
+    for (const [at, [x, words, levels]] of Object.entries(instants)) { S.place(Number(at), x); its.rest = { at: Number(at), words, levels }; }
   }
   function revealChosen(track) {
     // An answer about the view may come before the one that knows where the instant is.
-    if (!T.reveal || T.at === null || !T.known.has(T.at)) return;
-    T.reveal = false;
-    reveal(track, T.known.get(T.at));
+    const x = S.positionOf(T.at);
+    if (!isToReveal || x === null) return;
+    isToReveal = false;
+    reveal(track, x);
   }
 
   // Where the chosen instant is, and its exact levels. The columns in view stay as they are: with them an answer
@@ -79,7 +82,7 @@
     if (its.asksInstant) return;
     its.asksInstant = true;
     try {
-      const query = new URLSearchParams({ run: of.run, rank: of.rank, device: of.device, axis: of.axis, at, only: "instant" });
+      const query = new URLSearchParams({ run: of.run, rank: of.rank, device: of.device, axis: of.axis, at: String(at), only: "instant" });
       const answer = await fetch(`/api/timeline?${query}`);
       if (!answer.ok) throw new Error(String(answer.status));
       learn(its, columns(await answer.arrayBuffer()).instants);
@@ -88,7 +91,7 @@
       // As above.
     } finally {
       its.asksInstant = false;
-      if (T.at === at) T.reveal = false;
+      if (T.at === at) isToReveal = false;
       else if (T.at !== null) askInstant(track);
       redraw();
     }
@@ -134,14 +137,12 @@
     return top * 1.06;
   }
 
-  function look(track, a, b) {
+  function look(track, a, b, heights) {
     const [first, last] = extent(track), least = isEvents(track) ? LEAST_EVENTS : LEAST_S;
     let span = Math.max(b - a, Math.min(least, last - first));
-    if (span >= (last - first) * 0.9995) { T.a = T.b = null; } else {
-      a = Math.min(Math.max(a, first), last - span);
-      [T.a, T.b] = [a, a + span];
-    }
-    T.moved();
+    const isWhole = span >= (last - first) * 0.9995;
+    a = Math.min(Math.max(a, first), last - span);
+    S.look({ ...(isWhole ? { a: null, b: null } : { a, b: a + span }), ...heights });
     redraw();
     // Inside of what is known as finely, the answer that follows when the view rests is enough.
     if (!isKnown(track)) refine();
@@ -200,8 +201,8 @@
     const { figure, data } = track, width = figure.clientWidth, height = figure.clientHeight;
     if (!data.whole || !width || !height) return;
     const began = performance.now();
-    const place = (track.place = D.layout(width, height, !figure.classList.contains("strip-track")));
-    const t = D.theme(data.whole.colors), now = view(track);
+    track.place = D.layout(width, height, !figure.classList.contains("strip-track"));
+    const t = D.theme(data.whole.colors);
     scene(D.sharp(figure.querySelector(".track-plot"), width, height), track, t);
     small(track, width, t);
     over(track);
@@ -255,8 +256,7 @@
   }
 
   // Where the chosen instant is; while a slider moves, where its thumb is, whose instant only the server knows.
-  const marked = () => T.scrubbed ?? (T.at === null ? null : T.known.get(T.at) ?? null);
-  function scrub(x) { T.scrubbed = x; redraw(); }
+  const marked = () => T.scrubbed ?? S.positionOf(T.at);
 
   function cursor(context, track, now, t) {
     const x = marked();
@@ -272,6 +272,7 @@
   }
 
   // ------------------------------------------------------------------- values at the pointer
+  /** @returns {{y: number, low?: number, i?: number} | null} */
   function valueAt(track, name, x) {
     const data = finest(track, x), xs = data[`${name}.x`];
     if (name === "capacity") return { y: data.capacity };
@@ -301,13 +302,13 @@
     const data = finest(track, x), start = data["step.start"], i = D.before(start, x);
     return i >= 0 && x < data["step.end"][i] ? data["step.number"][i] : null;
   }
-  const PHASES = ["", "forward", "backward", "optimizer", "recompute", "eval", "zero grad", "data", "loss", "user phase"];
   function phaseAt(track, x) {
     const data = finest(track, x), i = D.before(data["phase.x"], x);
-    return i >= 0 && i < data["phase.kind"].length ? PHASES[data["phase.kind"][i]] : "";
+    return i >= 0 && i < data["phase.kind"].length ? track.data.whole.phases[data["phase.kind"][i]] || "" : "";
   }
   const TITLE = { allocated: "Allocated", active: "Active", reserved: "Reserved", device_used: "Device used" };
 
+  /** @param {{y: number, low?: number}} value */
   const isRange = ({ low, y }) => low !== undefined && low !== y;
   function bytesOf(found) {
     if (!found) return "–";
@@ -318,7 +319,7 @@
   function readout(track, x) {
     const chart = track.figure.closest(".chart"), { rest } = track.data;
     // At the chosen instant the exact levels are known, also where only extremes are drawn.
-    const levels = x !== null && rest && rest.at === T.at && x === T.known.get(T.at) ? rest.levels : {};
+    const levels = x !== null && rest && rest.at === T.at && x === S.positionOf(T.at) ? rest.levels : {};
     for (const output of chart ? chart.querySelectorAll("[data-q]") : []) {
       const text = reading(track, x, output.dataset.q, levels);
       // The same text again would be another change of the document, in every frame.
@@ -429,7 +430,7 @@
   }
 
   function chosen(track, at, x) {
-    if (T.choose(at, x)) redraw();
+    S.choose(at, x);
     tellPage(track);
     // A double-click shows the whole run, and opens nothing.
     clearTimeout(opening);
@@ -494,7 +495,7 @@
       look(track, span[0] + by, span[1] + by);
     } else if (kind === "range") {
       const edges = [mapX(track, held.x), mapX(track, x)].sort((a, b) => a - b);
-      look(track, ...edges);
+      look(track, edges[0], edges[1]);
     }
   }
 
@@ -509,9 +510,9 @@
       const now = view(track), edges = [now.data(from.x), now.data(x)].sort((a, b) => a - b);
       if (isTallBox(from, y)) {
         const byte = (py) => now.lo + (track.place.plot.top + track.place.plot.height - py) / track.place.plot.height * (now.hi - now.lo);
-        [T.lo, T.hi] = [byte(from.y), byte(y)].sort((a, b) => a - b).map((edge) => Math.max(edge, 0));
-      }
-      look(track, ...edges);
+        const [lo, hi] = [byte(from.y), byte(y)].sort((a, b) => a - b).map((edge) => Math.max(edge, 0));
+        look(track, edges[0], edges[1], { lo, hi });
+      } else look(track, edges[0], edges[1]);
     } else if (!from.isMoved && from.kind === "range") {
       const now = view(track), half = (now.b - now.a) / 2, x0 = mapX(track, x);
       if (T.a !== null) look(track, x0 - half, x0 + half);
@@ -522,7 +523,7 @@
       chosen(track, Number(at), position);
     } else if (!from.isMoved && from.kind === "pan") {
       const { at, x: position } = nearest(track, x, y);
-      if (T.choose(Number(at), position)) redraw();
+      S.choose(Number(at), position);
     }
     over(track);
   });
@@ -532,13 +533,17 @@
     if (track) whole(track);
   });
   function whole(track) {
-    [T.lo, T.hi] = [null, null];
-    look(track, ...extent(track));
+    const [first, last] = extent(track);
+    look(track, first, last, { lo: null, hi: null });
   }
 
   // ------------------------------------------------------------------------------ keyboard
   const first = () => tracks.values().next().value;
-  const at = (track) => (pointer && pointer.track === track && pointer.inside ? view(track).data(pointer.x) : undefined);
+  // Keys zoom at the pointer; without one at the chosen instant, where that is in view.
+  function at(track) {
+    const now = view(track), x = pointer && pointer.track === track && pointer.inside ? now.data(pointer.x) : marked();
+    return x === null || x < now.a || x > now.b ? undefined : x;
+  }
   const keys = {
     zoom: (factor) => { const track = first(); if (track && track.data.whole) zoom(track, factor, at(track)); },
     pan: (share) => { const track = first(); if (track && track.data.whole) pan(track, share); },
@@ -551,12 +556,12 @@
     if (event.key === "Enter") { window.vramscope.inspect("i"); event.preventDefault(); }
     if (!step) return;
     event.preventDefault();
-    const now = view(track), x = T.known.get(T.at) ?? (now.a + now.b) / 2, data = finest(track, x), xs = data["allocated.x"];
+    const now = view(track), x = S.positionOf(T.at) ?? (now.a + now.b) / 2, data = finest(track, x), xs = data["allocated.x"];
     // To the next drawn point that differs by a pixel: a press is always seen.
     let i = Math.max(D.before(xs, x), 0);
     do i += step; while (i > 0 && i < xs.length - 1 && Math.abs(now.px(xs[i]) - now.px(x)) < 1);
     i = Math.max(0, Math.min(xs.length - 1, i));
-    T.choose(Number(data["allocated.i"][i]), xs[i]);
+    S.choose(Number(data["allocated.i"][i]), xs[i]);
     reveal(track, xs[i]);
     redraw();
     tellPage(track);
@@ -566,10 +571,10 @@
   function attach(figure) {
     const of = JSON.parse(figure.dataset.of), track = { figure, of, stores: JSON.parse(figure.dataset.stores), data: storeOf(of), shown: of.shown };
     tracks.set(figure, track);
-    T.of = of;
-    T.read(of.axis);
+    window.vramscope.links.shows(of);
+    S.read(of.axis);
     track.place = D.layout(figure.clientWidth || 600, figure.clientHeight || 120, !figure.classList.contains("strip-track"));
-    new ResizeObserver(() => { redraw(); refine(); window.dispatchEvent(new CustomEvent("vs-moved")); }).observe(figure);
+    new ResizeObserver(() => { redraw(); refine(); S.tell("view"); }).observe(figure);
     if (track.data.whole) { redraw(); refine(); } else ask(track, true).then(refine);
   }
   function attachAll() {
@@ -592,16 +597,16 @@
   const none = () => window.dash_clientside.no_update;
   // A page was laid out: it may show another zoom or instant of the same recording.
   function timelineEntered(address) {
-    T.scrubbed = null;
-    T.laidOut = address && address.at !== null && address.at !== undefined ? String(address.at) : "";
+    S.scrub(null);
+    window.vramscope.links.laidOutAt(address && address.at !== null && address.at !== undefined ? String(address.at) : "");
     const track = first();
     if (!track || !track.figure.isConnected) return none();
     const before = `${T.a} ${T.b} ${T.at}`;
-    T.read(track.of.axis);
+    S.read(track.of.axis);
     if (`${T.a} ${T.b} ${T.at}` === before) return none();
     redraw();
     refine();
-    window.dispatchEvent(new CustomEvent("vs-moved"));
+    S.tell("view");
     return none();
   }
 
@@ -616,16 +621,18 @@
   function instantChosen(instant) {
     if (instant === null || instant === undefined) return none();
     const track = first();
-    T.scrubbed = null;
-    T.choose(instant);
+    S.scrub(null);
+    // An address names its instant and its zoom: the zoom stays, wherever the instant lies.
+    if (String(instant) !== new URLSearchParams(location.search).get("at")) isToReveal = true;
+    S.choose(instant);
     if (!track) return none();
-    if (T.known.has(instant)) { reveal(track, T.known.get(instant)); redraw(); } else T.reveal = true;
+    revealChosen(track);
     refine();
     return none();
   }
   function legendShown(names) {
     const track = first();
-    if (track && names) { track.shown = names; redraw(); window.dispatchEvent(new CustomEvent("vs-moved")); }
+    if (track && names) { track.shown = names; redraw(); S.tell("view"); }
     return none();
   }
   // The page learns the view once where a move was alone.
@@ -635,12 +642,13 @@
     told = String(edges);
     for (const { stores: to } of tracks.values()) if (to.view) dash_clientside.set_props(to.view, { data: edges });
   }
-  addEventListener("vs-begun", (event) => tellView(event.detail));
-  addEventListener("vs-settled", function (event) {
+  S.on("view begins", tellView);
+  S.on("view rests", function (edges) {
     refine();
-    tellView(event.detail);
+    tellView(edges);
     told = null;
   });
+  S.on(["instant", "scrub"], redraw);
 
   // For a picture under the axes, and for whoever looks at what is drawn.
   function boxOf(figure) {
@@ -660,7 +668,16 @@
 
   const frames = () => first()?.frames ?? 0;
 
-  Object.assign(T, { keys, boxOf, scene, scrub, frames, phaseName: (kind) => PHASES[kind], whole: () => (first() && first().data.whole ? first().data.whole.extent : [null, null]), drawn, redraw, look: (a, b, lo, hi) => { if (hi !== undefined) [T.lo, T.hi] = [lo, hi]; if (first()) look(first(), a, b); }, columns });
+  const shown = () => (first() && first().data.whole ? first().data.whole : null);
+  window.vramscope = Object.assign(window.vramscope || {}, {
+    timeline: {
+      keys, boxOf, scene, frames, drawn, redraw, columns,
+      phaseName: (kind) => (shown() ? shown().phases[kind] : ""),
+      whole: () => (shown() ? shown().extent : [null, null]),
+      look: (a, b, lo, hi) => { if (first()) look(first(), a, b, hi === undefined ? {} : { lo, hi }); },
+      revealNext: (isIt) => { isToReveal = isIt; },
+    },
+  });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { timelineGrows, timelineEntered, instantChosen, legendShown });
 })();

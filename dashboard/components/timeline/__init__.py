@@ -9,6 +9,7 @@ from dash import ClientsideFunction, Input, Output, html
 from flask import Response, request
 
 from vramscope.model.marks import Phase
+from vramscope.units import format_name
 
 from ...address import Address
 from ...answers.finished import moment, series_of
@@ -135,6 +136,7 @@ def _columns(data: Data) -> Response:
     has_parts = api.word("parts", ("", "1"))
     areas = _areas(data, view, series, interval, width) if has_parts else {}
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
+    facts["phases"] = {int(phase): format_name(phase) for phase in Phase if phase != Phase.OTHER}
     facts["notes"] = doubts.noted(view.recording, series)
     return api.columns(facts, **dict(made.columns), **areas)
 

@@ -1,0 +1,50 @@
+// @ts-check
+// Links within a run keep what the reader looks at.
+(function () {
+  const CARRIED = ["rank", "device", "axis", "t0", "t1", "at", "sel"];
+  const params = () => new URLSearchParams(location.search);
+  // The recording that the timeline shows, and the instant with which its page was laid out.
+  let recording = {}, laidOut = "";
+
+  // A link was written when the page was laid out, so what it repeats of that moment is old; what it says of its own,
+  // such as the instant of the peak, stays.
+  function carried(link) {
+    const to = new URL(link.href, location.href), here = params(), there = to.searchParams;
+    if (to.origin !== location.origin || !there.get("run") || there.get("run") !== here.get("run")) return null;
+    const own = (name) => there.get(name) || "";
+    if (["rank", "device", "axis"].some((name) => there.has(name) && own(name) !== (here.get(name) || String(recording[name] ?? "")))) return null;
+    const names = to.pathname === location.pathname ? [...CARRIED, "b0", "b1"] : CARRIED;
+    if (link.closest("#menu")) there.delete("at");
+    const isOwnInstant = there.has("at") && own("at") !== laidOut;
+    for (const name of names) {
+      if (name === "at" && isOwnInstant) continue;
+      if (here.get(name)) there.set(name, here.get(name));
+      else there.delete(name);
+    }
+    // The zoom was that of another instant: it moves to the one that the link names.
+    return { to, isToReveal: isOwnInstant && own("at") !== (here.get("at") || "") };
+  }
+
+  const internal = (target) => target && target.closest && target.closest("a[href]:not([download]):not([target=_blank])");
+  document.addEventListener("click", function (event) {
+    const link = internal(event.target);
+    if (!link || !document.querySelector(".track") || link.closest("[data-own-view]") || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    const target = carried(link);
+    if (!target || target.to.href === link.href) return;
+    window.vramscope.timeline.revealNext(target.isToReveal);
+    event.preventDefault();
+    event.stopPropagation();
+    history.pushState({}, "", target.to);
+    window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+    window.scrollTo(0, 0);
+  }, true);
+  // Opened in a new tab, it keeps the same.
+  document.addEventListener("auxclick", (event) => {
+    const link = internal(event.target), target = link && carried(link);
+    if (target) link.href = target.to.href;
+  }, true);
+
+  const shows = (of) => { recording = of; };
+  const laidOutAt = (at) => { laidOut = at; };
+  window.vramscope = Object.assign(window.vramscope || {}, { links: { shows, laidOutAt } });
+})();
