@@ -142,12 +142,12 @@ speedscope:
 	  && npm pack --silent speedscope@1.25.0 >/dev/null && tar xzf speedscope-1.25.0.tgz; } \
 	  || echo "speedscope cannot be downloaded: its test will be skipped"
 
-# The types of the dashboard's scripts; dashboard/browser.d.ts has what they share.
+# The types of the dashboard's scripts; scripts/browser/shared.d.ts has what they share.
 typescript:  ## check the types of the dashboard's scripts
 	@test -d .cache/typescript/package || { mkdir -p .cache/typescript && cd .cache/typescript \
 	  && npm install --silent --no-save --prefix package typescript@7.0.2 >/dev/null; } \
 	  || echo "TypeScript cannot be downloaded: the types of the scripts are not checked"
-	@test ! -d .cache/typescript/package || node .cache/typescript/package/node_modules/.bin/tsc -p dashboard/jsconfig.json
+	@test ! -d .cache/typescript/package || node .cache/typescript/package/node_modules/.bin/tsc -p scripts/browser/jsconfig.json
 
 # What torch's viewer takes from a CDN; the viewer itself is in no package (tests/integrations/test_memory_viz.py).
 d3:
