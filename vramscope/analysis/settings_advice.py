@@ -1,7 +1,8 @@
 """Searches for an allocator setting that helps, and proves it by replay.
 
 A few settings are tried on the recorded requests, see ``what_if``; the simplest one that helps is advised. If
-reserved memory is hardly above allocated memory, no setting can save anything, and none is tried.
+reserved memory is hardly above allocated memory, no setting can save anything, and none is tried. Nor is one
+where what was cached before the recording, or events that are missing, would decide the comparison.
 """
 
 import re
@@ -16,6 +17,7 @@ from vramscope.analysis.churn import churn_of
 from vramscope.analysis.ending import ended_short
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.timeline import timeline
+from vramscope.analysis.verdicts.missing import Part, missing_parts
 from vramscope.analysis.what_if import (
     Replay,
     ReplayResult,
@@ -31,13 +33,10 @@ from vramscope.units import format_bytes
 
 WORTH_IT = 0.02
 """A setting must save this share of the reserved bytes to be advised."""
-_LEAST_BYTES = 32 << 20
 _SAME = 0.02
 """Share of the recorded bytes: a replay that differs by less reproduces them."""
 _AS_GOOD = 0.8
 """A simpler setting that saves this share of the best saving is preferred."""
-_FALLS_SHORT = 1.1
-"""Ratio of recorded to replayed reserved bytes above which the replay says little about the program."""
 _SPLITS_MB = (64, 256, 1024)
 _LARGE_MB = (64,)
 _DIVISIONS = (4, 8)
@@ -99,6 +98,8 @@ class SettingsAdvice:
     """The line to set in the environment, as the recording's torch reads it."""
     as_recorded: ReplayResult | None = None
     """Replay under the recorded circumstances, if ``base`` has a limit that the recording did not have."""
+    nothing_helps: bool = False
+    """Whether it is shown that no setting saves anything worth it; False where settings cannot be compared."""
 
     @property
     def is_reproduced(self) -> bool:
@@ -155,15 +156,35 @@ def searched(
     if is_chosen and not _comes_to(base, recorded):
         # The chosen limit may cause the difference, which then says nothing about the replay.
         as_recorded = reproduction(recording, program, run)[0]
-    hopeless = _unknown_past(recording, recorded, as_recorded or base) or _hopeless(base, capacity_bytes)
+    advice = SettingsAdvice(recorded, base, as_recorded=as_recorded)
+    missing = missing_parts(recording)
+    until = next((each.until for each in missing if each.part is Part.END), "")
+    lacking = next((each.text for each in missing if each.part is Part.EVENTS), "")
+    if lacking:
+        return replace(advice, reason=f"settings cannot be compared: {lacking}")
+    hopeless = _hopeless(program, base, until)
     if hopeless:
-        return SettingsAdvice(recorded, base, reason=hopeless, as_recorded=as_recorded)
+        return replace(advice, reason=hopeless, nothing_helps=base.fits)
+    bare = base
+    if program.earlier is not None:
+        bare = run(replace(program, earlier=None), program.settings, capacity_bytes, total_bytes)
+    unknown = _unknown_past(recording, base, bare)
+    if unknown:
+        return replace(advice, reason=unknown)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
     trial = partial(replayed, program, recording, (capacity_bytes, total_bytes), run=run)
     trials = tuple(map(SettingTrial, wanted, play(trial, wanted)))
-    advised, reason = _choice(base, trials, "gets past that request" if ended_short(recording) else "fits")
+    fits = "gets past that request" if ended_short(recording) else "fits"
+    if base.fits:
+        least = min(base.peak_reserved_bytes, bare.peak_reserved_bytes)
+        advised, reason = _saving(base, trials, least, until)
+    else:
+        advised, reason = _fitting(trials, fits)
     line = environment_line(advised.candidate) if advised else ""
-    return SettingsAdvice(recorded, base, trials, advised, reason, line, as_recorded)
+    helpless = base.fits and advised is None
+    return replace(
+        advice, trials=trials, advised=advised, reason=reason, environment=line, nothing_helps=helpless
+    )
 
 
 def reproduction(
@@ -200,12 +221,16 @@ def replayed(
 
     *room* is the most that the allocator can reserve, and the device's total, both in bytes.
     """
+    conf = str(recording.process.allocator.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     if candidate is None:
         return run(program, program.settings, *room)
+    emptied = emptied_after(program, recording, candidate.empty_cache_after)
+    if candidate.conf == conf and candidate.memory_fraction is None:
+        return run(emptied, program.settings, *room)
     settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
     if candidate.memory_fraction is not None:
         settings = replace(settings, memory_fraction=candidate.memory_fraction)
-    return run(emptied_after(program, recording, candidate.empty_cache_after), settings, *room)
+    return run(emptied, settings, *room)
 
 
 def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candidate]:
@@ -273,68 +298,98 @@ def _version(torch: str) -> tuple[int, int]:
 # -------------------------------------------------------------------------------------- the choice
 
 
-def _unknown_past(recording: Recording, recorded: int, base: ReplayResult) -> str:
-    """Return why nothing can be compared if most memory was reserved before the recording; else ''."""
-    before = int(recording.initial.segments.size.sum())
-    if not base.fits or not before or recorded <= _FALLS_SHORT * base.peak_reserved_bytes:
+def _unknown_past(recording: Recording, base: ReplayResult, bare: ReplayResult) -> str:
+    """Return why nothing can be compared if what was cached before the recording decides it; else ''.
+
+    *bare* is the replay that begins with the live blocks alone, as those under other settings do.
+    """
+    cached = base.peak_reserved_bytes - bare.peak_reserved_bytes
+    if not (base.fits and bare.fits) or cached < _worth(base):
         return ""
+    most, before, shown = map(
+        format_bytes,
+        (base.peak_reserved_bytes, int(recording.initial.segments.size.sum()), bare.peak_reserved_bytes),
+    )
     return (
-        f"{format_bytes(recorded)} were reserved at most, {format_bytes(before)} of it before the recording "
-        f"began; what it shows needs {format_bytes(base.peak_reserved_bytes)}. How the rest came to be is "
-        "not in it, so settings cannot be compared: record from the start of the program"
+        f"{most} were reserved at most, {before} of it before the recording began; what it shows needs "
+        f"{shown}. How the rest came to be is not in it, so settings cannot be compared: record from the "
+        "start of the program"
     )
 
 
-def _hopeless(base: ReplayResult, capacity_bytes: int | None) -> str:
-    """Return why no setting can help, or ''."""
+def _hopeless(program: RequestSequence, base: ReplayResult, until: str) -> str:
+    """Return why no setting can help, or ''; *until* is the moment up to which the recording counts."""
     # Requested bytes, not allocated ones: how much a block is rounded up depends on the settings.
-    held, asked = base.failed_requested_bytes, base.failed_bytes
+    held, asked, capacity_bytes = base.failed_requested_bytes, base.failed_bytes, base.capacity_bytes
     if capacity_bytes is not None and not base.fits and held + asked > capacity_bytes:
         return (
             f"{format_bytes(held)} are in use when {format_bytes(asked)} more are asked for: no setting "
             f"makes that fit {format_bytes(capacity_bytes)}"
         )
+    is_rounded = any(program.settings.roundup_power2_divisions)  # then another setting allocates less
     spare = base.peak_reserved_bytes - base.peak_allocated_bytes
-    if base.fits and not base.n_retries and spare < _worth(base):
+    if base.fits and not base.n_retries and spare < _worth(base) and not is_rounded:
         return (
-            f"change nothing: reserved is at most {format_bytes(spare)} above allocated, and no setting can "
-            "save more than that"
+            f"{_change_nothing(until)}reserved is at most {format_bytes(spare)} above allocated, and no "
+            "setting can save more than that"
         )
     return ""
 
 
+def _change_nothing(until: str) -> str:
+    return f"{until}, " if until else "change nothing: "
+
+
 def _worth(base: ReplayResult) -> float:
-    return max(WORTH_IT * base.peak_reserved_bytes, _LEAST_BYTES)
+    return WORTH_IT * base.peak_reserved_bytes
 
 
-def _choice(
-    base: ReplayResult, trials: tuple[SettingTrial, ...], fits: str
-) -> tuple[SettingTrial | None, str]:
-    """Return the simplest setting that helps, and why.
+def _fitting(trials: tuple[SettingTrial, ...], fits: str) -> tuple[SettingTrial | None, str]:
+    """Return the simplest setting that fits where the unchanged program runs out of memory, and why.
 
-    *fits* is the verb phrase for a setting that fits where the unchanged program runs out of memory.
+    *fits* is the verb phrase for one that does.
     """
     fitting = [trial for trial in trials if trial.outcome.fits]
-    if not base.fits:
-        if not fitting:
-            return None, "no setting that was tried makes it fit"
-        best = min(fitting, key=lambda trial: (trial.candidate.effort, trial.outcome.peak_reserved_bytes))
-        return best, f"with {best.candidate.name} it {fits}; as it is, it does not"
-    saved = {id(trial): base.peak_reserved_bytes - trial.outcome.peak_reserved_bytes for trial in fitting}
+    if not fitting:
+        return None, "no setting that was tried makes it fit"
+    best = min(fitting, key=lambda trial: (trial.candidate.effort, trial.outcome.peak_reserved_bytes))
+    return best, f"with {best.candidate.name} it {fits}; as it is, it does not"
+
+
+def _saving(
+    base: ReplayResult, trials: tuple[SettingTrial, ...], least_bytes: int, until: str
+) -> tuple[SettingTrial | None, str]:
+    """Return the simplest setting that saves enough of *least_bytes*, and why.
+
+    *least_bytes* is the least that the unchanged program reserves, whatever was cached before the recording.
+    """
+    worth = _worth(base)
+    fitting = [trial for trial in trials if trial.outcome.fits]
+    saved = {id(trial): least_bytes - trial.outcome.peak_reserved_bytes for trial in fitting}
     calm = [trial for trial in fitting if trial.outcome.n_retries <= base.n_retries]
-    helping = [trial for trial in calm if saved[id(trial)] >= _worth(base)]
+    helping = [trial for trial in calm if saved[id(trial)] >= worth]
     if helping:
         most = max(saved[id(trial)] for trial in helping)
         good = [trial for trial in helping if saved[id(trial)] >= _AS_GOOD * most]
         best = min(good, key=lambda trial: (trial.candidate.effort, -saved[id(trial)]))
-        return best, f"{best.candidate.name} saves {format_bytes(saved[id(best)])} of reserved memory"
-    if base.n_retries:
-        calmer = [trial for trial in calm if trial.outcome.n_retries < base.n_retries]
-        if calmer:
-            best = min(calmer, key=lambda trial: (trial.outcome.n_retries, trial.candidate.effort))
-            n_less = base.n_retries - best.outcome.n_retries
-            return best, f"{best.candidate.name} spares {n_less} releases of the whole cache"
-    return None, "change nothing: no setting that was tried saves 2 % of reserved memory"
+        n_bytes = base.peak_reserved_bytes - best.outcome.peak_reserved_bytes
+        return best, f"{best.candidate.name} saves {format_bytes(n_bytes)} of reserved memory"
+    calmer = [trial for trial in calm if trial.outcome.n_retries < base.n_retries]
+    if calmer:
+        best = min(calmer, key=lambda trial: (trial.outcome.n_retries, trial.candidate.effort))
+        n_less = base.n_retries - best.outcome.n_retries
+        return best, f"{best.candidate.name} spares {n_less} releases of the whole cache"
+    return None, f"{_change_nothing(until)}{_nothing_saves(base, fitting, calm)}"
+
+
+def _nothing_saves(base: ReplayResult, fitting: list[SettingTrial], calm: list[SettingTrial]) -> str:
+    """Return that no setting saves enough, in the words that the table of trials allows."""
+    enough = base.peak_reserved_bytes - _worth(base)
+    if any(trial.outcome.peak_reserved_bytes <= enough for trial in calm):
+        return "no setting that was tried surely saves 2 %: what was cached before the recording decides it"
+    if any(trial.outcome.peak_reserved_bytes <= enough for trial in fitting):
+        return "what saves 2 % of reserved memory releases the whole cache more often"
+    return "no setting that was tried saves 2 % of reserved memory"
 
 
 def outside_bytes(recording: Recording) -> int | None:

@@ -15,6 +15,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.timeline import instant_of
+from vramscope.analysis.what_if.earlier_state import recorded_settings
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
@@ -102,11 +103,8 @@ def would_fit(
     if asked <= 0:
         raise UsageError(f"would {asked} bytes fit? Ask for at least 1 byte")
     at = instant_of(recording, instant)
-    process = recording.process
-    settings = Settings.from_snapshot(process.allocator, torch=process.torch)
     state = state_from_nearest(recording, at)
-    if state.segments.is_expandable.any():  # torch before 2.3 exports no settings, but that shows
-        settings = replace(settings, expandable_segments=True)
+    settings = recorded_settings(recording, state)
     capacity = recording.device.total_bytes or None
     if capacity and settings.memory_fraction is not None:
         capacity = int(capacity * settings.memory_fraction)

@@ -58,7 +58,6 @@ INCOMPLETE = {
     "recorder failed": {"notes": (Note(NoteCode.RECORDING_FAILED, "…"),)},
     "running": {"outcome": Outcome.RUNNING},
     "raised an error": {"outcome": Outcome.FAILED},
-    "estimate": {"notes": (Note(NoteCode.PREDICTION, "…", 1),)},
 }
 COMPLETE = {
     "finished": {},
@@ -187,3 +186,11 @@ def test_how_many_events_are_missing_is_said_first():
     notes = (*INCOMPLETE["damaged"]["notes"], *INCOMPLETE["events missing"]["notes"])
 
     assert missing_parts(steady(notes=notes))[0].text == "11,280 of its events or more are missing"
+
+
+def test_of_an_estimate_no_limit_is_certain_and_growth_is():
+    estimate = steady(notes=(Note(NoteCode.PREDICTION, "…", 1),))
+
+    assert why_not(missing_parts(estimate), Verdict.LIMIT)
+    assert not estimate.verdicts().peak_is_exact
+    assert estimate.verdicts().growth.is_decided

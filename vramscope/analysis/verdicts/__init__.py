@@ -29,8 +29,8 @@ class Verdict(str, Enum):
 
 
 _RESTS_ON = {
-    Verdict.LIMIT: (Part.EVENTS, Part.END, Part.RANKS),
-    Verdict.FIT: (Part.EVENTS, Part.SINGLE_EVENTS, Part.END),
+    Verdict.LIMIT: (Part.EVENTS, Part.CERTAINTY, Part.END, Part.RANKS),
+    Verdict.FIT: (Part.EVENTS, Part.CERTAINTY, Part.SINGLE_EVENTS, Part.END),
     Verdict.GROWTH: (Part.EVENTS, Part.SINGLE_EVENTS, Part.END, Part.STEPS, Part.STACKS, Part.RANKS),
     Verdict.DIFFERENCE: (Part.EVENTS, Part.SINGLE_EVENTS, Part.END, Part.STEPS),
 }
@@ -75,7 +75,7 @@ def why_not(missing: Iterable[Missing], verdict: Verdict) -> str:
 
 def is_exact(missing: Iterable[Missing]) -> bool:
     """Return whether totals and peaks are exact as far as the recording reaches."""
-    return not any(each.part is Part.EVENTS for each in missing)
+    return not any(each.part in (Part.EVENTS, Part.CERTAINTY) for each in missing)
 
 
 ANALYSIS = Analysis("verdicts", "What of this recording is complete, and what can be said of it?", verdicts)

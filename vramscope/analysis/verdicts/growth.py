@@ -17,6 +17,10 @@ _NO_STEPS = (
 )
 
 
+_NEEDED = (Part.EVENTS, Part.SINGLE_EVENTS, Part.STEPS, Part.STACKS)
+"""Parts without which growth is not compared; without the end it is, up to there."""
+
+
 class GrowthVerdict(str, Enum):
     """Whether memory grows from step to step."""
 
@@ -48,7 +52,7 @@ def memory_growth(recording: Recording, found: Leaks, missing: Sequence[Missing]
     """Return the verdict on *found*, the answer of ``leaks``, where *missing* is what the recording lacks."""
     if found.leaks:
         return MemoryGrowth(GrowthVerdict.LEAKS, _leaking(found), is_decided=True)
-    lacking = [each for each in missing if each.part not in (Part.END, Part.RANKS)]
+    lacking = [each for each in missing if each.part in _NEEDED]
     rest = [each for each in missing if each.part is Part.END]
     if lacking:
         why = lacking[0].text

@@ -15,6 +15,8 @@ class Part(str, Enum):
 
     EVENTS = "events"
     """The allocator's events; without some of them, totals and peaks are lower bounds."""
+    CERTAINTY = "certainty"
+    """Certain figures; those of a prediction may be an estimate or lower bounds."""
     SINGLE_EVENTS = "single_events"
     """Single events; a source without any has totals at moments only."""
     END = "end"
@@ -60,7 +62,6 @@ _OF_EVENTS: Mapping[str, str] = {
     NoteCode.NO_TOTALS: "memory from before the recording is not in it",
     NoteCode.NO_TRACE: "only the state at one moment is in it",
     NoteCode.OTHER_THREADS: "what threads outside of its blocks allocated may be missing",
-    NoteCode.PREDICTION: "its figures are an estimate or lower bounds",
     NoteCode.REPLAY_DIFFERS: _CONTRADICTION,
     NoteCode.SEGMENT_CONTRADICTION: _CONTRADICTION,
     NoteCode.UNKNOWN_ACTION: "{:,} of its events are of an unknown kind",
@@ -136,6 +137,8 @@ def _of_note(note: Note) -> Missing | None:
         return Missing(Part.EVENTS, code, _OF_EVENTS[code].format(note.value))
     if code in _NO_SINGLE_EVENTS:
         return Missing(Part.SINGLE_EVENTS, code, _NO_SINGLE_EVENTS[code])
+    if code == NoteCode.PREDICTION:
+        return Missing(Part.CERTAINTY, code, "its figures are an estimate or lower bounds")
     if code == NoteCode.RECURSION_LIMIT:
         return Missing(Part.STEPS, code, "some of its marks are missing")
     return Missing(Part.END, code, *_OF_END[code]) if code in _OF_END else None

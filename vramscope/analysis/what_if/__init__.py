@@ -21,6 +21,12 @@ from vramscope.allocator.simulation import (
 )
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.what_if.earlier_state import (
+    EarlierState,
+    begin,
+    earlier_state,
+    recorded_settings,
+)
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.errors import UsageError
 from vramscope.model.equality import EqualByValue
@@ -82,6 +88,8 @@ class RequestSequence:
     pool: NDArray[Any]
     settings: Settings
     """The allocator settings of the recording."""
+    earlier: EarlierState | None = None
+    """The state before the first event; None if that is empty, or contradicts itself."""
 
     def __len__(self) -> int:
         return len(self.op)
@@ -194,7 +202,7 @@ def request_sequence(recording: Recording) -> RequestSequence:
 
     Blocks that were allocated before the trace come first, by address.
     """
-    found, process = lifetimes(recording), recording.process
+    found = lifetimes(recording)
     op, row, event = _ops(recording, found)
     is_request = op == AllocatorOp.REQUEST
     size = np.where(is_request, np.append(found.size, 0)[row], 0)
@@ -206,8 +214,10 @@ def request_sequence(recording: Recording) -> RequestSequence:
         recording.trace.stream[event[refused]],
         recording.trace.pool[event[refused]],
     )
-    settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    return RequestSequence(op, row, event, size, stream, pool, settings)
+    earlier = earlier_state(recording, found)
+    return RequestSequence(
+        op, row, event, size, stream, pool, recorded_settings(recording, recording.initial), earlier
+    )
 
 
 def _ops(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -308,6 +318,9 @@ def replay(
 ) -> ReplayResult:
     """Replay a request sequence; the replay ends at the first request that cannot be served.
 
+    Under the recorded settings it begins in the state before the first event, what was cached by then
+    included; under others with the blocks of that state alone.
+
     Parameters
     ----------
     program
@@ -333,8 +346,16 @@ def replay(
         made += action == Action.SEGMENT_ALLOC
         mapped += action == Action.SEGMENT_MAP
 
-    allocator = CachingAllocator(settings, capacity_bytes, count, total_bytes)
-    replayer = _Replayer(program, allocator)
+    def empty() -> CachingAllocator:
+        return CachingAllocator(settings, capacity_bytes, count, total_bytes)
+
+    allocator, known = empty(), program.earlier if settings == program.settings else None
+    if known is not None:
+        if begin(allocator, known, capacity_bytes):
+            program = _without_earlier(program)
+        else:
+            allocator, known, made, mapped = empty(), None, 0, 0
+    replayer = _Replayer(program, allocator, known)
     failed = replayer.replay()
     return ReplayResult(
         settings=settings,
@@ -352,15 +373,26 @@ def replay(
     )
 
 
+def _without_earlier(program: RequestSequence) -> RequestSequence:
+    """Return the sequence without the requests for blocks from before the trace."""
+    names = ("op", "row", "event", "size", "stream", "pool")
+    later = program.event >= 0
+    return replace(program, **{name: getattr(program, name)[later] for name in names})
+
+
 class _Replayer:
     """Runs an allocator through a request sequence."""
 
-    def __init__(self, program: RequestSequence, allocator: CachingAllocator) -> None:
+    def __init__(
+        self, program: RequestSequence, allocator: CachingAllocator, earlier: EarlierState | None
+    ) -> None:
         self._program = program
         self._allocator = allocator
         self._address: dict[int, int] = {}
-        self.peak_reserved_bytes = 0
-        self.peak_allocated_bytes = 0
+        if earlier is not None:
+            self._address = dict(zip(earlier.row.tolist(), earlier.address.tolist(), strict=True))
+        self.peak_reserved_bytes = allocator.reserved_bytes
+        self.peak_allocated_bytes = allocator.allocated_bytes
         self.events: list[int] = []
         self.reserved: list[int] = []
 
