@@ -20,7 +20,8 @@ from vramscope.analysis.composition import Shares
 from vramscope.analysis.empty_cache import EmptyCache
 from vramscope.analysis.evaluation_peak import EvaluationPeak
 from vramscope.analysis.findings import Shared
-from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, Placed, Question, Target
+from vramscope.analysis.fit import FitProgress, Question
+from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Placed, Target
 from vramscope.analysis.fit.reruns import DryPeak, Effect, Rerun, Reruns
 from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
 from vramscope.analysis.gradient_storage import GradientStorage

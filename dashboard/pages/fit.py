@@ -9,7 +9,8 @@ import numpy as np
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.fit import BASIS, FitAnswer, FitVerdict
+from vramscope.analysis.fit import BASIS
+from vramscope.analysis.fit.answer import FitAnswer, FitVerdict
 from vramscope.analysis.settings_advice import Candidate, SettingTrial
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.model.cards import BASIS as CARDS_BASIS

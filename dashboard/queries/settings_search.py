@@ -8,7 +8,8 @@ from threading import Condition, Event, Lock, Thread
 from time import monotonic
 from weakref import WeakKeyDictionary
 
-from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, Question, Target, fit
+from vramscope.analysis.fit import FitProgress, Question, fit
+from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Target
 from vramscope.analysis.settings_advice import Candidate, SettingTrial, replayed
 from vramscope.analysis.what_if import Replay, ReplayResult, device_total, replay, request_sequence
 from vramscope.errors import VramscopeError

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vramscope.analysis.fit import FitVerdict
+from vramscope.analysis.fit.answer import FitVerdict
 from vramscope.loading import load
 from vramscope.model.marks import Phase
 

@@ -99,7 +99,7 @@ class SettingsAdvice:
     as_recorded: ReplayResult | None = None
     """Replay under the recorded circumstances, if ``base`` has a limit that the recording did not have."""
     nothing_helps: bool = False
-    """Whether it is shown that no setting saves anything worth it; False where settings cannot be compared."""
+    """Whether it is shown that no setting saves 2 %; False where settings cannot be compared."""
 
     @property
     def is_reproduced(self) -> bool:

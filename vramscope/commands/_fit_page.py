@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from vramscope.analysis.fit import BASIS, FitAnswer, FitVerdict, Placed
+from vramscope.analysis.fit import BASIS
+from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Placed
 from vramscope.analysis.fit.reruns import Effect, Rerun, Reruns, differs_from_recorded
 from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import ReplayResult
@@ -34,7 +35,7 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
             "note",
         )
     yield Text(_smallest(answer))
-    if answer.ending and (not answer.placed or answer.placed[0].verdict is not FitVerdict.UNKNOWN):
+    if answer.ending and (not answer.placed or answer.ending != answer.placed[0].reason):
         yield Text(answer.ending, "note")
     yield from _other_devices(answers[1:])
     yield from _settings(answer)
@@ -43,7 +44,7 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
     if answer.reruns is not None:
         yield from _reruns(answer.reruns, answer.recorded_allocated_bytes)
     if answer.strategies is not None:
-        yield from _strategies(_not_run(answer.strategies, answer.reruns))
+        yield from _strategies(_not_run(answer.strategies, answer.reruns), is_whole=not answer.ending)
     yield Heading("What this rests on", level=3)
     yield Text(f"{_outside(answer)}; {BASIS}; {CARDS_BASIS}", "quiet")
 
@@ -69,8 +70,10 @@ def _verdict(answer: FitAnswer) -> str:
     if here.verdict is FitVerdict.UNKNOWN:
         sentence = (
             f"Whether it fits {label} is not known: {here.reason}; what was recorded needs "
-            f"{format_bytes(plain.peak_reserved_bytes)} reserved"
+            f"{format_bytes(answer.recorded_peak_bytes or plain.peak_reserved_bytes)} reserved"
         )
+    elif here.verdict is FitVerdict.TOO_SMALL and plain.fits:
+        sentence = f"Does not fit {label}: {_too_small(answer, here)}"
     elif here.verdict is FitVerdict.TOO_SMALL:
         sentence = (
             f"Does not fit {label}: out of memory {_where(answer, plain)}, tried to allocate "
@@ -87,6 +90,13 @@ def _verdict(answer: FitAnswer) -> str:
     return f"{sentence}; {helps}" if helps else sentence
 
 
+def _too_small(answer: FitAnswer, here: Placed) -> str:
+    """Return why a device is too small although the replay goes on there."""
+    if answer.has_failed_on(here.target):
+        return "memory ran out there when it was recorded"
+    return f"{format_bytes(answer.recorded_allocated_bytes)} were allocated when it was recorded"
+
+
 def _where(answer: FitAnswer, outcome: ReplayResult) -> str:
     return "" if outcome.failed_at is None else answer.moments.get(outcome.failed_at, "")
 
@@ -98,9 +108,12 @@ def _times(outcome: ReplayResult) -> str:
 def _what_helps(answer: FitAnswer, here: Placed) -> str:
     plain, chosen, setting = here.plain, here.chosen, answer.chosen
     if setting is None or chosen is None:
-        if here.verdict is FitVerdict.UNKNOWN:
-            return ""
-        return "no setting makes it fit" if here.verdict is FitVerdict.TOO_SMALL else "change nothing"
+        if here.verdict is FitVerdict.TOO_SMALL:
+            # A request that fails under every setting; others were not compared.
+            is_shown = answer.settings is not None and not answer.settings.base.fits
+            return "no setting makes it fit" if is_shown else ""
+        is_shown = answer.settings is not None and answer.settings.nothing_helps
+        return "change nothing" if is_shown and here.verdict is not FitVerdict.UNKNOWN else ""
     name = setting.name
     if not chosen.fits:
         return f"with {name} it does not fit" if plain.fits else f"nor does it with {name}"
@@ -119,9 +132,10 @@ def _without_a_device(answer: FitAnswer) -> str:
     if found is None:
         return ""
     what = "Reserves" if answer.is_reproduced else "What it shows reserves"
+    bound = "at least" if answer.ending else "at most"
     sentence = (
-        f"{what} at most {format_bytes(found.peak_reserved_bytes)}, "
-        f"with at most {format_bytes(found.peak_allocated_bytes)} allocated"
+        f"{what} {bound} {format_bytes(found.peak_reserved_bytes)}, "
+        f"with {bound} {format_bytes(found.peak_allocated_bytes)} allocated"
     )
     if not found.fits:
         sentence = f"Ran out of memory {_where(answer, found)}"
@@ -142,7 +156,8 @@ def _to_do(answer: FitAnswer) -> Iterator[Block]:
 def _smallest(answer: FitAnswer) -> str:
     plain, chosen = answer.smallest_card, answer.smallest_card_chosen
     if plain is None and answer.ending:
-        return "Smallest card that fits: not known, for the recording ends too early"
+        why = "the recording ends too early" if answer.until else "the recording is incomplete"
+        return f"Smallest card that fits: not known, for {why}"
     sentence = f"Smallest card that fits: {_named(plain)}"
     if answer.chosen is None or chosen == plain:
         return sentence
@@ -170,7 +185,8 @@ def _verdict_alone(answer: FitAnswer) -> str:
     sentence = {
         FitVerdict.FITS: f"fits {here.target.label}",
         FitVerdict.TIGHT: f"just fits {here.target.label}: the cache is released {_times(here.plain)}",
-        FitVerdict.TOO_SMALL: f"does not fit {here.target.label}: out of memory {_where(answer, here.plain)}",
+        FitVerdict.TOO_SMALL: f"does not fit {here.target.label}: "
+        + (_too_small(answer, here) if here.plain.fits else f"out of memory {_where(answer, here.plain)}"),
         FitVerdict.UNKNOWN: f"whether it fits {here.target.label} is not known: {here.reason}",
     }[here.verdict]
     return f"{sentence}; {recorded}"
@@ -186,7 +202,12 @@ def _settings(answer: FitAnswer) -> Iterator[Block]:
             yield Grid(_HEADER, (row,), "lrrrl")
         return
     yield Text(found.reason)
-    rows = [_row(answer, "as it is", found.base)]
+    base, *more = _row(answer, "as it is", found.base)
+    if answer.placed and found.base.fits:
+        more[-1] = {FitVerdict.UNKNOWN: "not known", FitVerdict.TOO_SMALL: "does not fit"}.get(
+            answer.placed[0].verdict, more[-1]
+        )
+    rows: list[tuple[str, ...]] = [(base, *more)]
     rows += [_row(answer, trial.candidate.name, trial.outcome) for trial in found.trials]
     yield Grid(_HEADER, tuple(rows), "lrrrl")
 
@@ -209,7 +230,9 @@ def _rows_of_card(answer: FitAnswer, card: Placed) -> Iterator[tuple[str, ...]]:
 
 
 def _row(answer: FitAnswer, name: str, outcome: ReplayResult) -> tuple[str, ...]:
-    end = "gets past the failed request" if answer.ending else "fits"
+    end = "gets past the failed request" if answer.has_ended_short else ""
+    if answer.placed and not answer.ending:
+        end = "fits"
     if not outcome.fits:
         end = (
             f"out of memory {_where(answer, outcome)}, tried to allocate {format_bytes(outcome.failed_bytes)}"
@@ -314,10 +337,11 @@ def _not_run(found: Strategies, reruns: Reruns | None) -> Strategies:
     )
 
 
-def _strategies(found: Strategies) -> Iterator[Block]:
+def _strategies(found: Strategies, *, is_whole: bool) -> Iterator[Block]:
     phase = format_name(found.phase)
     place = f" in {phase}" if found.phase else ""
-    what = "the peak of" if not found.is_partial else "what was allocated when it failed,"
+    what = "the peak of" if is_whole else "what was recorded, a peak of"
+    what = "what was allocated when it failed," if found.is_partial else what
     yield Heading(f"What else would lower {what} {format_bytes(found.peak_bytes)}{place}", level=3)
     if not found.advised:
         known = found.unknown_bytes < found.peak_bytes

@@ -12,7 +12,7 @@ from vramscope.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vramscope.analysis.fit import FitAnswer, Placed, Target
+    from vramscope.analysis.fit.answer import FitAnswer, Placed, Target
     from vramscope.analysis.fit.reruns import Reruns
     from vramscope.analysis.settings_advice import Candidate
     from vramscope.analysis.strategies import Strategies
@@ -248,6 +248,8 @@ def _recording(answer: "FitAnswer") -> dict[str, Any]:
         "recorded_peak_reserved_bytes": None if answer.problem else answer.recorded_peak_bytes,
         "capacity_bytes": first and first.target.total_bytes,
         "is_reproduced": None if answer.problem else answer.is_reproduced,
+        "recorded_peak_allocated_bytes": None if answer.problem else answer.recorded_allocated_bytes,
+        "is_lower_bound": None if answer.problem else bool(answer.ending),
         "as_it_is": outcome and _outcome(answer, outcome) | {"fits": answer.fits},
     }
 
@@ -272,8 +274,10 @@ def _settings(answer: "FitAnswer") -> dict[str, Any] | None:
 
 
 def _outcome(answer: "FitAnswer", outcome: "ReplayResult") -> dict[str, Any]:
+    # Without a card, or without the end of the run, nothing fits for certain.
+    is_decided = not outcome.fits or (answer.placed and not answer.ending)
     return {
-        "fits": outcome.fits,
+        "fits": outcome.fits if is_decided else None,
         "capacity_bytes": outcome.capacity_bytes,
         "peak_reserved_bytes": outcome.peak_reserved_bytes,
         "peak_allocated_bytes": outcome.peak_allocated_bytes,
@@ -418,7 +422,7 @@ def _targets(text: str | None) -> "list[Target]":
 
 def _target(text: str) -> "Target":
     """Return a card by its name, or by the bytes that torch would find on it."""
-    from vramscope.analysis.fit import Target
+    from vramscope.analysis.fit.answer import Target
     from vramscope.model.cards import CARDS, card_named
     from vramscope.units import format_bytes, parse_bytes
 

@@ -20,7 +20,8 @@ from vramscope.analysis.compare import Comparison
 from vramscope.analysis.composition import Shares
 from vramscope.analysis.empty_cache import EmptyCache
 from vramscope.analysis.evaluation_peak import EvaluationPeak
-from vramscope.analysis.fit import FitAnswer, FitProgress, Question
+from vramscope.analysis.fit import FitProgress, Question
+from vramscope.analysis.fit.answer import FitAnswer
 from vramscope.analysis.fragmentation import Fragmentation
 from vramscope.analysis.gradient_storage import GradientStorage
 from vramscope.analysis.identity import Identity

@@ -16,7 +16,7 @@ from vramscope.prediction.sizes import Size, known_sizes
 from vramscope.prediction.trial import DEFAULT_CARD, UNLIMITED_BYTES, Trial, room_of
 
 if TYPE_CHECKING:
-    from vramscope.analysis.fit import Target
+    from vramscope.analysis.fit.answer import Target
     from vramscope.model.recording import Recording
 
 Note: TypeAlias = Callable[[Reruns, str], None]

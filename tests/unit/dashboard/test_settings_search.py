@@ -9,7 +9,8 @@ from vramscope.dashboard.data import Data, Pace, View
 from vramscope.dashboard.queries import settings_search
 from vramscope.dashboard.queries.settings_search import searches, verdict_so_far
 
-from vramscope.analysis.fit import FitAnswer, FitProgress, FitVerdict, fit
+from vramscope.analysis.fit import FitProgress, fit
+from vramscope.analysis.fit.answer import FitAnswer, FitVerdict
 
 GIB = 1 << 30
 LONGEST_S = 60

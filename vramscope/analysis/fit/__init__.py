@@ -1,20 +1,24 @@
 """What would fit: on which card, under which allocator setting, with which batch, with which strategy.
 
 The command prints this answer and the dashboard draws it. It rests on a replay of the recorded requests
-(``what_if``). A verdict is given only if the replay explains the recording. Nothing is certain to fit if a
-run stopped because memory ran out, or if the replay reserves less than was recorded.
+(``what_if``). A verdict is given only if the replay explains the recording, and the recording is complete
+(``verdicts``). A card on which the run failed is none on which it fits, unless something changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.batch_fit import BatchFit, batch_fit
 from vramscope.analysis.ending import ended_short
-from vramscope.analysis.fit.reruns import Reruns
+from vramscope.analysis.fit.answer import (
+    UNKNOWN_OUTSIDE_BYTES,
+    FitAnswer,
+    Placed,
+    Target,
+)
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.settings_advice import (
     Candidate,
@@ -29,6 +33,8 @@ from vramscope.analysis.settings_advice import (
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
+from vramscope.analysis.verdicts import Verdict, why_not
+from vramscope.analysis.verdicts.missing import Part, missing_parts
 from vramscope.analysis.what_if import (
     Replay,
     ReplayResult,
@@ -37,6 +43,7 @@ from vramscope.analysis.what_if import (
     replay,
     request_sequence,
 )
+from vramscope.analysis.what_if.earlier_state import cached_bytes
 from vramscope.errors import UsageError
 from vramscope.model.cards import CARDS, Card
 from vramscope.model.codes import NoteCode
@@ -44,46 +51,18 @@ from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_name
 
-UNKNOWN_OUTSIDE_BYTES = 600 << 20
-"""Bytes assumed for CUDA's context and libraries if not recorded: 300 to 600 MiB are usual."""
 BASIS = (
     "by replay of the recorded requests: a program that does something else under other settings is not "
     "foreseen, nor is the time that releases and mappings take"
 )
-_UNANSWERABLE = ("no_layout", "made_up_segments", "moments_only", "totals_only", "driver_only")
+_UNANSWERABLE = (
+    NoteCode.NO_LAYOUT,
+    NoteCode.MADE_UP_SEGMENTS,
+    NoteCode.MOMENTS_ONLY,
+    NoteCode.TOTALS_ONLY,
+    NoteCode.DRIVER_ONLY,
+)
 """Codes of notes on sources without the allocator's requests; the note's text says what is missing."""
-_REPRODUCED = 0.02
-"""Largest difference between the replay and the recorded reserved bytes, as a share of these."""
-_FEWEST_STEPS = 2
-"""Completed steps after which a killed run is assumed to have reached its peak."""
-
-
-class FitVerdict(str, Enum):
-    """Whether the recorded program fits a device."""
-
-    FITS = "fits"
-    TIGHT = "tight"
-    """The program fits, but the allocator has to release its whole cache at least once."""
-    TOO_SMALL = "too small"
-    UNKNOWN = "unknown"
-    """The recording does not decide it; ``Placed.reason`` says why."""
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether the program fits; None where that is not known."""
-        return None if self is FitVerdict.UNKNOWN else self is not FitVerdict.TOO_SMALL
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A device to ask about."""
-
-    label: str
-    """Phrase for a sentence: ``a card of 24.0 GiB``."""
-    total_bytes: int
-    """Bytes that torch finds on it."""
-    is_own: bool = False
-    """Whether it is the device of the recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,164 +99,6 @@ class FitProgress:
     """Performs every replay; it may use another process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The result of the program on one device."""
-
-    target: Target
-    room_bytes: int
-    """Bytes that the allocator can reserve there."""
-    plain: ReplayResult
-    """Replay with the recorded settings."""
-    verdict: FitVerdict
-    reason: str = ""
-    """Why the verdict is not known; '' if it is known."""
-    chosen: ReplayResult | None = None
-    """Replay with the requested setting, else the advised one; None if there is neither."""
-
-
-@dataclass(frozen=True, slots=True)
-class FitAnswer:
-    """The whole answer of ``fit`` for one recording."""
-
-    rank: int
-    """Rank of the recorded process."""
-    device: int
-    """Index of the recorded device."""
-    problem: str = ""
-    """Why there is no answer at all; '' if there is one."""
-    recorded_peak_bytes: int = 0
-    """The most reserved bytes, as recorded."""
-    recorded_allocated_bytes: int = 0
-    """The most allocated bytes, as recorded."""
-    recorded_requested_bytes: int = 0
-    """The most requested bytes, as recorded."""
-    has_run_short: bool = False
-    """Whether the recorded program ran short of memory, so that it may need more than was recorded."""
-    outside_bytes: int = UNKNOWN_OUTSIDE_BYTES
-    """Bytes of a card that the allocator cannot reserve: CUDA's context and libraries."""
-    is_outside_measured: bool = False
-    """Whether ``outside_bytes`` is measured; else it is an assumption."""
-    limit_bytes: int | None = None
-    """Bytes that ``set_per_process_memory_fraction`` allowed the recorded process."""
-    own_total_bytes: int = 0
-    """Size of the recorded device in bytes; 0 if not known."""
-    is_simulated: bool = False
-    """Whether the recorded device is simulated."""
-    ending: str = ""
-    """Why the program's further need is not known, as a clause; '' if the program ended by itself."""
-    as_recorded: ReplayResult | None = None
-    """Replay under the recorded circumstances."""
-    without_limit: ReplayResult | None = None
-    """Replay on a device without a limit."""
-    setting: Candidate | None = None
-    """The requested setting."""
-    settings: SettingsAdvice | None = None
-    """The search for a setting; None if a setting was requested."""
-    placed: tuple[Placed, ...] = ()
-    """Result for each target device."""
-    as_asked: ReplayResult | None = None
-    """Replay with the requested setting: on the first device, or without a limit if there is none."""
-    smallest_card: Card | None = None
-    """The smallest card that surely fits with the recorded settings."""
-    smallest_card_chosen: Card | None = None
-    """The smallest card that surely fits with ``chosen``."""
-    batch: BatchFit | None = None
-    """Needs of a step with other batch sizes."""
-    strategies: Strategies | None = None
-    """Strategies that lower the peak."""
-    reruns: Reruns | None = None
-    """What-ifs that were run dry, where that was requested."""
-    moments: dict[int, str] = field(default_factory=dict)
-    """Phrase for each event at which a replay failed: ``at step 3 in forward``."""
-
-    @property
-    def chosen(self) -> Candidate | None:
-        """The requested setting, else the advised one; None if there is neither."""
-        if self.setting is not None:
-            return self.setting
-        return self.settings.advised.candidate if self.settings and self.settings.advised else None
-
-    @property
-    def is_reproduced(self) -> bool:
-        """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %.
-
-        True where the recording says nothing about reserved bytes.
-        """
-        found = 0 if self.as_recorded is None else self.as_recorded.peak_reserved_bytes
-        return (
-            not self.recorded_peak_bytes
-            or abs(found - self.recorded_peak_bytes) <= _REPRODUCED * self.recorded_peak_bytes
-        )
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether the program fits the first device with its recorded settings; None if not known."""
-        if self.placed:
-            return self.placed[0].verdict.fits
-        ran_out = self.as_recorded is not None and not self.as_recorded.fits
-        return False if ran_out else None
-
-    def room_on(self, target: Target) -> int:
-        """Return the bytes that the allocator can reserve on *target*: at least 1."""
-        total = target.total_bytes
-        is_bare = self.is_simulated and target.is_own
-        # A card is larger than a context: so small a capacity means the allocator's own.
-        is_bare |= not self.is_outside_measured and total <= self.outside_bytes
-        room = total if is_bare else total - self.outside_bytes
-        if self.limit_bytes is not None and self.own_total_bytes:
-            room = min(room, round(total * self.limit_bytes / self.own_total_bytes))
-        # The recorded device held the recorded peak, whatever is assumed about the rest.
-        return max(room, self.recorded_peak_bytes if target.is_own else 1)
-
-    def judged(self, target: Target, outcome: ReplayResult) -> tuple[FitVerdict, str]:
-        """Return the verdict on a replay on *target*, and the reason if it is not known."""
-        room, recorded = self.room_on(target), self.recorded_peak_bytes
-        is_less = not self.is_reproduced and room < recorded
-        if not outcome.fits:
-            if not self.ending and not self.is_reproduced and recorded <= room:
-                return FitVerdict.FITS, ""  # the recorded program reserved no more, and went on
-            return FitVerdict.TOO_SMALL, ""
-        if self.ending:
-            return FitVerdict.UNKNOWN, self.ending
-        if is_less:
-            reached = format_bytes(outcome.peak_reserved_bytes)
-            reserved = f"{format_bytes(recorded)} were reserved when it was recorded"
-            return FitVerdict.UNKNOWN, f"{reserved}, of which the replay explains {reached}"
-        return (FitVerdict.TIGHT if outcome.n_retries else FitVerdict.FITS), ""
-
-    def recorded_word(self, target: Target) -> FitVerdict | None:
-        """Return the verdict with the recorded settings that needs no replay; None where only one decides.
-
-        A program that was never short reserves the same on any device with room for what it reserved. The
-        tolerance is that of a replay that reproduces the recording, so that no replay contradicts it.
-        """
-        room, recorded = self.room_on(target), self.recorded_peak_bytes
-        if min(self.recorded_allocated_bytes, self.recorded_requested_bytes) > room:
-            return FitVerdict.TOO_SMALL
-        is_decided = recorded and not self.ending and not self.has_run_short
-        return FitVerdict.FITS if is_decided and room >= (1 + _REPRODUCED) * recorded else None
-
-    def word_by_bytes(self, target: Target, free: ReplayResult) -> FitVerdict | None:
-        """Return the verdict on *target* that the peaks of *free* decide; None where they do not.
-
-        *free* is a replay on a device without a limit.
-        """
-        room = self.room_on(target)
-        if free.capacity_bytes is None and free.peak_reserved_bytes <= room:
-            return self.judged(target, free)[0]
-        if free.capacity_bytes is None and free.peak_allocated_bytes > room:
-            return FitVerdict.TOO_SMALL
-        return None
-
-    def word_on(self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]) -> FitVerdict:
-        """Return the verdict on *target*; *replayed* is called only if the bytes alone do not decide.
-
-        *free* is the replay under the same setting on a device without a limit.
-        """
-        return self.word_by_bytes(target, free) or self.judged(target, replayed())[0]
-
-
 def fit(
     recording: Recording, question: Question | None = None, progress: FitProgress | None = None
 ) -> FitAnswer:
@@ -307,10 +128,17 @@ def fit(
     ids = recording.process.rank, recording.device.index
     if problem:
         return FitAnswer(*ids, problem=problem)
-    known = outside_bytes(recording)
-    totals = timeline(recording)
-    base = FitAnswer(
-        *ids,
+    return _Answering(recording, recorded_answer(recording, question.setting), question, progress).answer()
+
+
+def recorded_answer(recording: Recording, setting: Candidate | None = None) -> FitAnswer:
+    """Return what the recording alone says, before any replay."""
+    known, totals = outside_bytes(recording), timeline(recording)
+    missing = missing_parts(recording)
+    has_outgrown = any(note.code == NoteCode.SIMULATED_OOM for note in recording.notes)
+    return FitAnswer(
+        recording.process.rank,
+        recording.device.index,
         recorded_peak_bytes=int(totals.reserved_bytes.max(initial=0)),
         recorded_allocated_bytes=int(totals.allocated_bytes.max(initial=0)),
         recorded_requested_bytes=int(totals.requested_bytes.max(initial=0)),
@@ -320,10 +148,15 @@ def fit(
         limit_bytes=recorded_limit(recording),
         own_total_bytes=recording.device.total_bytes,
         is_simulated=is_simulated(recording),
-        ending=ending(recording),
-        setting=question.setting,
+        ending=why_not(missing, Verdict.FIT),
+        until=next((each.until for each in missing if each.part is Part.END), ""),
+        is_exact=not any(each.part is Part.EVENTS for each in missing),
+        has_ended_short=ended_short(recording),
+        n_failed=int((recording.trace.action == Action.OOM).sum()) + has_outgrown,
+        has_outgrown_device=has_outgrown,
+        cached_before_bytes=cached_bytes(recording.initial),
+        setting=setting,
     )
-    return _Answering(recording, base, question, progress).answer()
 
 
 class _Answering:
@@ -346,9 +179,9 @@ class _Answering:
             return self._with_moments(replace(self._base, placed=tuple(map(self._placed, self._targets))))
         self._learn()
         self._progress.stage("batch")
-        self._learn(batch=batch_fit(self._recording, self._question.others, self._question.batch_sizes))
+        self._learn(batch=self._batch())
         self._progress.stage("strategies")
-        self._learn(strategies=strategies(self._recording, self._question.n_gpus))
+        self._learn(strategies=self._strategies())
         self._replay()
         self._progress.stage("settings")
         self._learn(settings=None if self._question.setting else self._search())
@@ -378,6 +211,16 @@ class _Answering:
         self._program = request_sequence(self._recording)
         as_recorded, without_limit = reproduction(self._recording, self._program, self._progress.run)
         self._learn(as_recorded=as_recorded, without_limit=without_limit)
+
+    def _batch(self) -> BatchFit:
+        if not self._base.is_exact:
+            return BatchFit("", problem=self._base.ending)
+        return batch_fit(self._recording, self._question.others, self._question.batch_sizes)
+
+    def _strategies(self) -> Strategies:
+        found = strategies(self._recording, self._question.n_gpus)
+        # What does not lower the peak of a part may lower that of the whole.
+        return found if self._base.is_exact else replace(found, without_effect=())
 
     def _search(self) -> SettingsAdvice:
         room: tuple[int | None, int | None] = (None, None)
@@ -455,16 +298,6 @@ def is_simulated(recording: Recording) -> bool:
     A dry run has the size of a real card, of which CUDA takes its part.
     """
     return "simulated" in (recording.device.kind, recording.source)
-
-
-def ending(recording: Recording) -> str:
-    """Return why the program's further need is not known, as a clause; '' if nothing is missing."""
-    if ended_short(recording):
-        return "the recording ends with an allocation that failed, and what comes after it is not known"
-    has_died = any(note.code == NoteCode.DIED for note in recording.notes)
-    if has_died and len(recording.steps) <= _FEWEST_STEPS:
-        return "the process died while it was recorded, and what would have come after is not known"
-    return ""
 
 
 def moment(recording: Recording, event: int) -> str:

@@ -1,0 +1,246 @@
+"""The answer of ``fit``, and the verdict on one device that follows from a replay and what was recorded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from vramscope.analysis.batch_fit import BatchFit
+from vramscope.analysis.fit.reruns import Reruns
+from vramscope.analysis.settings_advice import Candidate, SettingsAdvice
+from vramscope.analysis.strategies import Strategies
+from vramscope.analysis.what_if import ReplayResult
+from vramscope.model.cards import Card
+from vramscope.units import format_bytes
+
+UNKNOWN_OUTSIDE_BYTES = 600 << 20
+"""Bytes assumed for CUDA's context and libraries if not recorded: 300 to 600 MiB are usual."""
+_REPRODUCED = 0.02
+"""Largest difference between the replay and the recorded reserved bytes, as a share of these."""
+
+
+class FitVerdict(str, Enum):
+    """Whether the recorded program fits a device."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    """The program fits, but the allocator has to release its whole cache at least once."""
+    TOO_SMALL = "too small"
+    UNKNOWN = "unknown"
+    """The recording does not decide it; ``Placed.reason`` says why."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the program fits; None where that is not known."""
+        return None if self is FitVerdict.UNKNOWN else self is not FitVerdict.TOO_SMALL
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device to ask about."""
+
+    label: str
+    """Phrase for a sentence: ``a card of 24.0 GiB``."""
+    total_bytes: int
+    """Bytes that torch finds on it."""
+    is_own: bool = False
+    """Whether it is the device of the recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The result of the program on one device."""
+
+    target: Target
+    room_bytes: int
+    """Bytes that the allocator can reserve there."""
+    plain: ReplayResult
+    """Replay with the recorded settings."""
+    verdict: FitVerdict
+    reason: str = ""
+    """Why the verdict is not known; '' if it is known."""
+    chosen: ReplayResult | None = None
+    """Replay with the requested setting, else the advised one; None if there is neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitAnswer:
+    """The whole answer of ``fit`` for one recording."""
+
+    rank: int
+    """Rank of the recorded process."""
+    device: int
+    """Index of the recorded device."""
+    problem: str = ""
+    """Why there is no answer at all; '' if there is one."""
+    recorded_peak_bytes: int = 0
+    """The most reserved bytes, as recorded."""
+    recorded_allocated_bytes: int = 0
+    """The most allocated bytes, as recorded."""
+    recorded_requested_bytes: int = 0
+    """The most requested bytes, as recorded."""
+    has_run_short: bool = False
+    """Whether the recorded program ran short of memory, so that it may need more than was recorded."""
+    outside_bytes: int = UNKNOWN_OUTSIDE_BYTES
+    """Bytes of a card that the allocator cannot reserve: CUDA's context and libraries."""
+    is_outside_measured: bool = False
+    """Whether ``outside_bytes`` is measured; else it is an assumption."""
+    limit_bytes: int | None = None
+    """Bytes that ``set_per_process_memory_fraction`` allowed the recorded process."""
+    own_total_bytes: int = 0
+    """Size of the recorded device in bytes; 0 if not known."""
+    is_simulated: bool = False
+    """Whether the recorded device is simulated."""
+    ending: str = ""
+    """Why the program's further need is not known, as a clause; '' if the recording is complete."""
+    until: str = ""
+    """For a recording that ends too early: the moment up to which it counts, such as ``so far``."""
+    is_exact: bool = True
+    """Whether the recording has all events up to its end."""
+    has_ended_short: bool = False
+    """Whether the recording ends with an allocation that failed."""
+    n_failed: int = 0
+    """How many allocations failed when it was recorded."""
+    has_outgrown_device: bool = False
+    """Whether the simulated device was full, and the recording went on without a limit."""
+    cached_before_bytes: int = 0
+    """Bytes that were reserved and free when the recording began; how that came to be is not in it."""
+    as_recorded: ReplayResult | None = None
+    """Replay under the recorded circumstances."""
+    without_limit: ReplayResult | None = None
+    """Replay on a device without a limit."""
+    setting: Candidate | None = None
+    """The requested setting."""
+    settings: SettingsAdvice | None = None
+    """The search for a setting; None if a setting was requested."""
+    placed: tuple[Placed, ...] = ()
+    """Result for each target device."""
+    as_asked: ReplayResult | None = None
+    """Replay with the requested setting: on the first device, or without a limit if there is none."""
+    smallest_card: Card | None = None
+    """The smallest card that surely fits with the recorded settings."""
+    smallest_card_chosen: Card | None = None
+    """The smallest card that surely fits with ``chosen``."""
+    batch: BatchFit | None = None
+    """Needs of a step with other batch sizes."""
+    strategies: Strategies | None = None
+    """Strategies that lower the peak."""
+    reruns: Reruns | None = None
+    """What-ifs that were run dry, where that was requested."""
+    moments: dict[int, str] = field(default_factory=dict)
+    """Phrase for each event at which a replay failed: ``at step 3 in forward``."""
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The requested setting, else the advised one; None if there is neither."""
+        if self.setting is not None:
+            return self.setting
+        return self.settings.advised.candidate if self.settings and self.settings.advised else None
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %.
+
+        True where the recording says nothing about reserved bytes.
+        """
+        found = 0 if self.as_recorded is None else self.as_recorded.peak_reserved_bytes
+        return (
+            not self.recorded_peak_bytes
+            or abs(found - self.recorded_peak_bytes) <= _REPRODUCED * self.recorded_peak_bytes
+        )
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the program fits the first device with its recorded settings; None if not known."""
+        if self.placed:
+            return self.placed[0].verdict.fits
+        ran_out = self.is_exact and self.as_recorded is not None and not self.as_recorded.fits
+        return False if ran_out else None
+
+    def room_on(self, target: Target) -> int:
+        """Return the bytes that the allocator can reserve on *target*: at least 1."""
+        total = target.total_bytes
+        is_bare = self.is_simulated and target.is_own
+        # A card is larger than a context: so small a capacity means the allocator's own.
+        is_bare |= not self.is_outside_measured and total <= self.outside_bytes
+        room = total if is_bare else total - self.outside_bytes
+        if self.limit_bytes is not None and self.own_total_bytes:
+            room = min(room, round(total * self.limit_bytes / self.own_total_bytes))
+        # The recorded device held the recorded peak, whatever is assumed about the rest.
+        held = self.recorded_peak_bytes if target.is_own and not self.has_outgrown_device else 1
+        return max(room, held)
+
+    def has_failed_on(self, target: Target) -> bool:
+        """Return whether memory ran out on a device as large as *target* when it was recorded."""
+        return bool(self.n_failed) and target.total_bytes <= self.own_total_bytes
+
+    def judged(self, target: Target, outcome: ReplayResult) -> tuple[FitVerdict, str]:
+        """Return the verdict on a replay on *target*, and the reason if it is not known.
+
+        The replay is of the recorded settings: a card on which the run failed is none on which it fits.
+        """
+        verdict, reason = self._replayed_verdict(target, outcome)
+        if verdict.fits and self.has_failed_on(target):
+            if self.has_outgrown_device:
+                return FitVerdict.TOO_SMALL, ""
+            n_times = "once" if self.n_failed == 1 else f"{self.n_failed:,} times"
+            return (
+                FitVerdict.UNKNOWN,
+                f"memory ran out {n_times} on a device of that size, and the run went on",
+            )
+        return verdict, reason
+
+    def judged_with(self, target: Target, outcome: ReplayResult) -> FitVerdict:
+        """Return the verdict on a replay under another setting on *target*."""
+        return self._replayed_verdict(target, outcome)[0]
+
+    def _replayed_verdict(self, target: Target, outcome: ReplayResult) -> tuple[FitVerdict, str]:
+        room, recorded = self.room_on(target), self.recorded_peak_bytes
+        if not outcome.fits:
+            if not self.is_exact:
+                return FitVerdict.UNKNOWN, self.ending
+            if not self.ending and not self.is_reproduced and recorded <= room:
+                return FitVerdict.FITS, ""  # the recorded program reserved no more, and went on
+            return FitVerdict.TOO_SMALL, ""
+        if self.ending:
+            return FitVerdict.UNKNOWN, self.ending
+        has_past = self.cached_before_bytes > _REPRODUCED * recorded
+        if room < recorded and (has_past or not self.is_reproduced):
+            reached = format_bytes(outcome.peak_reserved_bytes)
+            reserved = f"{format_bytes(recorded)} were reserved when it was recorded"
+            return FitVerdict.UNKNOWN, f"{reserved}, of which the replay explains {reached}"
+        return (FitVerdict.TIGHT if outcome.n_retries else FitVerdict.FITS), ""
+
+    def recorded_word(self, target: Target) -> FitVerdict | None:
+        """Return the verdict with the recorded settings that needs no replay; None where only one decides.
+
+        A program that was never short reserves the same on any device with room for what it reserved. The
+        tolerance is that of a replay that reproduces the recording, so that no replay contradicts it.
+        """
+        room, recorded = self.room_on(target), self.recorded_peak_bytes
+        if min(self.recorded_allocated_bytes, self.recorded_requested_bytes) > room:
+            return FitVerdict.TOO_SMALL
+        is_decided = recorded and not (self.ending or self.has_run_short or self.has_failed_on(target))
+        return FitVerdict.FITS if is_decided and room >= (1 + _REPRODUCED) * recorded else None
+
+    def word_by_bytes(self, target: Target, free: ReplayResult) -> FitVerdict | None:
+        """Return the verdict on *target* that the peaks of *free* decide; None where they do not.
+
+        *free* is a replay on a device without a limit.
+        """
+        room = self.room_on(target)
+        if free.capacity_bytes is None and free.peak_reserved_bytes <= room:
+            return self._word(target, free)
+        if free.capacity_bytes is None and free.peak_allocated_bytes > room:
+            return FitVerdict.TOO_SMALL
+        return None
+
+    def word_on(self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]) -> FitVerdict:
+        """Return the verdict on *target*; *replayed* is called only if the bytes alone do not decide.
+
+        *free* is the replay under the same setting on a device without a limit.
+        """
+        return self.word_by_bytes(target, free) or self._word(target, replayed())
+
+    def _word(self, target: Target, outcome: ReplayResult) -> FitVerdict:
+        is_recorded = self.without_limit is None or outcome.settings == self.without_limit.settings
+        return self.judged(target, outcome)[0] if is_recorded else self.judged_with(target, outcome)
