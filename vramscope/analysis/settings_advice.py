@@ -17,7 +17,7 @@ from vramscope.analysis.churn import churn_of
 from vramscope.analysis.ending import ended_short
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.verdicts.missing import Part, missing_parts
+from vramscope.analysis.verdicts.missing import Part, missing_parts, until
 from vramscope.analysis.what_if import (
     Replay,
     ReplayResult,
@@ -103,8 +103,12 @@ class SettingsAdvice:
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %."""
-        return _comes_to(self.as_recorded or self.base, self.recorded_peak_bytes)
+        """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %.
+
+        True where the recording says nothing about reserved bytes.
+        """
+        peak = self.recorded_peak_bytes
+        return not peak or _comes_to(self.as_recorded or self.base, peak)
 
 
 def _comes_to(outcome: ReplayResult, recorded_peak: int) -> bool:
@@ -158,11 +162,14 @@ def searched(
         as_recorded = reproduction(recording, program, run)[0]
     advice = SettingsAdvice(recorded, base, as_recorded=as_recorded)
     missing = missing_parts(recording)
-    until = next((each.until for each in missing if each.part is Part.END), "")
     lacking = next((each.text for each in missing if each.part is Part.EVENTS), "")
     if lacking:
         return replace(advice, reason=f"settings cannot be compared: {lacking}")
-    hopeless = _hopeless(program, base, until)
+    if not advice.is_reproduced:
+        reserves, most = format_bytes((as_recorded or base).peak_reserved_bytes), format_bytes(recorded)
+        why = f"the replay reserves {reserves} at most where {most} were recorded"
+        return replace(advice, reason=f"settings cannot be compared: {why}")
+    hopeless = _hopeless(program, base, until(missing))
     if hopeless:
         return replace(advice, reason=hopeless, nothing_helps=base.fits)
     bare = base
@@ -177,7 +184,7 @@ def searched(
     fits = "gets past that request" if ended_short(recording) else "fits"
     if base.fits:
         least = min(base.peak_reserved_bytes, bare.peak_reserved_bytes)
-        advised, reason = _saving(base, trials, least, until)
+        advised, reason = _saving(base, trials, least, until(missing))
     else:
         advised, reason = _fitting(trials, fits)
     line = environment_line(advised.candidate) if advised else ""
@@ -317,8 +324,8 @@ def _unknown_past(recording: Recording, base: ReplayResult, bare: ReplayResult) 
     )
 
 
-def _hopeless(program: RequestSequence, base: ReplayResult, until: str) -> str:
-    """Return why no setting can help, or ''; *until* is the moment up to which the recording counts."""
+def _hopeless(program: RequestSequence, base: ReplayResult, so_far: str) -> str:
+    """Return why no setting can help, or ''; *so_far* is the moment up to which the recording counts."""
     # Requested bytes, not allocated ones: how much a block is rounded up depends on the settings.
     held, asked, capacity_bytes = base.failed_requested_bytes, base.failed_bytes, base.capacity_bytes
     if capacity_bytes is not None and not base.fits and held + asked > capacity_bytes:
@@ -330,14 +337,14 @@ def _hopeless(program: RequestSequence, base: ReplayResult, until: str) -> str:
     spare = base.peak_reserved_bytes - base.peak_allocated_bytes
     if base.fits and not base.n_retries and spare < _worth(base) and not is_rounded:
         return (
-            f"{_change_nothing(until)}reserved is at most {format_bytes(spare)} above allocated, and no "
+            f"{_change_nothing(so_far)}reserved is at most {format_bytes(spare)} above allocated, and no "
             "setting can save more than that"
         )
     return ""
 
 
-def _change_nothing(until: str) -> str:
-    return f"{until}, " if until else "change nothing: "
+def _change_nothing(so_far: str) -> str:
+    return f"{so_far}, " if so_far else "change nothing: "
 
 
 def _worth(base: ReplayResult) -> float:
@@ -357,7 +364,7 @@ def _fitting(trials: tuple[SettingTrial, ...], fits: str) -> tuple[SettingTrial 
 
 
 def _saving(
-    base: ReplayResult, trials: tuple[SettingTrial, ...], least_bytes: int, until: str
+    base: ReplayResult, trials: tuple[SettingTrial, ...], least_bytes: int, so_far: str
 ) -> tuple[SettingTrial | None, str]:
     """Return the simplest setting that saves enough of *least_bytes*, and why.
 
@@ -379,7 +386,7 @@ def _saving(
         best = min(calmer, key=lambda trial: (trial.outcome.n_retries, trial.candidate.effort))
         n_less = base.n_retries - best.outcome.n_retries
         return best, f"{best.candidate.name} spares {n_less} releases of the whole cache"
-    return None, f"{_change_nothing(until)}{_nothing_saves(base, fitting, calm)}"
+    return None, f"{_change_nothing(so_far)}{_nothing_saves(base, fitting, calm)}"
 
 
 def _nothing_saves(base: ReplayResult, fitting: list[SettingTrial], calm: list[SettingTrial]) -> str:

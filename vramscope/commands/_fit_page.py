@@ -131,12 +131,11 @@ def _without_a_device(answer: FitAnswer) -> str:
     found = answer.settings.base if answer.settings else answer.as_asked or answer.as_recorded
     if found is None:
         return ""
-    what = "Reserves" if answer.is_reproduced else "What it shows reserves"
+    reserved, allocated = answer.recorded_peak_bytes, answer.recorded_allocated_bytes
+    if answer.is_reproduced:
+        reserved, allocated = found.peak_reserved_bytes, found.peak_allocated_bytes
     bound = "at least" if answer.ending else "at most"
-    sentence = (
-        f"{what} {bound} {format_bytes(found.peak_reserved_bytes)}, "
-        f"with {bound} {format_bytes(found.peak_allocated_bytes)} allocated"
-    )
+    sentence = f"Reserves {bound} {format_bytes(reserved)}, with {bound} {format_bytes(allocated)} allocated"
     if not found.fits:
         sentence = f"Ran out of memory {_where(answer, found)}"
     return f"{sentence}; {answer.settings.reason}" if answer.settings else sentence

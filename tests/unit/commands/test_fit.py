@@ -10,7 +10,7 @@ from vramscope.commands._crew import crew
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Category, Labels, Note, Phase, Phases, Steps
-from vramscope.model.recording import Recording, Run
+from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
 
@@ -362,3 +362,154 @@ def test_what_ran_on_its_own_device_fits_it_whatever_is_assumed_to_lie_outside(r
 
     assert found["recordings"][0]["fits"] is True
     assert found["cards"][0]["as_it_is"]["capacity_bytes"] == 1200 * MIB
+
+
+# ------------------------------------------------------- what was before, and what is not there any more
+
+
+def late(cached_mib: int, live_mib: int, used_mib: int = 0, **fields) -> Recording:
+    """Begins with one segment of each; then *used_mib* are allocated out of the cached one."""
+    segments, blocks = (
+        ((1 << 40, live_mib), (2 << 40, cached_mib)),
+        (BlockState.ALLOCATED, BlockState.INACTIVE),
+    )
+    address, size = zip(*segments, strict=True)
+    n_bytes = [each * MIB for each in size]
+    initial = Snapshot(
+        segments=Segments.of(address=address, size=n_bytes, is_large=[True, True]),
+        blocks=Blocks.of(
+            segment=[0, 1], address=address, size=n_bytes, requested_size=n_bytes, state=list(blocks)
+        ),
+    )
+    n_used = [used_mib * MIB] * (2 if used_mib else 0)
+    trace = Trace.of(
+        action=[Action.ALLOC, Action.FREE_COMPLETED][: len(n_used)],
+        address=[2 << 40] * len(n_used),
+        size=n_used,
+        block_size=n_used,
+    )
+    return Recording(**({"trace": trace, "initial": initial, "process": Process(torch="2.13.0")} | fields))
+
+
+def test_what_was_cached_before_the_recording_counts(runs, capsys):
+    # 300 of 4300 MiB are cached when it begins, and nothing of the recording uses more than 100 of them.
+    runs(run=[late(300, 4000, 100)])
+
+    found = asked(capsys, "run")
+    page = said(capsys, "run")
+
+    assert found["settings"]["as_it_is"]["peak_reserved_bytes"] == 4300 * MIB
+    assert found["settings"]["as_it_is"]["peak_allocated_bytes"] == 4100 * MIB
+    assert found["settings"]["is_reproduced"]
+    # 200 of 4300 MiB are 4.7 %.
+    assert "settings cannot be compared" in found["settings"]["reason"]
+    assert "no setting" not in page
+    assert "change nothing" not in page
+
+
+def test_a_little_that_was_cached_before_bounds_what_a_setting_can_save(runs, capsys):
+    runs(run=[late(140, 4000, 100)])
+
+    reason = asked(capsys, "run")["settings"]["reason"]
+
+    assert reason.startswith("change nothing: reserved is at most 40.0 MiB above allocated")
+
+
+def test_a_saving_is_named_however_small_the_program_is(runs, capsys):
+    # 2 MiB of every segment of 20 lie free; expandable segments take 180 MiB in 9 pieces.
+    rows = [(Action.ALLOC, number << 32, 9 * MIB) for number in range(20)]
+    action, address, size = zip(*rows, strict=True)
+    runs(run=[Recording(trace=Trace.of(action=action, address=address, size=size, block_size=size))])
+
+    found = asked(capsys, "run")["settings"]
+
+    assert found["as_it_is"]["peak_reserved_bytes"] == 200 * MIB
+    assert found["advised"] == "expandable_segments:True"
+    assert "saves 20.0 MiB" in found["reason"]
+
+
+def test_without_a_card_nothing_is_called_fitting(runs, capsys):
+    runs(run=[trained([20, 20, 40, 40])])
+
+    found = asked(capsys, "run")
+
+    assert {trial["fits"] for trial in found["settings"]["trials"]} == {None}
+    table = said(capsys, "run").partition("Settings of the allocator")[2].partition("Another batch")[0]
+    assert "fits" not in table
+
+
+FULL = {
+    "device": Device(kind="simulated", total_bytes=100 * MIB),
+    "source": "simulated",
+    "notes": (Note("simulated_oom", "the simulated device was full", 100 * MIB),),
+}
+
+
+def test_a_run_that_ran_out_of_memory_fits_no_device_of_that_size(runs, capsys):
+    # The simulated device was full, and recording went on without a limit: 120 MiB are allocated.
+    rows = [(action, n << 32, 60) for n in (1, 2) for action in (Action.SEGMENT_ALLOC, Action.ALLOC)]
+    action, address, size = zip(*rows, strict=True)
+    n_bytes = [each * MIB for each in size]
+    trace = Trace.of(action=action, address=address, size=n_bytes, block_size=n_bytes)
+    runs(run=[Recording(trace=trace, **FULL)])
+
+    found = asked(capsys, "run")
+
+    assert found["recordings"][0]["fits"] is False
+    assert "Does not fit this device of 100 MiB" in said(capsys, "run")
+
+
+def test_nor_does_it_where_the_replay_alone_would_go_on(runs, capsys):
+    # By the replay 40 MiB fit a device of 100; but memory ran out when it was recorded.
+    runs(run=[segmented(40, **FULL)])
+
+    found = asked(capsys, "run", "--capacity", "100MiB,90MiB,2GiB")
+
+    assert [card["as_it_is"]["fits"] for card in found["cards"]] == [False, False, True]
+    assert "memory ran out there when it was recorded" in said(capsys, "run")
+
+
+def test_a_program_that_caught_its_failures_is_not_said_to_fit_that_device(runs, capsys):
+    rows = [(Action.SEGMENT_ALLOC, 100), (Action.ALLOC, 100), (Action.OOM, 500), (Action.FREE_COMPLETED, 100)]
+    rows += [(Action.ALLOC, 100)]
+    action, size = zip(*rows, strict=True)
+    n_bytes = [each * MIB for each in size]
+    trace = Trace.of(action=action, address=[1 << 32] * len(rows), size=n_bytes, block_size=n_bytes)
+    runs(run=[Recording(trace=trace, device=Device(total_bytes=1000 * MIB), process=Process(torch="2.13.0"))])
+
+    found = asked(capsys, "run")
+
+    assert found["recordings"][0]["fits"] is not True
+
+
+INCOMPLETE = {
+    "damaged": ({"notes": (Note("damaged", "…", 9, "events"),)}, "damaged or incomplete"),
+    "gap": ({"notes": (Note("gap", "…", 7),)}, "events are missing in a gap"),
+    "died": ({"notes": (Note("died", "…"),)}, "the process died while it was recorded"),
+    "stopped": ({"notes": (Note("stopped", "…"),)}, "writing stopped before the run ended"),
+    "running": ({"outcome": Outcome.RUNNING}, "the run is still running"),
+    "failed": ({"outcome": Outcome.FAILED}, "the program raised an error"),
+    "estimate": ({"notes": (Note("prediction", "…", 1),)}, "an estimate or lower bounds"),
+}
+
+
+@pytest.mark.parametrize(("fields", "reason"), INCOMPLETE.values(), ids=INCOMPLETE)
+def test_what_is_incomplete_fits_nothing_for_certain(runs, capsys, fields, reason):
+    runs(run=[trained([20] * 8, device=Device(total_bytes=80 << 30), **fields)])
+
+    found = asked(capsys, "run", "--capacity", "80GiB")
+    page = said(capsys, "run", "--capacity", "80GiB")
+
+    assert found["recordings"][0]["fits"] is None
+    assert reason in found["recordings"][0]["reason"]
+    assert found["smallest_card"]["as_it_is"] is None
+    assert "Whether it fits a card of 80.0 GiB is not known" in page
+    assert "change nothing" not in page
+    assert " fits\n" not in page
+    assert "Reserves at most" not in said(capsys, "run")
+
+
+def test_a_card_smaller_than_what_an_incomplete_run_held_is_too_small_all_the_same(runs, capsys):
+    runs(run=[trained([2000] * 8, **INCOMPLETE["gap"][0])])
+
+    assert asked(capsys, "run", "--capacity", "1GiB")["recordings"][0]["fits"] is False

@@ -34,7 +34,7 @@ from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.verdicts import Verdict, why_not
-from vramscope.analysis.verdicts.missing import Part, missing_parts
+from vramscope.analysis.verdicts.missing import Part, missing_parts, until
 from vramscope.analysis.what_if import (
     Replay,
     ReplayResult,
@@ -149,7 +149,7 @@ def recorded_answer(recording: Recording, setting: Candidate | None = None) -> F
         own_total_bytes=recording.device.total_bytes,
         is_simulated=is_simulated(recording),
         ending=why_not(missing, Verdict.FIT),
-        until=next((each.until for each in missing if each.part is Part.END), ""),
+        until=until(missing),
         is_exact=not any(each.part is Part.EVENTS for each in missing),
         has_ended_short=ended_short(recording),
         n_failed=int((recording.trace.action == Action.OOM).sum()) + has_outgrown,

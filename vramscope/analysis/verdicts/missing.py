@@ -1,6 +1,6 @@
 """Which parts of a recording are missing, by its notes, its end and what its source can contain."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,6 +40,11 @@ class Missing:
     """The reason as a clause, without its first capital."""
     until: str = ""
     """For a missing end: the moment up to which the recording counts, such as ``until the process died``."""
+
+
+def until(missing: Iterable[Missing]) -> str:
+    """Return up to which moment a recording counts that lacks its end; '' for a complete one."""
+    return next((each.until for each in missing if each.until), "")
 
 
 _CONTRADICTION = "its events contradict one another"
@@ -138,7 +143,7 @@ def _of_note(note: Note) -> Missing | None:
     if code in _NO_SINGLE_EVENTS:
         return Missing(Part.SINGLE_EVENTS, code, _NO_SINGLE_EVENTS[code])
     if code == NoteCode.PREDICTION:
-        return Missing(Part.CERTAINTY, code, "its figures are an estimate or lower bounds")
+        return Missing(Part.CERTAINTY, code, "its figures are an estimate or lower bounds", "as predicted")
     if code == NoteCode.RECURSION_LIMIT:
         return Missing(Part.STEPS, code, "some of its marks are missing")
     return Missing(Part.END, code, *_OF_END[code]) if code in _OF_END else None
