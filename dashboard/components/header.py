@@ -6,6 +6,7 @@ from typing import Any
 from dash import dcc, html
 
 from vramscope.analysis.pace import StepPace, left_s, pace
+from vramscope.analysis.verdicts.missing import Part, missing_parts
 from vramscope.model.recording import Outcome, Recording
 from vramscope.units import format_bytes
 
@@ -13,6 +14,7 @@ from ..address import UNZOOMED, Address
 from ..data import Data, View
 from . import report_link
 from .definitions import DEFINITION, explained
+from .prose import sentence
 
 SOURCE = {"simulated": "simulated", "predicted": "predicted", "cuda": "cuda", "snapshot": "file"}
 OUTCOME = {
@@ -152,6 +154,16 @@ def name_of(recording: Recording) -> str:
 def _to(recording: Recording, address: Address) -> Address:
     rank, device = recording.process.rank, recording.device.index
     return address.go(rank=rank, device=device, at=None, **UNZOOMED)
+
+
+def incomplete(view: View) -> list[Any]:
+    """Return the banner over every page of a recording that lacks events or steps; nothing for others."""
+    lacking = [each for each in missing_parts(view.recording) if each.part in (Part.EVENTS, Part.STEPS)]
+    if not lacking:
+        return []
+    what = "Totals and peaks are lower bounds, and steps" if lacking[0].part is Part.EVENTS else "Steps"
+    text = f"{sentence(lacking[0].text)} {what} and findings may be missing: no verdict rests on them."
+    return [html.Div([html.Strong("Incomplete. "), text], className="banner", role="status")]
 
 
 def notes(view: View) -> Any:

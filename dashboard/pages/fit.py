@@ -267,8 +267,11 @@ def _most_bytes(fit: FitAnswer) -> tuple[int, int]:
 
 def _support(fit: FitAnswer, here: DeviceVerdict) -> str:
     reserved, allocated = _most_bytes(fit)
-    lacking = allocated - here.room
-    why = f"; {format_bytes(lacking)} too much with any setting" if lacking > 0 else ""
+    lacking, least = allocated - here.room, "at least " if fit.ending else ""
+    why = f"; {least}{format_bytes(lacking)} too much with any setting" if lacking > 0 else ""
+    if fit.ending:
+        needs = f"{format_bytes(reserved)} reserved, {format_bytes(allocated)} allocated"
+        return f"What was recorded needs {needs}{why}."
     if fit.without_limit is not None:
         limit = "" if here.word is FitVerdict.FITS else "Without a limit "
         return (

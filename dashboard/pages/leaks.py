@@ -9,6 +9,8 @@ from vramscope import analysis
 from vramscope.analysis.leaks import Leak, Leaks
 from vramscope.analysis.leaks.holders import Statement
 from vramscope.analysis.lines import NO_STACK
+from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
+from vramscope.analysis.verdicts.missing import missing_parts, until
 from vramscope.units import format_bytes, format_count
 
 from ..address import Address
@@ -36,7 +38,7 @@ def _layout(context: Context) -> Any:
 def _content(data: Data, view: View, address: Address) -> list[Any]:
     found: Leaks = data.ask(view, "leaks")
     if not found.leaks:
-        first = _growing_batch(found, found.batch, address, view) if found.batch else [_nothing(found)]
+        first = _growing_batch(found, found.batch, address, view) if found.batch else [_nothing(view, found)]
         return [*first, *_no_leak(found)]
     total = sum(leak.bytes_per_step for leak in found.leaks)
     turn = "step" if found.has_steps else "loop iteration"
@@ -158,16 +160,25 @@ def _key(names: list[str]) -> html.Div:
     return html.Div(entries, className="lane-key parts-key")
 
 
-def _nothing(found: Leaks) -> html.Section:
-    if found.n_iterations < 7:
-        return states.state(
-            "Too short to tell",
-            f"Growth from step to step needs at least 7 steps; recorded: {found.n_iterations}.",
-        )
-    return states.state(
-        "Nothing leaks",
-        f"At the same point of {len(found.iteration_boundaries)} steps the same lines hold the same bytes.",
-    )
+_TITLES = {
+    GrowthVerdict.NOTHING: "Nothing leaks",
+    GrowthVerdict.LITTLE: "Nothing grows by much",
+    GrowthVerdict.RISES: "Too early to tell",
+    GrowthVerdict.TOO_FEW_STEPS: "Too short to tell",
+    GrowthVerdict.UNKNOWN: "Whether anything leaks is not known",
+}
+
+
+def _nothing(view: View, found: Leaks) -> html.Section:
+    missing = missing_parts(view.recording)
+    growth = memory_growth(view.recording, found, missing)
+    text = sentence(growth.text)
+    if growth.verdict is GrowthVerdict.NOTHING:
+        n_steps = len(found.iteration_boundaries)
+        text += f" At the same point of {n_steps} steps the same lines hold the same bytes."
+    title = _TITLES.get(growth.verdict, _TITLES[GrowthVerdict.UNKNOWN])
+    end = until(missing) if growth.verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE) else ""
+    return states.state(f"{title} {end}".strip(), text)
 
 
 def _no_leak(found: Leaks) -> list[Any]:

@@ -5,8 +5,9 @@ from typing import Any
 from dash import ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
+from vramscope.analysis.verdicts.missing import missing_parts, until
 from vramscope.model.finding import Finding
-from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_share
 
@@ -23,7 +24,7 @@ from ..components import kpi, legend, states
 from ..components import timeline as track
 from ..components.panels import live_set, past, stack_table
 from ..components.panels.code_box import stack_of, to_code
-from ..components.prose import claim_heading, prose
+from ..components.prose import claim_heading, prose, sentence
 from ..data import Data, View
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
@@ -45,11 +46,6 @@ from ..server.callbacks import (
 )
 from . import Context, Page
 
-_BROKEN_OFF = {
-    Outcome.DIED: ", until the process died",
-    Outcome.FAILED: ", until the program raised an error",
-}
-"""How a run ended that nobody calls fine."""
 ENOUGH_STEPS = 7
 """Steps after which the search for leaks decides."""
 PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"
@@ -126,7 +122,7 @@ def _found(data: Data, view: View) -> list[Any]:
     lines = [_finding(view, found, is_said=is_said and not i) for i, found in enumerate(latest.findings[:6])]
     n_steps = len(view.recording.steps)
     if not lines and n_steps >= ENOUGH_STEPS and not view.is_live:
-        lines.append(_steady(view, n_steps))
+        lines.append(_steady(data, view, n_steps))
     if lines and latest.instant < len(view.recording.trace):
         lines.append(html.Li(f"Found at {moment(data, view, latest.instant).words}.", className="dim"))
     if not data.is_searched(view):
@@ -136,11 +132,16 @@ def _found(data: Data, view: View) -> list[Any]:
     return lines
 
 
-def _steady(view: View, n_steps: int) -> html.Li:
-    """Return that nothing was found; a run that was broken off is not called fine."""
-    end = _BROKEN_OFF.get(view.run.outcome, "")
-    word = "info" if end else "fine"
-    text = f"Steady over {n_steps:,} steps{end}: no leak, no failed allocation, no fragmentation to speak of."
+def _steady(data: Data, view: View, n_steps: int) -> html.Li:
+    """Return that nothing was found; a run that was broken off, or lacks something, is not called fine."""
+    missing = missing_parts(view.recording)
+    growth = memory_growth(view.recording, data.ask(view, "leaks"), missing)
+    word = "fine" if growth.is_decided else "info"
+    text = sentence(growth.text)
+    if growth.verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE):
+        end = f", {until(missing)}" if until(missing) else ""
+        found = "no leak, no failed allocation, no fragmentation to speak of"
+        text = f"Steady over {n_steps:,} steps{end}: {found}."
     return html.Li([html.Span(word, className=f"severity {word}"), html.Span(text)])
 
 

@@ -24,6 +24,7 @@ from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import steps as figures
 from ..figures.drawing.names import place
+from ..queries.headline import bound
 from ..server.callbacks import Picked, Pressed, Stored, view_or_nothing
 from . import Context, Page
 
@@ -143,14 +144,17 @@ def _opening(view: View, all_steps: AllSteps) -> list[Any]:
     peaks = found.per_step.allocated_bytes
     top = int(peaks.argmax())
     phase = _highest_phase(found, top)
-    claim = f"Step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}"
+    shown = f"{bound(view)}{format_bytes(int(peaks[top]))}{phase}"
+    claim = f"Step {int(index[top])} needed most: {shown}"
+    if bound(view):
+        claim = f"Of what was recorded, step {int(index[top])} needed most: {shown}"
     last = len(peaks) - 1 - _may_be_open(view)
     if top > last:
         word = "needed most" if top else "is the first"
         claim = f"Step {int(index[top])} {word} so far: {format_bytes(int(peaks[top]))}{phase}"
     outside = int(found.outside.allocated_bytes.max(initial=0))
     if outside > int(peaks[top]):
-        claim = f"Peak {format_bytes(outside)}, outside of every step{_in_phase(found, outside)}"
+        claim = f"Peak {bound(view)}{format_bytes(outside)}, outside of every step{_in_phase(found, outside)}"
         highest = f"Of the steps, step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}."
         return [claim_heading(claim), html.P(highest, className="support")]
     rise = int(peaks[last] - peaks[1]) if last > 1 else 0

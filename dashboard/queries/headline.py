@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 from vramscope.analysis.findings import collect
 from vramscope.analysis.peak import PeakPoint, past_highs
+from vramscope.analysis.verdicts import is_exact
+from vramscope.analysis.verdicts.missing import missing_parts
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.past import Past
@@ -29,10 +31,15 @@ def claim(data: Data, view: View) -> str:
     known, at = totals(data, view).allocated_bytes, fullest(data, view)
     before = past_peak(view.recording.past, "allocated")
     if before is not None and before.n_bytes > known[at]:
-        sentence = f"Peak {format_bytes(before.n_bytes)} in {past_words(before)}"
+        sentence = f"Peak {bound(view)}{format_bytes(before.n_bytes)} in {past_words(before)}"
     else:
-        sentence = f"Peak {format_bytes(int(known[at]))} at {moment(data, view, at).words}"
+        sentence = f"Peak {bound(view)}{format_bytes(int(known[at]))} at {moment(data, view, at).words}"
     return _out_of_memory(data, view) or sentence
+
+
+def bound(view: View) -> str:
+    """Return ``at least`` with a space for figures of a recording that lacks events, else ''."""
+    return "" if is_exact(missing_parts(view.recording)) else "at least "
 
 
 def past_peak(past: Past, quantity: str) -> PeakPoint | None:

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.leaks import findings
+from vramscope.analysis.leaks.growth import LEAST_LEVELS
+from vramscope.analysis.verdicts import is_exact
+from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
+from vramscope.analysis.verdicts.missing import Part, missing_parts
 from vramscope.errors import VramscopeError
 from vramscope.fleet import read_ranks
-from vramscope.model.codes import FindingKind
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
@@ -259,10 +261,20 @@ def _verdict(run: Run, recording: Recording) -> str:
     n_ooms = sum(int((each.trace.action == Action.OOM).sum()) for each in run.recordings)
     if n_ooms:
         return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"
-    if len(recording.trace) > MOST_EVENTS_JUDGED or len(recording.steps) < 7:
+    missing = missing_parts(recording)
+    if not is_exact(missing):
+        return "incomplete" if missing[0].part is Part.EVENTS else "an estimate"
+    if len(recording.trace) > MOST_EVENTS_JUDGED or len(recording.steps) < LEAST_LEVELS:
         return ""
-    found = findings(answer(recording, "leaks"))
-    rate = sum(finding.bytes_per_step or 0 for finding in found if finding.kind == FindingKind.LEAK)
-    if rate:
-        return f"leaks {format_bytes(rate)} a step"
-    return "batch grows" if any(finding.kind == FindingKind.GROWING_BATCH for finding in found) else "steady"
+    found = answer(recording, "leaks")
+    rate = sum(leak.bytes_per_step for leak in found.leaks)
+    word = memory_growth(recording, found, missing).verdict
+    return f"leaks {format_bytes(round(rate))} a step" if rate else _WORDS.get(word, "")
+
+
+_WORDS = {
+    GrowthVerdict.GROWING_BATCH: "batch grows",
+    GrowthVerdict.LITTLE: "steady",
+    GrowthVerdict.NOTHING: "steady",
+    GrowthVerdict.RISES: "rises now and then",
+}

@@ -109,7 +109,7 @@ def _recording(data: Data, run: Run, recording: Recording, printer: Printer) -> 
     rank, device = recording.process.rank, recording.device.index
     address = Address(OVERVIEW.path, run=name, rank=rank, device=device)
     view = View(name, 0, run, recording)
-    parts: list[Any] = [header.run_header(view, address)]
+    parts: list[Any] = [header.run_header(view, address), *header.incomplete(view)]
     if len(recording.trace) or len(recording.initial.blocks):
         parts += chapters(data, view, address)
     parts.append(header.notes(view))

@@ -266,10 +266,11 @@ def _current(data: Data, address: Address) -> View:
 def _top(entry: Page, context: Context, view: View) -> list[Any]:
     """Return what stands above a page: the header of the run, and the timeline."""
     head = header.run_header(view, context.address, context.data)
+    above = [head, *header.incomplete(view)]
     if entry.has_timeline:
-        return [head]
+        return above
     stores = {"at": entry.instant_store, "view": entry.zoom_store}
-    return [head, timeline.strip(context.data, view, context.address, stores)]
+    return [*above, timeline.strip(context.data, view, context.address, stores)]
 
 
 def _ignore_deleted_run(error: Exception) -> None:
