@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.lives import stable_order
+from vramscope.allocator.settings import SMALL_SEGMENT, Settings
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.snapshot import Blocks, BlockState, Snapshot
 from vramscope.model.table import stretches
@@ -126,6 +127,21 @@ def inactive_split_bytes(state: Snapshot) -> int:
     busy = np.zeros(len(state.segments), dtype="?")
     busy[blocks.segment[~is_free]] = True
     return int(blocks.size[is_free & busy[blocks.segment]].sum())
+
+
+def unmappable_bytes(state: Snapshot, settings: Settings) -> NDArray[Any]:
+    """Bytes of each block that ``empty_cache()`` or a shortage returns although the segment is in use.
+
+    These are the whole units that a free block of an expandable segment covers; 0 for all other blocks.
+    """
+    blocks, segments = state.blocks, state.segments
+    owner = blocks.segment
+    unit = np.where(segments.is_large, settings.large_segment_size, SMALL_SEGMENT)[owner]
+    start = blocks.address.astype("i8") - segments.address.astype("i8")[owner]
+    whole = (start + blocks.size) // unit * unit - -(-start // unit) * unit
+    is_free = (blocks.state == BlockState.INACTIVE) & segments.is_expandable[owner]
+    found: NDArray[Any] = np.where(is_free, np.maximum(whole, 0), 0)
+    return found
 
 
 def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> NDArray[Any]:

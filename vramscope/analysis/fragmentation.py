@@ -6,15 +6,19 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.levels import levels
+from vramscope.allocator.levels import levels, unmappable_bytes
 from vramscope.allocator.settings import Settings
+from vramscope.allocator.state_index.checkpoints import (
+    state_from_nearest,
+)
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, Churn, churn_of
 from vramscope.analysis.churn.free_segments import free_segment_bytes
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lines import place_words
-from vramscope.analysis.pins import Pins, pins
+from vramscope.analysis.pins import Pins, pins_of
 from vramscope.analysis.process_limit import recorded_limit
+from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import times
 from vramscope.model.codes import FindingKind, Severity
@@ -92,11 +96,14 @@ class Fragmentation:
     """Whether the allocator already used expandable segments."""
     headroom_bytes: int = -1
     """What this process could still reserve when it had reserved most; −1 where no capacity is recorded."""
+    returnable_bytes: int = 0
+    """Bytes of the free pieces at the worst instant that the driver gets back all the same: whole units of
+    expandable segments."""
 
     @property
     def unusable_bytes(self) -> int:
-        """Bytes in free pieces at the worst instant."""
-        return int(self.parts.inactive_split_bytes[self.worst])
+        """Bytes in free pieces at the worst instant that the driver cannot get back."""
+        return max(int(self.parts.inactive_split_bytes[self.worst]) - self.returnable_bytes, 0)
 
     @property
     def is_short(self) -> bool:
@@ -111,7 +118,9 @@ def fragmentation(recording: Recording) -> Fragmentation:
     """
     parts = parts_over_time(recording)
     worst, was_asked = _worst(recording, parts)
-    pinned = pins(recording, worst)
+    state = state_from_nearest(recording, worst)
+    pinned = pins_of(recording, state)
+    returnable = unmappable_bytes(state, recorded_settings(recording, state))
     return Fragmentation(
         parts=parts,
         churn=churn_of(recording),
@@ -125,6 +134,7 @@ def fragmentation(recording: Recording) -> Fragmentation:
             or recording.initial.segments.is_expandable.any()
         ),
         headroom_bytes=_headroom(recording, parts),
+        returnable_bytes=int(returnable.sum()),
     )
 
 

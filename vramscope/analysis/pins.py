@@ -6,12 +6,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.levels import unmappable_bytes
 from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import code_lines
+from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.step_and_phase import phases_at, steps_of
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Phase
@@ -51,7 +53,10 @@ class Pins(Table):
     """The segment's address."""
     segment_size: NDArray[Any]
     kept_bytes: NDArray[Any]
-    """Free bytes of the segment, which the driver cannot get back while a block of the segment is in use."""
+    """Free bytes of the segment, which the driver cannot get back while a block of the segment is in use.
+
+    Whole units of an expandable segment return although other blocks of it are in use, and do not count.
+    """
     n_blocks: NDArray[Any]
     """The number of blocks in use in the segment."""
     address: NDArray[Any]
@@ -118,7 +123,9 @@ def pins_of(recording: Recording, state: Snapshot, known: Allocations | None = N
     in_use = blocks.state != BlockState.INACTIVE
     n_blocks = np.bincount(blocks.segment[in_use], minlength=len(segments))
     kept = np.zeros(len(segments), dtype="i8")
-    np.add.at(kept, blocks.segment[~in_use], blocks.size[~in_use])
+    settings = recorded_settings(recording, state)
+    left = blocks.size - unmappable_bytes(state, settings)
+    np.add.at(kept, blocks.segment[~in_use], left[~in_use])
     is_pinned = (n_blocks > 0) & (2 * kept > segments.size)
     found = blocks.rows(in_use & is_pinned[blocks.segment])
     found = found.rows(np.lexsort((-found.size, found.segment, -kept[found.segment])))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vramscope.allocator.levels import unmappable_bytes
 from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
@@ -16,6 +17,7 @@ from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import Peak, PeakPoint, peak_of
 from vramscope.analysis.private_pools import PoolKind, private_pools
+from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
@@ -73,6 +75,8 @@ class Summary:
     """The parts of the reserved bytes at the peak of allocated bytes; empty where the source does not contain
     them.
     """
+    returnable_bytes: int
+    """Bytes of the free pieces then that ``empty_cache()`` returns all the same, in expandable segments."""
     private_pools: tuple[PrivatePool, ...]
     """Each private pool in use at the peak of allocated bytes, the largest first."""
     live: tuple[LiveBytes, ...]
@@ -131,6 +135,7 @@ def _summary(recording: Recording) -> Summary:
         end=end,
         peak={quantity: high.highest(quantity) for quantity in QUANTITIES},
         identity=_identity(recording, state),
+        returnable_bytes=int(unmappable_bytes(state, recorded_settings(recording, state)).sum()),
         private_pools=_private_pools(recording, high.allocated.instant),
         live=live_bytes(recording, known.allocations, known.assigned, known.instant),
         steps=_steps(recording, peaks) if sampled is None else _sampled_steps(recording, sampled),

@@ -14,8 +14,8 @@ from vramscope.allocator.state_index.checkpoints import (
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.process_limit import recorded_limit
+from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.timeline import instant_of
-from vramscope.analysis.what_if.earlier_state import recorded_settings
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot

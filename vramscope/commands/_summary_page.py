@@ -266,9 +266,13 @@ def _identity(summary: Summary) -> Iterator[Block]:
     if not reserved:
         return
     yield Heading(f"{format_bytes(reserved)} reserved when most was allocated", level=3)
+    parts = dict(_PARTS)
+    if summary.returnable_bytes:
+        returned = format_bytes(summary.returnable_bytes)
+        parts["inactive_split"] += f" (empty_cache() returns {returned} of them)"
     rows = tuple(
         (text, format_bytes(summary.identity[part]), format_share(summary.identity[part], reserved))
-        for part, text in _PARTS.items()
+        for part, text in parts.items()
     )
     yield Grid(("", "bytes", "share"), rows, "lrr")
 

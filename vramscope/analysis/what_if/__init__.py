@@ -21,12 +21,8 @@ from vramscope.allocator.simulation import (
 )
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.what_if.earlier_state import (
-    EarlierState,
-    begin,
-    earlier_state,
-    recorded_settings,
-)
+from vramscope.analysis.recorded_settings import recorded_settings
+from vramscope.analysis.what_if.earlier_state import EarlierState, begin, earlier_state
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.errors import UsageError
 from vramscope.model.equality import EqualByValue

@@ -4,13 +4,12 @@ Other settings would have led to another state, of which only the live blocks ar
 begins with the blocks alone.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.recording import Recording
@@ -26,15 +25,6 @@ class EarlierState:
     """Row in ``lifetimes`` of each block that is older than the recording, shape ``(n_blocks,)``."""
     address: NDArray[Any]
     """Address of the same blocks."""
-
-
-def recorded_settings(recording: Recording, state: Snapshot) -> Settings:
-    """Return the allocator settings of *recording*, as its source or the segments of *state* show them."""
-    process = recording.process
-    settings = Settings.from_snapshot(process.allocator, torch=process.torch)
-    if state.segments.is_expandable.any():  # torch before 2.3 reports no settings, but that shows
-        return replace(settings, expandable_segments=True)
-    return settings
 
 
 def earlier_state(recording: Recording, found: Allocations) -> EarlierState | None:
