@@ -5,7 +5,6 @@ allocator and the driver did in the recording is ignored, except ``empty_cache``
 itself. The replay does not foresee a program that would do something else under other settings.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -35,21 +34,6 @@ _SOME_STREAM = 1 << 63
 """A stand-in stream: which stream a block waits for is not recorded, and does not matter."""
 _N_POINTS = 1000
 """The number of points of the curve over time."""
-
-_SINCE = {"large_segment_size_mb": (2, 11), "per_process_memory_fraction": (2, 10)}
-"""The first torch version that knows each key; an older one refuses to start with it."""
-_MOVE_BLOCKS = (
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "roundup_power2_divisions",
-    "garbage_collection_threshold",
-    "expandable_segments",
-    *_SINCE,
-)
-_OTHERS = re.compile(
-    r"backend|pinned_\w+|release_lock_on_\w+|graph_capture_record_stream_reuse|throw_on_cudamalloc_oom"
-)
-"""Keys of the configuration that move no block."""
 
 
 class AllocatorOp(IntEnum):
@@ -169,17 +153,6 @@ def what_if(
     if memory_fraction is not None:
         settings = replace(settings, memory_fraction=memory_fraction)
     return replay(program, settings, capacity_bytes, device_total(recording, capacity_bytes, total_bytes))
-
-
-def refuse_unknown(conf: str, torch: str) -> None:
-    """Raise UsageError if *conf* has a key that this torch version does not know."""
-    version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
-    for key in re.findall(r"(?:^|,)\s*([^:,\[\]]+?)\s*(?=[:,]|$)", re.sub(r"\[[^\]]*\]", "", conf)):
-        if key not in _MOVE_BLOCKS and not _OTHERS.fullmatch(key):
-            raise UsageError(f"no setting {key!r} of the allocator; there are: {', '.join(_MOVE_BLOCKS)}")
-        if version and version < _SINCE.get(key, (0, 0)):
-            since = ".".join(map(str, _SINCE[key]))
-            raise UsageError(f"{key}: torch has it since {since}, and this recording is of {torch}")
 
 
 def device_total(recording: Recording, capacity_bytes: int | None, total_bytes: int | None) -> int | None:
