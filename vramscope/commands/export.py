@@ -1,18 +1,30 @@
 """Export of a run to files that other tools read."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from pathlib import Path
 
 from vramscope.commands import Command
 from vramscope.errors import UsageError
 
-_FORMATS = "html, parquet, csv, memory_viz, perfetto, speedscope, pprof or flamegraph"
+
+class _Formats:
+    """The names of all formats, which are looked up only for the help."""
+
+    def __iter__(self) -> Iterator[str]:
+        from vramscope import export, registry
+
+        return iter(sorted(registry.parts(export, export.Export, refused=lambda *_: None)))
+
+    def __contains__(self, name: str) -> bool:
+        """Any name: the registry says which are missing."""
+        return True
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``vramscope export`` to *parser*."""
     parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=_FORMATS)
+    parser.add_argument("--to", required=True, metavar="FORMAT", choices=_Formats(), help="%(choices)s")
     parser.add_argument("--output", required=True, metavar="PATH", help="where to write")
     parser.add_argument(
         "--redact", action="store_true", help="without paths, names, commands and hosts; figures stay"

@@ -24,6 +24,18 @@ def test_it_writes_one_file_per_table_and_says_where(tmp_path, capsys, name):
     assert f"{len(files)} files" in capsys.readouterr().out
 
 
+def test_the_help_names_a_format_as_soon_as_a_file_declares_it(tmp_path, capsys, monkeypatch):
+    declared = "from vramscope.export import Export\nEXPORT = Export('jsonlines', '', lambda run, path: [])\n"
+    (tmp_path / "jsonlines.py").write_text(declared)
+    package = import_module("vramscope.export")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    with pytest.raises(SystemExit):
+        cli.main(["export", "--help"])
+
+    shown = capsys.readouterr().out.split("--to FORMAT")[-1]
+    assert {"csv,", "html,", "jsonlines,", "memory_viz,", "speedscope"} <= set(shown.split())
+
+
 @pytest.mark.parametrize("taken", ["file", "folder"])
 def test_nothing_is_overwritten_unasked(tmp_path, capsys, taken):
     output = tmp_path / "output"
