@@ -1,5 +1,6 @@
 """Documents describe the repository as it is: paths exist, lists are the code's, walkthroughs work."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from vramscope.loading import load
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
+from vramscope.model.trace import Action
 
 ROOT = Path(__file__).parents[2]
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 WALKTHROUGH = "turnover"
 """The name of the parts that CONTRIBUTING lets a reader write: no file may have it."""
 # Written in text as examples; what a release was once called stands in the changelog.
-PLACEHOLDER = re.compile(rf"(^|/)(x|\w*{WALKTHROUGH})\.py$")
+PLACEHOLDER = re.compile(rf"(^|/)(x|\w*{WALKTHROUGH}\w*)\.py$")
 PATH = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+\.\w+)?)`")
 FOLDERS = ("vramscope", "dashboard", "tests", "benchmarks", "scripts", "docs", "sample_traces")
 
@@ -95,41 +98,74 @@ def test_no_part_has_the_name_that_the_walkthroughs_use():
     assert taken == []
 
 
-@pytest.mark.slow
-def test_an_analysis_written_after_the_walkthrough_is_a_method(tmp_path):
-    for folder in ("vramscope", "scripts", "docs"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+@pytest.fixture(scope="module")
+def after_the_walkthroughs(tmp_path_factory):
+    """``run(arguments…)`` runs Python in a copy of the repository with the files of the walkthroughs."""
+    tree = tmp_path_factory.mktemp("tree")
+    for folder in ("vramscope", "dashboard", "scripts", "docs"):
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tree)
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    path = re.search(r"^.*Write `(vramscope/analysis/\w+\.py)`:$", text, flags=re.MULTILINE)[1]
-    (tmp_path / path).write_text(block("CONTRIBUTING.md", f"Write `{path}`:\n"))
-    command = block("CONTRIBUTING.md", "make it a typed method of `Recording`").strip().split()
-    test = block("CONTRIBUTING.md", "count by hand:\n")
-    imports = (
-        f"from vramscope.analysis.{WALKTHROUGH} import *\n"
-        "from vramscope.model.trace import Trace\nimport inspect, vramscope, vramscope.results\n"
-    )
-    asked = (
-        f"test_{WALKTHROUGH}_counts_every_allocation_also_freed_ones()\n"
-        f"print(vramscope.__file__, inspect.signature(vramscope.Recording().{WALKTHROUGH}))\n"
-        f"print(vramscope.Recording().{WALKTHROUGH}(), vramscope.results.{WALKTHROUGH.title()})\n"
-    )
+    written = re.findall(r"[Ww]rite `(\w+/\w+/\w+\.py)`:$", text, flags=re.MULTILINE)
+    for path in written:
+        (tree / path).write_text(block("CONTRIBUTING.md", f"rite `{path}`:\n"))
+    (tree / f"test_{WALKTHROUGH}.py").write_text(block("CONTRIBUTING.md", "count by hand:\n"))
+    (tree / "vramscope" / "dashboard").symlink_to(tree / "dashboard")
 
-    assert command[:2] == ["$", "python"]
-    for arguments in (command[2:], ["-c", imports + test + asked]):
+    def run(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+            cwd=tree,
+            env={"PYTHONPATH": str(tree), "PATH": ""},
             capture_output=True,
             text=True,
             check=False,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
-    first, second = done.stdout.splitlines()
-    assert first == f"{tmp_path}/vramscope/__init__.py () -> vramscope.analysis.turnover.Turnover"
-    stub = (tmp_path / "vramscope" / "model" / "questions.pyi").read_text(encoding="utf-8")
-    assert f"    def {WALKTHROUGH}(self) -> {WALKTHROUGH.title()}: ...\n" in stub
+    words = block("CONTRIBUTING.md", "make it a typed method of `Recording`").strip().split()
+    assert words[:2] == ["$", ".venv/bin/python"]
+    assert len(written) == 3
+    run(*words[2:])
+    return run
+
+
+@pytest.mark.slow
+def test_an_analysis_written_after_the_walkthrough_is_a_method_that_passes_its_test(after_the_walkthroughs):
+    asked = (
+        "import inspect, vramscope, vramscope.results; from pathlib import Path\n"
+        f"print(vramscope.__file__, inspect.signature(vramscope.Recording().{WALKTHROUGH}))\n"
+        f"print(vramscope.Recording().{WALKTHROUGH}(), vramscope.results.{WALKTHROUGH.title()})\n"
+        "print(Path('vramscope/model/questions.pyi').read_text())\n"
+    )
+    first, second, stub = after_the_walkthroughs("-c", asked).split("\n", 2)
+
+    assert re.fullmatch(
+        r"/\S+/tree0/vramscope/__init__.py \(\) -> vramscope.analysis.turnover.Turnover", first
+    )
     assert second.startswith("Turnover(total_bytes=0, n_allocations=0) <class 'vramscope.analysis.turnover.")
+    assert f"    def {WALKTHROUGH}(self) -> {WALKTHROUGH.title()}: ...\n" in stub
+    passed = after_the_walkthroughs("-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{WALKTHROUGH}.py")
+    assert "1 passed" in passed
+
+
+@pytest.mark.slow
+def test_an_export_written_after_the_walkthrough_is_listed_and_writes(after_the_walkthroughs, tmp_path):
+    lines, run = tmp_path / "lines", ROOT / "sample_traces" / "transformer"
+    command = ("-m", "vramscope", "export")
+    shown = after_the_walkthroughs(*command, "--help")
+    after_the_walkthroughs(*command, str(run), "--to", f"{WALKTHROUGH}_lines", "--output", str(lines))
+
+    assert f"{WALKTHROUGH}_lines" in shown.split("--to FORMAT")[-1]
+    allocated = [json.loads(line)["size"] for line in lines.read_text().splitlines()]
+    (recording,) = load(run).recordings
+    assert sum(allocated) == recording.trace.size[recording.trace.action == Action.ALLOC].sum()
+
+
+@pytest.mark.slow
+def test_a_page_written_after_the_walkthrough_is_in_the_menu(after_the_walkthroughs):
+    pages = "from vramscope.dashboard.pages import pages; print([page.title for page in pages()])"
+
+    assert WALKTHROUGH.title() in after_the_walkthroughs("-c", pages)

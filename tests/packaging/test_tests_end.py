@@ -41,7 +41,10 @@ def test_a_test_that_hangs_fails_and_ends_what_it_started(tmp_path: Path, monkey
 
 
 def test_every_test_has_a_time_limit(pytestconfig) -> None:
-    assert 0 < float(pytestconfig.getini("timeout")) <= 600
+    seconds = float(pytestconfig.getini("timeout"))
+
+    assert 0 < seconds <= 600
+    assert f"each fails after {seconds:.0f} seconds" in (TESTS.parent / "CONTRIBUTING.md").read_text()
 
 
 def test_ctrl_c_ends_a_server_also_where_the_tests_run_without_a_terminal() -> None:
