@@ -108,7 +108,13 @@ def python_cells(version: str, python: Path | None) -> Cells:
 
     def with_tests() -> Path:
         if not (home / "bin" / "pytest").exists():
-            wanted = ("pip", "--group", f"{ROOT / 'pyproject.toml'}:tests", "--editable", f"{ROOT}[dashboard]")
+            wanted = (
+                "pip",
+                "--group",
+                f"{ROOT / 'pyproject.toml'}:tests",
+                "--editable",
+                f"{ROOT}[dashboard]",
+            )
             environment(home, *wanted, python=python)
         return home / "bin" / "python"
 
