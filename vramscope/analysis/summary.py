@@ -30,6 +30,7 @@ from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
+from vramscope.model.trace import Action
 
 _NO_LEVELS = ("time_ns", "event", "reserved_drift_bytes")
 
@@ -165,7 +166,9 @@ def has_allocator(recording: Recording) -> bool:
     """Whether the source contains allocator data: a log of the driver does not, and zeros would mislead."""
     if recording.source == "counters":
         return False
-    return bool(len(recording.trace) or len(recording.initial.segments) or not len(recording.counters))
+    # Of messages that are cut only the failures are known.
+    has_events = bool((recording.trace.action != Action.OOM).any())
+    return has_events or bool(len(recording.initial.segments)) or not len(recording.counters)
 
 
 def _identity(recording: Recording, state: Snapshot) -> Mapping[str, int]:

@@ -239,7 +239,10 @@ def _grown_line(change: "Change") -> str:
 
 
 def _has_events(recording: "Recording") -> bool:
-    return len(recording.trace) > 0 or len(recording.initial.segments) > 0
+    from vramscope.analysis.summary import has_allocator
+
+    is_empty = not len(recording.trace) and not len(recording.initial.segments)
+    return not is_empty and has_allocator(recording)
 
 
 def _undecided(recording: "Recording") -> str:

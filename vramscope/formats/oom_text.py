@@ -29,7 +29,7 @@ def _phrase(words: str) -> re.Pattern[bytes]:
     return re.compile(words.encode().replace(b"SIZE", _SIZE).replace(b" ", rb"\s+"))
 
 
-_START = _phrase(r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate SIZE")
+_START = _phrase(r"(?P<kind>CUDA|HIP|XPU) out of memory\. Tried to allocate SIZE")
 _MPS = _phrase(
     r"MPS backend out of memory \(MPS allocated: SIZE, other allocations: SIZE, max allowed: SIZE\)\. "
     "Tried to allocate SIZE"
@@ -63,6 +63,10 @@ _LONGEST = 4000
 """The longest message in bytes; it may list many processes."""
 _MOST_NOTED = 20
 _MOST = 1 << 50
+"""Bytes from which on a figure means that the value is not known: 2^64 less one, as WSL and Windows give."""
+_SAME_BYTES = 32 << 20
+"""Rounding of figures in GiB with two decimals, of the three that are compared."""
+_KINDS = {b"CUDA": "cuda", b"HIP": "hip", b"XPU": "xpu"}
 
 _MOMENTS_ONLY = Note(
     NoteCode.MOMENTS_ONLY,
@@ -81,6 +85,10 @@ class _Message(NamedTuple):
     """The bytes by the names of ``_LEGACY`` and ``_MODERN``."""
     others: tuple[tuple[int, int], ...]
     """The pid and bytes of each other process."""
+    kind: str = "cuda"
+    """The kind of device."""
+    pid: int = 0
+    """The pid of the process itself, where the message gives it; else 0."""
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -129,16 +137,36 @@ def _message(start: re.Match[bytes], text: bytes, before: bytes) -> _Message:
     phrases = _LEGACY if b"already allocated" in text or b"total capacity;" in text else _MODERN
     matches = {name: phrase.search(text) for name, phrase in phrases.items()}
     known = {name: _bytes(*match.groups()) for name, match in matches.items() if match}
-    requested = _bytes(start[1], start[2])
+    requested = _bytes(start[2], start[3])
     device = _DEVICE.search(text)
     index = int(device[1]) if device else 0
     warnings = _WARNING.findall(before)
     if warnings and _is_same(int(warnings[-1][1]), start):
         # The allocator's own warning before it contains the same numbers unrounded.
         index, requested, known["free"], known["capacity"] = (min(int(word), _MOST) for word in warnings[-1])
+    known = {name: n_bytes for name, n_bytes in known.items() if n_bytes < _MOST}
     ranks = _RANK.findall(before[before.rfind(b"\n") + 1 :])
-    others = tuple((int(pid), _bytes(size, unit)) for pid, size, unit in _OTHERS.findall(text))
-    return _Message(int(ranks[-1]) if ranks else 0, index, requested, known, others)
+    named = [(int(pid), _bytes(size, unit)) for pid, size, unit in _OTHERS.findall(text)]
+    others = tuple((pid, n_bytes) for pid, n_bytes in named if n_bytes < _MOST)
+    found = _Message(int(ranks[-1]) if ranks else 0, index, requested, known, others, _KINDS[start["kind"]])
+    return _with_own_process(found)
+
+
+def _with_own_process(message: _Message) -> _Message:
+    """Return *message* with its own process told from others.
+
+    In a container torch names the process itself by a pid that it does not know. It is the one beside which
+    the device has no place for what this allocator has reserved.
+    """
+    known, state = message.known, _state(message)
+    if "process" in known or state is None or not {"capacity", "free"} <= known.keys():
+        return message
+    used = known["capacity"] - known["free"]
+    own = [(pid, n_bytes) for pid, n_bytes in message.others if used - n_bytes < state.reserved - _SAME_BYTES]
+    if len(own) != 1:
+        return message
+    (pid, n_bytes), others = own[0], tuple(each for each in message.others if each != own[0])
+    return message._replace(known=known | {"process": n_bytes}, others=others, pid=pid)
 
 
 def _mps(found: re.Match[bytes]) -> _Message:
@@ -147,13 +175,13 @@ def _mps(found: re.Match[bytes]) -> _Message:
     own, other, most, asked = (_bytes(*words[at : at + 2]) for at in (0, 2, 4, 6))
     free = max(most - own - other, 0)
     known = {"allocated": own, "capacity": most, "free": free, "process": own + other}
-    return _Message(0, 0, asked, known, ())
+    return _Message(0, 0, asked, known, (), "mps")
 
 
 def _is_same(exact: int, start: re.Match[bytes]) -> bool:
     """Return whether the rounded number of the message may be that of the warning."""
-    unit = parse_bytes(f"1 {_unit(start[2])}")
-    return abs(exact - _bytes(start[1], start[2])) <= unit / 100
+    unit = parse_bytes(f"1 {_unit(start[3])}")
+    return abs(exact - _bytes(start[2], start[3])) <= unit / 100
 
 
 def _bytes(number: bytes, unit: bytes) -> int:
@@ -177,7 +205,11 @@ def _recording(place: tuple[int, int], messages: list[_Message]) -> Recording:
     return Recording(
         source="snapshot",
         process=Process(rank=rank),
-        device=Device(index, total_bytes=max(message.known.get("capacity", 0) for message in messages)),
+        device=Device(
+            index,
+            messages[-1].kind,
+            total_bytes=max(message.known.get("capacity", 0) for message in messages),
+        ),
         trace=builder.trace(),
         marks=_marks(messages, instants),
         counters=_counters(messages, instants),
@@ -229,8 +261,14 @@ def _notes(messages: list[_Message]) -> list[Note]:
     notes = [note for message in messages[-_MOST_NOTED:] for note in _of_one(message)]
     n_cut = sum(_state(message) is None for message in messages)
     if n_cut:
-        text = f"{n_cut} messages are cut before they say what was allocated: the level before is shown"
-        notes.append(Note(NoteCode.TRUNCATED, text, n_cut))
+        cut = (
+            "one message is cut before it says" if n_cut == 1 else f"{n_cut} messages are cut before they say"
+        )
+        notes.append(Note(NoteCode.TRUNCATED, f"{cut} what was allocated: it is not known there", n_cut))
+    n_runs = len({message.pid for message in messages} - {0})
+    if n_runs > 1:
+        text = f"the messages are of {n_runs} processes: each is a run of its own, and one follows another"
+        notes.append(Note(NoteCode.SEVERAL_RUNS, text, n_runs))
     return list(dict.fromkeys(notes))
 
 

@@ -166,6 +166,8 @@ class NoteCode(Code):
     """The ranks are not of one run, by their start or by their world size."""
     RANKS_MISSING = "ranks_missing"
     """Fewer ranks were recorded than the job had."""
+    SEVERAL_RUNS = "several_runs"
+    """The file is a log of several runs, whose messages are shown one after another."""
     SKIPPED = "skipped"
     """Some lines of the file do not have the form of the others, and were left out."""
     STOPPED = "stopped"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vramscope import cli
 from vramscope.analysis import analyses
 from vramscope.analysis.oom import ANALYSIS
 from vramscope.errors import FormatError
@@ -338,3 +339,120 @@ def test_messages_without_a_clock_tell_of_no_growth_between_them(tmp_path):
     (recording,) = load(path).recordings
 
     assert recording.waterfall().growth.grown == {}
+
+
+# ------------------------------------------------------------------------ what a message does not contain
+
+
+def finding_of(tmp_path, text):
+    file = tmp_path / "message.log"
+    file.write_text(text)
+    (recording,) = load(file).recordings
+    return recording, ANALYSIS.findings(recording.oom())[-1]
+
+
+CUT = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 116.00 MiB. GPU 0 has a total capacity of "
+    "22.05 GiB of which 112.12 MiB is free. Including non-PyTorch memory, this process has 21.92 GiB memory "
+    "in use. Of the al"
+)
+
+
+def test_what_a_cut_message_does_not_say_is_unknown_and_nobody_is_blamed_for_it(tmp_path, capsys):
+    recording, finding = finding_of(tmp_path, CUT)
+
+    assert cli.main(["report", str(tmp_path / "message.log")]) == 0
+    page = capsys.readouterr().out
+
+    assert "what was allocated is not known" in finding.claim
+    assert finding.cause == "unknown"
+    assert finding.advice is None
+    assert "0 B" not in page
+    assert "other processes" not in page
+    assert "1 messages" not in page
+    assert recording.summary().verdicts.missing
+    assert cli.main(["check", str(tmp_path / "message.log"), "--max-peak", "1TiB"]) == 3
+
+
+@pytest.mark.parametrize("unknown", ["17179869184.00 GiB", "16777216.00 TiB", "18446744073709551615 bytes"])
+def test_a_value_of_two_to_the_64th_is_unknown(tmp_path, unknown):
+    text = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which 0 "
+        f"bytes is free. Including non-PyTorch memory, this process has {unknown} memory in use. Of the "
+        "allocated memory 20.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by "
+        "PyTorch but unallocated."
+    )
+    recording, _ = finding_of(tmp_path, text)
+    of_device, _ = finding_of(tmp_path, text.replace("24.00 GiB", unknown))
+
+    assert (recording.counters.process_used_bytes < 0).all()
+    assert "process_used" not in {note.code for note in recording.notes}
+    assert of_device.device.total_bytes == 0
+
+
+RUN = (
+    "[{0}]\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total "
+    "capacity of 22.06 GiB of which 122.44 MiB is free. Process {1} has {2} GiB memory in use. {3}Of the "
+    "allocated memory {4} GiB is allocated by PyTorch, and 265.12 MiB is reserved by PyTorch "
+    "but unallocated.\n"
+)
+
+
+def test_several_runs_in_one_log_are_several_and_none_is_the_others_neighbor(tmp_path):
+    text = "".join(RUN.format(i, 4711 + 151 * i, 21.93, "", 21.41) for i in range(3))
+
+    recording, finding = finding_of(tmp_path, text)
+
+    codes = {note.code: note.value for note in recording.notes}
+    assert codes["several_runs"] == 3
+    assert "other_process" not in codes
+    assert finding.cause == "capacity"
+    assert recording.counters.process_used_bytes.tolist() == [round(21.93 * 2**30)] * 3
+
+
+def test_another_process_that_fits_beside_what_is_reserved_is_another(tmp_path):
+    recording, finding = finding_of(tmp_path, RUN.format(0, 4711, 15.0, "", 6.0))
+
+    assert {note.code: note.value for note in recording.notes}["other_process"] == 15 << 30
+    assert finding.cause in ("other_process", "outside_torch")
+
+
+def test_nothing_is_advised_that_a_message_cannot_have(tmp_path, capsys):
+    _, full = finding_of(tmp_path, RUN.format(0, 4711, 21.93, "", 21.41))
+    assert cli.main(["fit", str(tmp_path / "message.log")]) == 2
+    _, pieces = finding_of(
+        tmp_path,
+        "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which 0 "
+        "bytes is free. Including non-PyTorch memory, this process has 24.00 GiB memory in use. Of the "
+        "allocated memory 15.00 GiB is allocated by PyTorch, and 8.00 GiB is reserved by "
+        "PyTorch but unallocated.",
+    )
+
+    assert "peak page" not in full.advice
+    assert "replays this run" not in pieces.advice
+    assert pieces.cause == "fragmentation"
+
+
+def test_a_request_above_the_whole_device_is_called_so(tmp_path):
+    _, finding = finding_of(
+        tmp_path,
+        "CUDA out of memory. Tried to allocate 194.00 GiB. GPU 0 has a total capacity of 79.00 GiB of which "
+        "70.00 GiB is free. Including non-PyTorch memory, this process has 9.00 GiB memory in use. Of the "
+        "allocated memory 8.00 GiB is allocated by PyTorch, and 0.50 GiB is reserved by PyTorch "
+        "but unallocated.",
+    )
+
+    assert "more than all of the device" in finding.claim
+
+
+@pytest.mark.parametrize(("word", "tool"), [("CUDA", "nvidia-smi"), ("HIP", "rocm-smi"), ("XPU", "xpu-smi")])
+def test_users_are_sent_to_the_tool_of_their_device(tmp_path, word, tool):
+    _, finding = finding_of(
+        tmp_path,
+        f"{word} out of memory. Tried to allocate 192.00 MiB. GPU 3 has a total capacity of "
+        "31.89 GiB of which "
+        "13.22 GiB is free. Of the allocated memory 10.43 GiB is allocated by PyTorch, and 94.57 MiB is "
+        "reserved by PyTorch but unallocated.",
+    )
+
+    assert tool in finding.advice

@@ -18,7 +18,7 @@ from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lifetimes import lifetimes
-from vramscope.analysis.oom.cause import Cause, Room, cause, room_at
+from vramscope.analysis.oom.cause import Cause, Room, cause, room_at, without_totals
 from vramscope.analysis.oom.in_use import InUse, in_use_at
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import timeline
@@ -40,7 +40,7 @@ _WORTH_AN_INDEX = 5
 _SENTENCES = {
     Cause.CAPACITY: "{lacking}: the {share} allocated fill the device",
     Cause.FRAGMENTATION: "{lacking} while {share} were reserved but unallocated, in pieces: fragmentation",
-    Cause.OVERSIZE: "One request for {share}, more than half of the device",
+    Cause.OVERSIZE: "One request for {share}, more than {whole} the device",
     Cause.LEAK: "{lacking}; {share} had leaked until then",
     Cause.OTHER_PROCESS: "{lacking} while other processes held {share}",
     Cause.OUTSIDE: "{lacking} while {share} lay outside of this allocator: other processes, or libraries",
@@ -52,20 +52,27 @@ _SENTENCES = {
     Cause.UNKNOWN: "What the driver had is not recorded, so the cause is not known",
 }
 _ADVICE = {
-    Cause.CAPACITY: "Shrink what is allocated at that moment: the peak page lists it by category and line",
+    Cause.CAPACITY: "Shrink what is allocated at that moment",
     Cause.FRAGMENTATION: "`vramscope fit` replays this run under other settings: it says whether one fits",
     Cause.OVERSIZE: "Look at the line that asks for it: a smaller batch, or the same in chunks",
     Cause.LEAK: "See the finding of the leak: its line, and who holds it",
-    Cause.OTHER_PROCESS: "Look for them in nvidia-smi: this run would have gone on without them",
-    Cause.OUTSIDE: "nvidia-smi shows which processes hold it",
+    Cause.OTHER_PROCESS: "Look for them in {tool}: this run would have gone on without them",
+    Cause.OUTSIDE: "{tool} shows which processes hold it",
     Cause.PRIVATE_POOL: "Graphs that share one pool, or are captured once, keep less",
     Cause.OTHER_STREAM: "Memory of one stream serves no other: fewer side streams, or frees that wait less",
     Cause.SIZE_CLASS: "torch keeps requests up to 1 MiB and larger ones in separate segments; empty_cache() "
     "gives back only segments that are wholly free",
     Cause.NON_TORCH_GROWTH: "Libraries, NCCL buffers or raw cudaMalloc: the waterfall shows since when",
     Cause.LIMIT: "Raise the fraction in set_per_process_memory_fraction, or shrink what is allocated",
-    Cause.UNKNOWN: "Look for set_per_process_memory_fraction in the program, and for others in nvidia-smi",
+    Cause.UNKNOWN: "Look for set_per_process_memory_fraction in the program, and for others in {tool}",
 }
+_TOOLS = {"hip": "rocm-smi", "xpu": "xpu-smi", "mps": "Activity Monitor"}
+"""What lists the processes of a device, by its kind; nvidia-smi for others."""
+_TO_RECORD = {
+    Cause.CAPACITY: ": a recording (`vramscope run`) lists it by category and line",
+    Cause.FRAGMENTATION: "`vramscope fit` of a recording (`vramscope run`) says whether another setting fits",
+}
+"""Advice for an input that has totals alone."""
 
 _ADVICE_EXPANDABLE = (
     "What is in use keeps a little of each 20 MiB: allocate what stays before what comes and goes"
@@ -106,9 +113,9 @@ class Failures(Table):
     size_bytes: NDArray[Any]
     """Bytes of the failed request, rounded as the allocator does."""
     allocated_bytes: NDArray[Any]
-    """Bytes allocated at the failure."""
+    """Bytes allocated at the failure; −1 if not recorded."""
     reserved_bytes: NDArray[Any]
-    """Bytes reserved at the failure."""
+    """Bytes reserved at the failure; −1 if not recorded."""
     largest_free_bytes: NDArray[Any]
     """Bytes of the largest free block, of any pool and stream; −1 if the layout was not recorded."""
     device_free_bytes: NDArray[Any]
@@ -123,6 +130,10 @@ class Failures(Table):
     """Memory in use for the last rows, as many as have findings."""
     modules: tuple[str, ...] = ()
     """Path of the module that ran at each row; '' if not known."""
+    device_kind: str = "cuda"
+    """The kind of the device."""
+    has_single_events: bool = True
+    """Whether the recording has single events, which can be listed and replayed."""
 
 
 def oom(recording: Recording) -> Failures:
@@ -130,23 +141,32 @@ def oom(recording: Recording) -> Failures:
     trace = recording.trace
     events = np.flatnonzero(trace.action == Action.OOM)
     totals = timeline(recording)
+    # A message that is cut says nothing about totals.
+    is_known = ~np.isin(events + 1, recording.counters.event[recording.counters.allocated_bytes < 0])
+    has_totals_alone = any(
+        note.code in (NoteCode.MOMENTS_ONLY, NoteCode.TOTALS_ONLY) for note in recording.notes
+    )
+    if not has_totals_alone:
+        is_known[:] = True
     return Failures.of(
         event=events,
         time_ns=trace.time_ns[events],
         size_bytes=trace.size[events],
-        allocated_bytes=totals.allocated_bytes[events],
-        reserved_bytes=totals.reserved_bytes[events],
+        allocated_bytes=np.where(is_known, totals.allocated_bytes[events], -1),
+        reserved_bytes=np.where(is_known, totals.reserved_bytes[events], -1),
         largest_free_bytes=_largest_free(recording, events),
         device_free_bytes=_device_free(recording, events),
         stack_id=trace.stack_id[events],
         where=_where(recording, events),
-        rooms=_rooms(recording, events),
+        rooms=_rooms(recording, events, is_known),
         holders=tuple(in_use_at(recording, events[-_MOST_FINDINGS:].tolist())),
         modules=modules_at(recording.marks, events),
+        device_kind="hip" if "rocm" in recording.process.torch else recording.device.kind,
+        has_single_events=not has_totals_alone,
     )
 
 
-def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...]:
+def _rooms(recording: Recording, events: NDArray[Any], is_known: NDArray[Any]) -> tuple[Room | None, ...]:
     device_free = _device_free(recording, events).tolist()
     pairs = list(zip(events.tolist(), device_free, strict=True))
     if not pairs:
@@ -155,7 +175,9 @@ def _rooms(recording: Recording, events: NDArray[Any]) -> tuple[Room | None, ...
     # Without steps a loop is inferred, and a model that is being loaded grows in one too.
     leaked = sum(leak.n_bytes for leak in grown.leaks) if grown.has_steps else 0
     unknown = [None] * len(pairs[:-_MOST_FINDINGS])
-    return (*unknown, *(room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_FINDINGS:]))
+    rooms = [room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_FINDINGS:]]
+    last = is_known[-_MOST_FINDINGS:].tolist()
+    return (*unknown, *(room if has else without_totals(room) for room, has in zip(rooms, last, strict=True)))
 
 
 def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
@@ -224,10 +246,14 @@ def _finding(failures: Failures, row: int) -> Finding:
     device = "" if free < 0 else f", {format_bytes(free)} free on the device"
     largest = evidence["largest_free"]
     block = "" if largest < 0 else f", {format_bytes(largest)} in the largest free block"
+    totals = (
+        "; what was allocated is not known"
+        if evidence["allocated"] < 0
+        else f", with {format_bytes(evidence['allocated'])} allocated of "
+        f"{format_bytes(evidence['reserved'])} reserved"
+    )
     claim = (
-        f"out of memory{moment}: tried to allocate {format_bytes(evidence['size'])}, with "
-        f"{format_bytes(evidence['allocated'])} allocated of {format_bytes(evidence['reserved'])} reserved"
-        f"{block}{device}"
+        f"out of memory{moment}: tried to allocate {format_bytes(evidence['size'])}{totals}{block}{device}"
     )
     room = failures.rooms[row] if row < len(failures.rooms) else None
     why = None if room is None else cause(room)
@@ -240,7 +266,7 @@ def _finding(failures: Failures, row: int) -> Finding:
         Severity.ERROR,
         claim if room is None or why is None else f"{claim}. {_because(why, room)}",
         cause=why and why.value,
-        advice=_advice(why, room, held),
+        advice=_advice(why, room, held, failures),
         file=at.frame and at.frame.file,
         line=at.frame and at.frame.line,
         function=at.frame and at.frame.function,
@@ -250,15 +276,19 @@ def _finding(failures: Failures, row: int) -> Finding:
     )
 
 
-def _advice(why: Cause | None, room: Room | None, held: InUse) -> str | None:
+def _advice(why: Cause | None, room: Room | None, held: InUse, failures: Failures) -> str | None:
     if why in (Cause.CAPACITY, Cause.LIMIT) and held.words:
         raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
         return f"{raised} what is allocated at that moment: {held.words}"
     if why is Cause.FRAGMENTATION and room is not None and room.is_expandable:
         return _ADVICE_EXPANDABLE
-    if why is Cause.UNKNOWN and (room is None or room.device_free_bytes < 0):
+    is_blind = room is None or min(room.device_free_bytes, room.reserved_bytes) < 0
+    if why is None or (why is Cause.UNKNOWN and is_blind):
         return None
-    return None if why is None else _ADVICE.get(why)
+    text = _ADVICE[why].format(tool=_TOOLS.get(failures.device_kind, "nvidia-smi"))
+    if failures.has_single_events or why not in _TO_RECORD:
+        return text
+    return f"{text}{_TO_RECORD[why]}" if why is Cause.CAPACITY else _TO_RECORD[why]
 
 
 def _because(why: Cause, room: Room) -> str:
@@ -281,14 +311,18 @@ def _because(why: Cause, room: Room) -> str:
         Cause.CAPACITY: room.allocated_bytes,
         Cause.LIMIT: room.limit_bytes,
     }.get(why, 0)
-    if why is Cause.UNKNOWN and room.device_free_bytes >= 0:
+    if why is Cause.UNKNOWN and min(room.device_free_bytes, room.reserved_bytes) >= 0:
         return (
             f"The driver had {format_bytes(room.device_free_bytes)}, more than the request needed: "
             "either a limit of this process that is not recorded refused it, "
             "or another process held the memory for a moment"
         )
     other_size = "requests above 1 MiB" if room.need_bytes <= SMALL_LIMIT else "requests up to 1 MiB"
-    sentence = _SENTENCES[why].format(lacking=lacking, share=format_bytes(share), other_size=other_size)
+    whole = "all of" if room.from_driver_bytes > room.capacity_bytes else "half of"
+    words = {"lacking": lacking, "share": format_bytes(share), "other_size": other_size, "whole": whole}
+    if why is Cause.UNKNOWN and room.reserved_bytes < 0:
+        return "The message is cut before it says what was allocated, so the cause is not known"
+    sentence = _SENTENCES[why].format(**words)
     return sentence + (_beside(room) if why is Cause.CAPACITY else "")
 
 

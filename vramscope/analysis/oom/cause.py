@@ -5,7 +5,7 @@ candidate, in order of certainty, that alone would have been enough.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -107,7 +107,7 @@ class Room:
     @property
     def outside_bytes(self) -> int:
         """Bytes used on the device that this allocator has not reserved; −1 if not known."""
-        if self.device_free_bytes < 0 or self.capacity_bytes < 0:
+        if min(self.device_free_bytes, self.capacity_bytes, self.reserved_bytes) < 0:
             return -1
         return max(self.capacity_bytes - self.device_free_bytes - self.reserved_bytes, 0)
 
@@ -155,6 +155,8 @@ def cause(room: Room) -> Cause:
     lacking = room.lacking_bytes
     if room.capacity_bytes > 0 and room.from_driver_bytes > _LARGE_SHARE * room.capacity_bytes:
         return Cause.OVERSIZE
+    if room.reserved_bytes < 0:
+        return Cause.UNKNOWN
     if room.is_limited:
         # Memory outside of the allocator does not count against the limit.
         return _first_enough(room.over_limit_bytes, (_leak_of(room), *_cached_of(room))) or Cause.LIMIT
@@ -273,6 +275,21 @@ def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
         return limit
     fraction = settings.memory_fraction
     return int(capacity * fraction) if capacity > 0 and fraction is not None else capacity
+
+
+def without_totals(room: Room) -> Room:
+    """Return *room* where nobody says what was allocated and reserved, nor what was free in the cache."""
+    return replace(
+        room,
+        allocated_bytes=-1,
+        reserved_bytes=-1,
+        free_here_bytes=-1,
+        largest_here_bytes=-1,
+        free_other_streams_bytes=-1,
+        free_other_sizes_bytes=-1,
+        free_private_bytes=-1,
+        others_bytes=-1,
+    )
 
 
 class _Free(NamedTuple):
