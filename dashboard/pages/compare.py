@@ -11,6 +11,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.analysis.compare import TOLERANCE, Comparison, common_names
 from vramscope.analysis.compare.call_trees import TreeDifference, overlaid
 from vramscope.analysis.lines import place_words
+from vramscope.analysis.verdicts import undecided_difference
 from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_count, format_share
 
@@ -137,8 +138,11 @@ def _name(view: View) -> str:
 
 def _opening(found: Comparison, view: View, other: View) -> html.Section:
     before, after = found.peak_before_bytes, found.peak_after_bytes
+    undecided = undecided_difference(other.recording, view.recording)
     if not found.changes:
         claim = "The same, within a thousandth of the peak"
+        if undecided:
+            claim = f"{claim}, in what was recorded"
     elif after == before:
         claim = "The same peak, of different parts"
     else:
@@ -153,8 +157,9 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
         for n, word in ((found.only_before, "before"), (found.only_after, "after"))
         if n and len(found.steps)
     ]
+    said = [undecided] if undecided else []
     support = html.P(
-        [*_names(view, other), html.Span(f" · {'; '.join([steps, *alone])}", className="dim")],
+        [*_names(view, other), html.Span(f" · {'; '.join([steps, *alone, *said])}", className="dim")],
         className="support",
     )
     return html.Section([claim_heading(claim), support], className="opening")

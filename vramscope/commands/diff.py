@@ -44,6 +44,7 @@ def run(args: Namespace) -> int:
     import json
     from dataclasses import replace
 
+    from vramscope.analysis.verdicts import undecided_difference
     from vramscope.commands._document import markdown, print_terminal
     from vramscope.commands._links import files_of
     from vramscope.commands._pairs import alone, chosen, pairs
@@ -58,7 +59,10 @@ def run(args: Namespace) -> int:
             for run in (load(args.before), load(args.after))
         )
         left = alone(before, after)
-        found = [(new, compared(old, new, args.tolerance)) for old, new in pairs(before, after)]
+        found = [
+            (new, compared(old, new, args.tolerance), undecided_difference(old, new))
+            for old, new in pairs(before, after)
+        ]
     if args.json:
         print(json.dumps(as_json(found, left), indent=2))
     elif args.markdown:
@@ -77,7 +81,7 @@ def compared(before: "Recording", after: "Recording", percent: float) -> "Compar
 
 
 def as_json(
-    found: "list[tuple[Recording, Comparison]]", left: "tuple[list[Recording], list[Recording]]"
+    found: "list[tuple[Recording, Comparison, str]]", left: "tuple[list[Recording], list[Recording]]"
 ) -> dict[str, Any]:
     """Return the comparison as JSON of schema 1, to which fields are only ever added."""
     only = [
@@ -88,7 +92,7 @@ def as_json(
     return {"schema": 1, "comparisons": comparisons, "only_in_a": only[0], "only_in_b": only[1]}
 
 
-def _comparison(recording: "Recording", comparison: "Comparison") -> dict[str, Any]:
+def _comparison(recording: "Recording", comparison: "Comparison", undecided: str) -> dict[str, Any]:
     return {
         "rank": recording.process.rank,
         "device": recording.device.index,
@@ -99,6 +103,8 @@ def _comparison(recording: "Recording", comparison: "Comparison") -> dict[str, A
         "peak_b_bytes": comparison.peak_after_bytes,
         "tolerance_bytes": comparison.tolerance_bytes,
         "changes": [_change(change) for change in comparison.changes],
+        "is_decided": not undecided,
+        "reason": undecided or None,
     }
 
 
@@ -127,7 +133,7 @@ def _change(change: "Change") -> dict[str, Any]:
 def _page(
     before: "Run",
     after: "Run",
-    found: "list[tuple[Recording, Comparison]]",
+    found: "list[tuple[Recording, Comparison, str]]",
     left: "tuple[list[Recording], list[Recording]]",
     top: int,
 ) -> "Iterator[Block]":
@@ -139,16 +145,16 @@ def _page(
         if recordings:
             whose = ranks_words([(each.process.rank, each.device.index) for each in recordings])
             yield Text(f"{whose}: only in {name}, and not compared", "note")
-    for recording, comparison in found:
+    for recording, comparison, undecided in found:
         if len(found) > 1 or any(left):
             yield Heading(f"rank {recording.process.rank}, device {recording.device.index}")
         if recording.source == "counters":
             yield Text("recorded without events: there is nothing to compare", "note")
         else:
-            yield from _one(comparison, top)
+            yield from _one(comparison, undecided, top)
 
 
-def _one(comparison: "Comparison", top: int) -> "Iterator[Block]":
+def _one(comparison: "Comparison", undecided: str, top: int) -> "Iterator[Block]":
     from vramscope.commands._document import Text
     from vramscope.units import format_bytes, format_count
 
@@ -158,8 +164,11 @@ def _one(comparison: "Comparison", top: int) -> "Iterator[Block]":
         return
     over = f"{format_count(n_steps, 'step')} that both have" if n_steps else "no step is in both"
     least = format_bytes(comparison.tolerance_bytes)
+    if undecided:
+        yield Text(f"compared is what was recorded: {undecided}", "note")
     if not comparison.changes:
-        yield Text(f"no difference of {least} or more; {over}")
+        where = " in what was recorded" if undecided else ""
+        yield Text(f"no difference of {least} or more{where}; {over}")
         return
     yield Text(f"{over}; differences below {least} are left out", "quiet")
     what = "in the steps compared and outside of all steps" if n_steps else "in the whole recording"

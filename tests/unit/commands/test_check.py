@@ -11,7 +11,7 @@ import pytest
 from vramscope import cli
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
-from vramscope.model.marks import Steps
+from vramscope.model.marks import Note, Steps
 from vramscope.model.recording import Recording, Run
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action, Trace
@@ -312,3 +312,15 @@ def test_runs_without_a_rank_in_common_are_asked_wrongly(runs):
     runs(a=[grown(rank=0), grown(rank=1)], b=[grown(rank=2)])
 
     assert cli.main(["diff", "a", "b"]) == 2
+
+
+def test_of_a_recording_that_lacks_events_no_difference_is_said_of_what_was_recorded(runs, capsys):
+    gap = replace(grown(), notes=(Note("gap", "events are missing", 7),))
+    runs(a=[grown()], b=[gap])
+
+    assert cli.main(["diff", "a", "b"]) == 0
+    assert "in what was recorded" in capsys.readouterr().out
+    assert cli.main(["diff", "a", "b", "--json"]) == 0
+    (comparison,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert (comparison["is_decided"], comparison["changes"]) == (False, [])
+    assert comparison["reason"] == "of the second events are missing in a gap"

@@ -417,7 +417,7 @@ def test_another_process_that_fits_beside_what_is_reserved_is_another(tmp_path):
     assert finding.cause in ("other_process", "outside_torch")
 
 
-def test_nothing_is_advised_that_a_message_cannot_have(tmp_path, capsys):
+def test_nothing_is_advised_that_a_message_cannot_have(tmp_path):
     _, full = finding_of(tmp_path, RUN.format(0, 4711, 21.93, "", 21.41))
     assert cli.main(["fit", str(tmp_path / "message.log")]) == 2
     _, pieces = finding_of(

@@ -73,6 +73,13 @@ def why_not(missing: Iterable[Missing], verdict: Verdict) -> str:
     return next((each.text for each in missing if each.part in _RESTS_ON[verdict]), "")
 
 
+def undecided_difference(before: Recording, after: Recording) -> str:
+    """Return why it is not decided whether two recordings differ, as a clause; '' if it is."""
+    reasons = [why_not(missing_parts(each), Verdict.DIFFERENCE) for each in (before, after)]
+    named = [f"of the {name} {why}" for name, why in zip(("first", "second"), reasons, strict=True) if why]
+    return "; ".join(named)
+
+
 def is_exact(missing: Iterable[Missing]) -> bool:
     """Return whether totals and peaks are exact as far as the recording reaches."""
     return not any(each.part in (Part.EVENTS, Part.CERTAINTY) for each in missing)
