@@ -51,7 +51,7 @@ def plot(name: str, figure: dict[str, Any], sentence: str, kind: str) -> html.Fi
     name
         Id of the picture; DRAWN is its property with the figure.
     figure
-        Plotly JSON of scatter traces over whole numbers, in a unit of bytes.
+        Scatter traces over whole numbers, in bytes.
     sentence
         What the figure shows, in words.
     kind

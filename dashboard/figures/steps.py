@@ -1,6 +1,5 @@
 """The charts of peaks by step and phase, and of one step by category."""
 
-import base64
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from .drawing.theme import (
     QUANTITY_COLOR,
     base_layout,
     byte_axis,
-    byte_unit,
+    in_unit,
     pack,
-    scaled,
+    unpack,
 )
 
 STEP_COLUMNS = 200
@@ -34,7 +33,7 @@ ORDER = (
 
 
 def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: int = 0) -> dict[str, Any]:
-    """Return a line per phase over the steps, and one for the whole step.
+    """Return a line per phase over the steps, and one for the whole step, in bytes.
 
     Parameters
     ----------
@@ -47,22 +46,21 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
     n_thinned
         Number of first steps of which only the peaks are retained.
     """
-    unit, unit_name = byte_unit(int(found.per_step.allocated_bytes.max(initial=0)))
     lines = [
-        _line(format_name(phase), PHASE_COLOR[phase], *_of_phase(found, phase, index), unit)
+        _line(format_name(phase), PHASE_COLOR[phase], *_of_phase(found, phase, index))
         for phase in Phase
         if phase != Phase.OTHER and (found.per_phase.phase == phase).any()
     ]
     rows = np.arange(len(index))
-    whole = _line("step", "#1F2933", index, found.per_step.allocated_bytes, rows, unit)
+    whole = _line("step", "#1F2933", index, found.per_step.allocated_bytes, rows)
     whole |= {"uid": "allocated", "line": {"shape": "linear", "width": 2.2, "color": "#1F2933"}}
     # The whole step first: a phase that reaches it is drawn over it, in dashes that show both.
     lines = _told_apart([whole, *lines])
-    beside = _outside(found, index, unit)
-    mark = _chosen(index, found, chosen, unit)
+    beside = _outside(found, index)
+    mark = _chosen(index, found, chosen)
     axes = {
         "xaxis": _step_axis(index),
-        "yaxis": byte_axis(unit_name),
+        "yaxis": byte_axis(),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     return {
@@ -78,10 +76,12 @@ MOST_OUTSIDE = 200
 
 def _told_apart(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return *lines* with dashes for those that lie on others for half of their points, or more."""
-    near = 0.004 * max((y for line in lines for y in _numbers(line["y"])), default=0.0)  # about a pixel
+    near = 0.004 * max(
+        (y for line in lines for y in unpack(line["y"]).tolist()), default=0.0
+    )  # about a pixel
     drawn: list[tuple[dict[float, float], int]] = []
     for line in lines:
-        points = dict(zip(_numbers(line["x"]), _numbers(line["y"]), strict=True))
+        points = dict(zip(unpack(line["x"]).tolist(), unpack(line["y"]).tolist(), strict=True))
         below = [level for other, level in drawn if _coincide(points, other, near)]
         level = min(max(below, default=-1) + 1, len(_DASHES) - 1)
         drawn.append((points, level))
@@ -94,12 +94,7 @@ def _coincide(points: dict[float, float], other: dict[float, float], near: float
     return 2 * same >= max(len(points), 1)
 
 
-def _numbers(packed: dict[str, str]) -> list[float]:
-    found: list[float] = np.frombuffer(base64.b64decode(packed["bdata"]), f"<{packed['dtype']}").tolist()
-    return found
-
-
-def _outside(found: StepPeaks, index: NDArray[Any], unit: int) -> list[dict[str, Any]]:
+def _outside(found: StepPeaks, index: NDArray[Any]) -> list[dict[str, Any]]:
     """Return the peaks between the steps, as marks between them: setup, evaluation, checkpoints."""
     rows = found.outside
     if not len(rows) or not len(index):
@@ -111,7 +106,7 @@ def _outside(found: StepPeaks, index: NDArray[Any], unit: int) -> list[dict[str,
         {
             "type": "scatter", "mode": "markers", "name": OUTSIDE, "uid": "outside",
             "hoverinfo": "skip", "cliponaxis": False,
-            "x": pack(at), "y": pack(scaled(rows.allocated_bytes[kept], unit)),
+            "x": pack(at), "y": pack(rows.allocated_bytes[kept]),
             "marker": {"size": 8, "symbol": "diamond", "color": PHASE_COLOR[Phase.EVAL]},
         }
     ]  # fmt: skip
@@ -122,16 +117,15 @@ OUTSIDE = "between steps: setup, evaluation"
 
 def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
     """Return peak allocated and peak reserved of steps of which only the peaks are retained."""
-    unit, unit_name = byte_unit(int(found.reserved_bytes.max(initial=0)))
     rows = np.arange(len(index))
     lines = [
-        _line(name, QUANTITY_COLOR[name], index, getattr(found, f"{name}_bytes"), rows, unit)
+        _line(name, QUANTITY_COLOR[name], index, getattr(found, f"{name}_bytes"), rows)
         | {"uid": name, "mode": "lines"}
         for name in ("reserved", "allocated")
     ]
-    axes = {"xaxis": _step_axis(index), "yaxis": byte_axis(unit_name, nticks=3)}
+    axes = {"xaxis": _step_axis(index), "yaxis": byte_axis(nticks=3)}
     margin = {"l": 72, "r": 16, "t": 6, "b": 30}
-    return {"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
+    return in_unit({"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)})
 
 
 def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
@@ -180,7 +174,7 @@ def _of_phase(found: StepPeaks, phase: Phase, index: NDArray[Any]) -> tuple[Any,
 
 
 def _line(
-    name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any], unit: int
+    name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any]
 ) -> dict[str, Any]:
     """Return one line; above twice STEP_COLUMNS steps, with the extremes of each column."""
     kept = np.arange(len(x))
@@ -189,18 +183,18 @@ def _line(
     few = len(kept) <= 60
     return {
         "type": "scatter", "mode": "lines+markers" if few else "lines", "name": name, "uid": f"peak-{name}",
-        "x": pack(x[kept]), "y": pack(scaled(n_bytes[kept], unit)), "customdata": pack(rows[kept]),
+        "x": pack(x[kept]), "y": pack(n_bytes[kept]), "customdata": pack(rows[kept]),
         "line": {"width": 1.6, "color": color}, "marker": {"size": 6, "color": color},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip
 
 
-def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None, unit: int) -> dict[str, Any]:
+def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None) -> dict[str, Any]:
     some = row is not None and 0 <= row < len(index)
     return {
         "type": "scatter", "mode": "markers", "uid": "chosen", "hoverinfo": "skip",
         "x": [int(index[row])] if some else [],
-        "y": [int(found.per_step.allocated_bytes[row]) / unit] if some else [],
+        "y": [int(found.per_step.allocated_bytes[row])] if some else [],
         "marker": {"size": 15, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "#7A8896"}},
     }  # fmt: skip
 
@@ -212,14 +206,13 @@ def stack(
     levels = by_category(found, category, start, end)
     edges = even_edges(0, end - start + 1, STACK_COLUMNS)
     chosen = m4([allocated[start : end + 1]], edges)
-    unit, unit_name = byte_unit(int(allocated[start : end + 1].max(initial=0)))
     x = pack(chosen + start)
-    areas = [_area(each, x, levels[each][chosen], unit) for each in ORDER if levels[each].any()]
+    areas = [_area(each, x, levels[each][chosen]) for each in ORDER if levels[each].any()]
     axes = {
         "xaxis": {"showgrid": False, "zeroline": False, "exponentformat": "none", "separatethousands": True,
                   "tickprefix": "event ", "ticks": "outside", "ticklen": 4, "nticks": 5, "tickangle": 0,
                   "fixedrange": True},
-        "yaxis": byte_axis(unit_name),
+        "yaxis": byte_axis(),
     }  # fmt: skip
     margin = {"l": 72, "r": 16, "t": 10, "b": 34}
     return {"data": areas, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
@@ -239,11 +232,11 @@ def by_category(found: Allocations, category: NDArray[Any], start: int, end: int
     return np.cumsum(change, axis=1)
 
 
-def _area(category: Category, x: Any, n_bytes: NDArray[Any], unit: int) -> dict[str, Any]:
+def _area(category: Category, x: Any, n_bytes: NDArray[Any]) -> dict[str, Any]:
     color = CATEGORY_COLOR[category]
     return {
         "type": "scatter", "mode": "lines", "uid": f"cat-{int(category)}", "stackgroup": "all", "x": x,
-        "name": format_name(category), "y": pack(scaled(n_bytes, unit)),
+        "name": format_name(category), "y": pack(n_bytes),
         "fillcolor": color, "line": {"shape": "hv", "width": 0, "color": color},
         "hovertemplate": "%{y:.2f}",
     }  # fmt: skip

@@ -81,14 +81,14 @@ def _picture(part: Any) -> dict[str, Any] | None:
     from ..components.graph import DRAWN
     from ..components.panels import call_tree
     from ..figures import icicle
+    from ..figures.drawing.theme import in_unit
 
     if part._type == "Graph":
         drawn: dict[str, Any] = part.figure
         return drawn
     text = getattr(part, DRAWN, None)
     if text:
-        plotted: dict[str, Any] = json.loads(text)
-        return plotted
+        return in_unit(json.loads(text))
     boxes = getattr(part, call_tree.DRAWN, None)
     return icicle.figure(call_tree.from_data(boxes)) if boxes else None
 

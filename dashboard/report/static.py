@@ -10,6 +10,9 @@ from dash.development.base_component import Component
 
 from vramscope.units import format_bytes, format_share
 
+from ..components.graph import DRAWN
+from ..figures.drawing.theme import in_unit
+
 MAX_ROWS = 100
 _KEPT = ("title", "style", "role", "src", "alt", "colSpan", "scope", "open")
 _LEFT_OUT = ("Store", "Location", "Interval", "Input", "Checklist", "Button", "Canvas")
@@ -38,8 +41,9 @@ class Printer:
             return self.html(part.children)  # the code that it opens is not in the report, its text is
         if kind in _LEFT_OUT:
             return ""
-        if kind == "Graph":
-            self.figures.append(part.figure)
+        plotted = getattr(part, DRAWN, None)
+        if kind == "Graph" or plotted:
+            self.figures.append(in_unit(json.loads(plotted)) if plotted else part.figure)
             return f'<div class="drawing" id="figure{len(self.figures) - 1}"></div>'
         if kind == "AgGrid":
             return _table(part.rowData, part.columnDefs)

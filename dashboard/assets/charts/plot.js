@@ -2,7 +2,6 @@
 // 4.8 MB of script, which take half a second to start, in which nothing moves.
 (function () {
   const TYPES = { i1: Int8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array, f8: Float64Array };
-  const SCALE = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
   const DRAG_PX = 4, PAD_PX = 12, HEADROOM = 1.06;
   const CORNERS = [[0, -1], [1, 0], [0, 1], [-1, 0], [0, -1]];
   const known = new WeakMap();
@@ -19,10 +18,9 @@
 
   // The columns of every trace, in bytes; a stacked one has the levels below and above it.
   function read({ data, layout }) {
-    const scale = SCALE[layout.yaxis.ticksuffix.trim()];
     let below = null;
     const traces = data.map(function (trace) {
-      const xs = column(trace.x), ys = Float64Array.from(column(trace.y), (y) => y * scale), base = below;
+      const xs = column(trace.x), ys = Float64Array.from(column(trace.y)), base = below;
       if (isStacked(trace)) below = base ? ys.map((y, i) => y + base[i]) : ys;
       return { ...trace, xs, ys, base, tops: isStacked(trace) ? below : ys, rows: trace.customdata ? column(trace.customdata) : null };
     });

@@ -97,7 +97,7 @@ def base_layout(**more: Any) -> dict[str, Any]:
     return layout | more
 
 
-def byte_axis(unit_name: str, **more: Any) -> dict[str, Any]:
+def byte_axis(unit_name: str = "B", **more: Any) -> dict[str, Any]:
     """Return a vertical axis of bytes from 0 up, in the unit of that name."""
     axis = {
         "rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6, "exponentformat": "none",
@@ -135,6 +135,27 @@ def pack(values: NDArray[Any]) -> dict[str, str]:
 def _typed(values: NDArray[Any]) -> dict[str, str]:
     little = values.astype(values.dtype.newbyteorder("<"))
     return {"dtype": values.dtype.str[1:], "bdata": base64.b64encode(little.tobytes()).decode()}
+
+
+def unpack(column: Any) -> NDArray[Any]:
+    """Return the values of a column, packed by :func:`pack` or a list."""
+    if not isinstance(column, dict):
+        return np.asarray(column, "f8")
+    return np.frombuffer(base64.b64decode(column["bdata"]), f"<{column['dtype']}")
+
+
+def in_unit(figure: dict[str, Any]) -> dict[str, Any]:
+    """Return a figure in bytes as Plotly shows it: in the unit of its highest value.
+
+    Our own charts count in bytes and choose the unit where they write a number; Plotly has no such unit.
+    """
+    levels = [unpack(trace["y"]) for trace in figure["data"]]
+    is_stacked = any("stackgroup" in trace for trace in figure["data"])
+    highest = sum(levels) if is_stacked else np.concatenate([*levels, np.zeros(1)])
+    unit, name = byte_unit(int(np.max(highest, initial=0)))
+    data = [trace | {"y": pack(scaled(y, unit))} for trace, y in zip(figure["data"], levels, strict=True)]
+    axis = figure["layout"]["yaxis"] | byte_axis(name)
+    return figure | {"data": data, "layout": figure["layout"] | {"yaxis": axis}}
 
 
 def byte_unit(n_bytes: int) -> tuple[int, str]:

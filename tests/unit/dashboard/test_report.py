@@ -1,10 +1,12 @@
 """The report is one file that needs nothing else, shows what the pages show, and no name in it is markup."""
 
+import base64
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from dash import dcc, html
 from vramscope.dashboard.components.panels.code_box import to_code
@@ -40,6 +42,20 @@ def test_every_drawing_has_its_figure(report: str) -> None:
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', report, re.DOTALL)[1])  # type: ignore[index]
 
     assert len(figures) == len(re.findall(r'class="drawing"', report)) >= 4
+
+
+def test_the_peaks_of_the_steps_are_drawn_in_a_unit_of_bytes(run_at: Any) -> None:
+    run = load(run_at("gpt", steps=3))
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', document(run), re.DOTALL)[1])  # type: ignore[index]
+    (steps,) = (each for each in figures if each["layout"].get("xaxis", {}).get("tickprefix") == "step ")
+    (whole,) = (trace for trace in steps["data"] if trace.get("uid") == "allocated")
+    unit = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[steps["layout"]["yaxis"]["ticksuffix"].strip()]
+    drawn = np.frombuffer(base64.b64decode(whole["y"]["bdata"]), f"<{whole['y']['dtype']}")
+
+    (recording,) = run.recordings
+    allocated, rows = recording.timeline().allocated_bytes, recording.steps
+    edges = zip(rows.start_event.tolist(), rows.end_event.tolist(), strict=True)
+    assert (drawn.astype("f8") * unit).tolist() == [allocated[start : end + 1].max() for start, end in edges]
 
 
 def test_hostile_names_stay_text(run_at: Any, hostile: tuple[str, ...]) -> None:
