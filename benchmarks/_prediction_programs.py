@@ -845,3 +845,46 @@ class Groups(Program):
         for block in self.model:
             x = self.run(block, x)
         return F.l1_loss(x, noise(16, 512, 32).to(x.dtype))
+
+
+class Perceptron(Program):
+    """One wide block, and Adam in one kernel."""
+
+    def build(self) -> nn.Module:
+        return nn.Sequential(mlp(1024, 4096), nn.LayerNorm(4096), nn.Dropout(0.1), nn.Linear(4096, 1024))
+
+    def optimize(self) -> list[torch.optim.Optimizer]:
+        return [torch.optim.Adam(self.model.parameters(), fused=True)]
+
+    def loss(self) -> torch.Tensor:
+        return F.mse_loss(self.run(self.model, noise(2048, 1024)), noise(2048, 1024))
+
+
+class Pictures(Program):
+    """Convolutions, group normalization and momentum."""
+
+    def build(self) -> nn.Module:
+        first = (nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        second = (nn.Conv2d(32, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.SiLU())
+        return nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(1024, 10))
+
+    def optimize(self) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)]
+
+    def loss(self) -> torch.Tensor:
+        return F.cross_entropy(self.run(self.model, noise(32, 3, 64, 64)), tokens(10, 32))
+
+
+class Waves(Program):
+    """Convolutions of lines, by depth, with gaps and back."""
+
+    def build(self) -> nn.Module:
+        first = (nn.Conv1d(4, 32, 9, stride=4), nn.GELU(), nn.Conv1d(32, 64, 5, dilation=2), nn.GELU())
+        return nn.ModuleList(
+            [nn.Sequential(*first), nn.Conv2d(64, 64, (1, 3), groups=64), nn.ConvTranspose2d(64, 4, (1, 8))]
+        )
+
+    def loss(self) -> torch.Tensor:
+        m: Any = self.model
+        x = self.run(m[0], noise(8, 4, 4000)).unsqueeze(2)
+        return m[2](m[1](x)).square().mean()

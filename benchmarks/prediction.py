@@ -2,6 +2,8 @@
 
 ``python benchmarks/prediction.py [--set tuned|kept-aside|all] [--variants fp32,amp] [--out PREDICTION.md]``
 
+``--torch 2.13.0,2.14.1`` names the versions; both sides run on each, so the dry run is beside a visible card.
+
 Half of the programs were set aside by the hash of their names before anything was tuned on the others. Each
 run is a process of its own. The stand-in (``make standin``) has no cuDNN, so both sides run without.
 
@@ -22,15 +24,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-STANDIN = Path(os.environ.get("GENUINE_PYTHON", HERE.parent / ".cache" / "standin" / "2.13.0" / "python"))
+STANDINS = HERE.parent / ".cache" / "standin"
+VERSIONS = "2.13.0,2.14.1,2.15.0"
 LONGEST_S = 240
 
 INTRODUCTION = """# Predictions against torch's genuine allocator
 
-Each program runs twice: dry (`vramscope.predict`), and for real on torch 2.13's own CUDA allocator over the
-stand-in, which has no cuDNN; both sides run without it. *off* is predicted against genuine, of the peak of
-allocated and of reserved memory. The seconds are CPU time of the dry run alone. The programs were all written
-before anything was tuned on them, and halved by the hash of their names.
+Each program runs twice on each version of torch: dry (`vramscope.predict`), and for real on the allocator of
+that version over the stand-in, which has no cuDNN; both sides run without it. *off* is predicted against
+genuine, of the peak of allocated and of reserved memory. The seconds are CPU time of the dry run alone. The
+programs were written before anything was tuned on them, and halved by the hash of their names; Perceptron,
+Pictures and Waves came with torch 2.15 and the convolutions.
 
 These are the figures of the present code. The first run of each half, as it was, is in
 [PREDICTION_FIRST_RUNS.md](PREDICTION_FIRST_RUNS.md); what it showed has been repaired since, in both halves.
@@ -121,11 +125,21 @@ SHORT_OF_MEMORY = (
     ("translation", "accumulate"),
 )
 MOST_LIMITS = 3
+CHUNK = 40
+"""Runs of one process that has imported torch."""
 
 
-def ask(home: str, question: str, runs: list[tuple[object, ...]]) -> dict[tuple[object, ...], dict]:
-    """Return the answers of one side, each by its run."""
-    python = STANDIN if home == GENUINE else Path(sys.executable)
+def python_of(home: str, version: str) -> Path:
+    """Return the Python of one side; that of the dry run sees the same card."""
+    standin = STANDINS / version / "python"
+    return Path(os.environ.get("GENUINE_PYTHON", standin)) if home == GENUINE else standin
+
+
+def ask(
+    version: str, home: str, question: str, runs: list[tuple[object, ...]]
+) -> dict[tuple[object, ...], dict]:
+    """Return the answers of one side on one version of torch, each by its run."""
+    python = python_of(home, version)
     source = CHILD.format(here=str(HERE), runs=runs, ask=f"{home}.{question}", first=FIRST[home])
     environment = os.environ | {"PYTHONWARNINGS": "ignore", "PYTHONPATH": str(HERE.parent)}
     done = subprocess.run(
@@ -142,23 +156,27 @@ def ask(home: str, question: str, runs: list[tuple[object, ...]]) -> dict[tuple[
     return {tuple(answer["run"]): answer for answer in answers}
 
 
-def genuine_peaks(runs: list[tuple[str, str]], kept: Path | None) -> dict[tuple[object, ...], dict]:
-    """Return the peaks of genuine runs; those in the file *kept* are not measured again."""
+def answers(
+    version: str, home: str, runs: list[tuple[str, str]], kept: Path | None
+) -> dict[tuple[object, ...], dict]:
+    """Return the peaks of one side; those in the file *kept* are not measured again."""
     known = {} if kept is None or not kept.exists() else json.loads(kept.read_text())
-    missing = [run for run in runs if " ".join(run) not in known]
-    if missing:
-        found = ask(GENUINE, "answer", [*missing])
-        known |= {" ".join(map(str, run)): answer for run, answer in found.items()}
-    if kept is not None:
-        kept.write_text(json.dumps(known))
-    return {run: known[" ".join(run)] for run in runs if " ".join(run) in known}
+    names = {run: " ".join((version, home, *run)) for run in runs}
+    missing = [run for run in runs if names[run] not in known]
+    for chunk in (missing[place : place + CHUNK] for place in range(0, len(missing), CHUNK)):
+        found = ask(version, home, "answer", [*chunk])
+        known |= {names[run]: found[run] for run in chunk if run in found}
+        if kept is not None:
+            kept.write_text(json.dumps(known))
+    return {run: known[name] for run, name in names.items() if name in known}
 
 
-def measured(names: list[str], variants: list[str], kept: Path | None) -> tuple[list[Result], list[str]]:
-    """Results, and what failed."""
+def measured(
+    version: str, names: list[str], variants: list[str], kept: Path | None
+) -> tuple[list[Result], list[str]]:
+    """Results on one version of torch, and what failed."""
     runs = [(name, variant) for name in names for variant in variants]
-    genuine = genuine_peaks(runs, kept)
-    dry = ask(DRY, "answer", [*runs])
+    genuine, dry = (answers(version, home, runs, kept) for home in (GENUINE, DRY))
     results, failed = [], []
     for key in runs:
         one, other = dry.get(key, {"error": "no answer"}), genuine.get(key, {"error": "no answer"})
@@ -179,15 +197,15 @@ def measured(names: list[str], variants: list[str], kept: Path | None) -> tuple[
     return results, failed
 
 
-def shortages() -> list[Shortage]:
-    """Return where memory runs out, for capacities halfway between the peaks of phases."""
-    between = ask(DRY, "limits", [*SHORT_OF_MEMORY])
+def shortages(version: str) -> list[Shortage]:
+    """Return where memory runs out on one version, for capacities halfway between the peaks of phases."""
+    between = ask(version, DRY, "limits", [*SHORT_OF_MEMORY])
     runs: list[tuple[object, ...]] = []
     for run, answer in between.items():
         limits = answer["limits"]
         chosen = range(0, len(limits), -(-len(limits) // MOST_LIMITS))
         runs += [(*run, limits[place]) for place in chosen]
-    dry, genuine = ask(DRY, "out_of_memory", runs), ask(GENUINE, "out_of_memory", runs)
+    dry, genuine = (ask(version, home, "out_of_memory", runs) for home in (DRY, GENUINE))
     return [
         Shortage(
             *run,
@@ -199,11 +217,12 @@ def shortages() -> list[Shortage]:
     ]
 
 
-def shortage_page(found: list[Shortage]) -> str:
-    """Return the table of operators and lines as Markdown."""
+def shortage_page(version: str) -> str:
+    """Return the table of operators and lines of one version as Markdown."""
+    found = shortages(version)
     same = sum(one.predicted == one.genuine for one in found)
     lines = [
-        "## Where memory runs out",
+        f"## Where memory runs out, torch {version}",
         "",
         "The genuine operator is read from the C++ frames that torch's own snapshot has of the failure, the",
         "genuine line from the traceback. Each capacity lies halfway between the peaks of two phases.",
@@ -306,33 +325,40 @@ def page(title: str, results: list[Result], failed: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def pages(version: str, every: list[str], chosen: argparse.Namespace) -> str:
+    """Return the tables of one version as Markdown: what was tuned on, and what was kept aside."""
+    text = ""
+    wanted = [name for name in every if not chosen.programs or name in chosen.programs.split(",")]
+    for title, aside in (("Programs used while tuning", False), ("Programs kept aside", True)):
+        names = [name for name in wanted if is_kept_aside(name) == aside]
+        if names and chosen.set != ("tuned" if aside else "kept-aside"):
+            found = measured(version, names, chosen.variants.split(","), chosen.kept)
+            text += page(f"{title}, torch {version}", *found) + "\n"
+    return text
+
+
 def main() -> None:
     sys.path.insert(0, str(HERE))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", choices=("tuned", "kept-aside", "all"), default="all")
     parser.add_argument("--variants", default="fp32,amp,checkpoint,amp+checkpoint,accumulate")
+    parser.add_argument("--torch", default=VERSIONS, help="versions, separated by commas (%(default)s)")
     parser.add_argument("--programs", default="", help="only these, separated by commas")
     parser.add_argument("--out-of-memory", choices=("yes", "no", "only"), default="yes")
     parser.add_argument("--large", choices=("yes", "no", "only"), default="yes")
-    parser.add_argument("--genuine", type=Path, help="a file that keeps genuine peaks between calls")
+    parser.add_argument("--kept", type=Path, help="a file that keeps peaks between calls")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     import _prediction_programs as programs
 
     text = INTRODUCTION
-    if chosen.out_of_memory != "no" and chosen.large != "only":
-        text += shortage_page(shortages()) + "\n"
     if chosen.large != "no" and chosen.out_of_memory != "only":
         text += cost_page(LARGE_TIMES) + "\n"
-    for title, aside in (("Programs used while tuning", False), ("Programs kept aside", True)):
-        if "only" in (chosen.out_of_memory, chosen.large) or chosen.set == (
-            "tuned" if aside else "kept-aside"
-        ):
-            continue
-        names = [name for name in programs.PROGRAMS if is_kept_aside(name) == aside]
-        names = [name for name in names if not chosen.programs or name in chosen.programs.split(",")]
-        if names:
-            text += page(title, *measured(names, chosen.variants.split(","), chosen.genuine)) + "\n"
+    for version in chosen.torch.split(","):
+        if chosen.out_of_memory != "no" and chosen.large != "only":
+            text += shortage_page(version) + "\n"
+        if "only" not in (chosen.out_of_memory, chosen.large):
+            text += pages(version, [*programs.PROGRAMS], chosen)
     print(text)
     if chosen.out:
         chosen.out.write_text(text)

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _CERTAINTY = {
     "checked": "checked: every operator met is one whose memory on CUDA is known and tested",
     "estimate": "an estimate, because:",
-    "cannot_tell": "not known exactly; the figures are lower bounds, because:",
+    "cannot_tell": "not known exactly; the figures above are lower bounds, because:",
 }
 
 

@@ -4,6 +4,7 @@ What comes out is an ordinary recording, of source ``predicted``, which keeps th
 """
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -129,7 +130,17 @@ def _answer(trial: Trial, body: Callable[[], Any]) -> Prediction:
             # The program's own, as it never went this way.
             return VramscopeError(f"{type(error).__name__}: {error}")
 
-    return answer_here(trial, run)
+    found = answer_here(trial, run)
+    _warn_beside_a_card()
+    return found
+
+
+def _warn_beside_a_card() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        text = "after a dry run autograd cannot use the card in this process: train in another one"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def _body(program: Any, inputs: Sequence[Any] | None) -> Callable[[], Any]:

@@ -62,9 +62,10 @@ class _DryRun:
 
     def do(self, body: Callable[[], Any]) -> None:
         from vramscope.capture import Source
-        from vramscope.prediction.dry import Enough, OutOfMemoryError, Unknown
+        from vramscope.prediction.dry import Enough, OutOfMemoryError, Unknown, prepare
         from vramscope.recorder import Recorder, RecorderOptions
 
+        prepare()
         source = Source("predicted", available=lambda: True, open=self._open)
         recorder = Recorder(
             RecorderOptions(self._directory, "auto", None, 64, None, source=source), quiet=True
@@ -81,6 +82,9 @@ class _DryRun:
             self._directory = recorder.directory
 
     def _run(self, body: Callable[[], Any]) -> None:
+        if self._capture is None or not self._capture.world.is_entered:
+            # Without a dry run the program would run on the card that is there.
+            raise CaptureError("the dry run could not begin, so the program was not run")
         if self._trial.change is None:
             body()
             return

@@ -1,6 +1,7 @@
 """Calls of operators whose own memory counts, each with the peak it causes: for real, or predicted."""
 
 import torch
+from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- torch's own name for it
 
 
@@ -18,6 +19,10 @@ def _i(high, *shape):
 
 def _back(loss):
     (loss if loss.dim() == 0 else loss.float().sum()).backward()
+
+
+def _layer(layer, *shape, dtype=torch.float32):
+    return _back(layer.to("cuda", dtype)(_t(*shape, dtype=dtype)))
 
 
 SAMPLES = {
@@ -68,6 +73,10 @@ SAMPLES = {
     "layers": lambda: _back(F.layer_norm(_t(8, 256, 768), (768,), _t(768), _t(768)).transpose(0, 1)),
     "root mean square": lambda: _back(F.rms_norm(_t(8, 256, 768), (768,), _t(768))),
     "groups": lambda: _back(F.group_norm(_t(4, 64, 16, 16), 8, _t(64), _t(64))),
+    "groups of single points": lambda: _back(F.group_norm(_t(400, 64), 8, _t(64), _t(64))),
+    "groups of rows that lie apart": lambda: _back(
+        F.group_norm(_t(4, 100, 64).transpose(1, 2), 8, _t(64), _t(64)).square()
+    ),
     "normalized weights": lambda: _back(torch._weight_norm(_t(512, 300), _t(512, 1), 0)),
     "softmax": lambda: _back(_t(64, 1000).softmax(-1).square()),
     "softmax from float16 to float32": lambda: _back(_half(64, 1000).softmax(-1, dtype=torch.float32)),
@@ -78,6 +87,50 @@ SAMPLES = {
     "dropout": lambda: _back(F.dropout(_t(1000, 1000), 0.1)),
     "sorting": lambda: _back(_t(64, 1000).sort(-1)[0]),
     "columns": lambda: _back(F.unfold(_t(4, 8, 32, 32), 3)),
+    "a product": lambda: _back(_t(300, 200) @ _t(200, 500)),
+    "a product with a bias": lambda: _layer(nn.Linear(200, 500), 300, 200),
+    "a product with a bias in half precision": lambda: _layer(
+        nn.Linear(200, 500), 300, 200, dtype=torch.bfloat16
+    ),
+    "a product with a bias to one column": lambda: _layer(nn.Linear(200, 1), 300, 200),
+    "a product with a bias of a single row": lambda: _layer(nn.Linear(200, 500), 1, 200),
+    "a product with a matrix added": lambda: _back(torch.addmm(_t(300, 500), _t(300, 200), _t(200, 500))),
+    "a product with half of a bias": lambda: _back(
+        torch.addmm(_t(500), _t(300, 200), _t(200, 500), beta=0.5)
+    ),
+    "products of a batch": lambda: _back(torch.baddbmm(_t(4, 30, 50), _t(4, 30, 20), _t(4, 20, 50))),
+    "a product with a vector": lambda: _back(_t(300, 200) @ _t(200)),
+    "a product of vectors": lambda: _back(_t(300_000) @ _t(300_000)),
+    "an outer product added": lambda: _back(torch.addr(_t(300, 200), _t(300), _t(200))),
+    "an empty product": lambda: _t(0, 200) @ _t(200, 500),
+    "attention of three dimensions": lambda: _back(
+        F.scaled_dot_product_attention(
+            *(_t(6, 200, 64) for _ in range(3)), attn_mask=_t(6, 200, 200).detach()
+        )
+    ),
+    "attention of three dimensions in half precision": lambda: _back(
+        F.scaled_dot_product_attention(*(_half(6, 200, 64) for _ in range(3)))
+    ),
+    "a convolution": lambda: _layer(nn.Conv2d(16, 32, 3, padding=1), 4, 16, 64, 64),
+    "a convolution of pictures": lambda: (
+        F.conv2d(torch.rand(8, 3, 128, 128, device="cuda"), _t(32, 3, 3, 3), _t(32), padding=1)
+        .sum()
+        .backward()
+    ),
+    "a convolution with strides": lambda: _layer(nn.Conv2d(16, 32, 3, stride=2, bias=False), 4, 16, 64, 64),
+    "a convolution of single points": lambda: _layer(nn.Conv2d(16, 32, 1), 4, 16, 64, 64),
+    "a convolution of single points of data": lambda: (
+        F.conv2d(torch.rand(8, 3, 128, 128, device="cuda"), _t(32, 3, 1, 1)).sum().backward()
+    ),
+    "a convolution of a line": lambda: _layer(nn.Conv1d(16, 32, 5), 4, 16, 3000),
+    "a convolution of a space": lambda: _layer(nn.Conv3d(8, 16, 3, padding=1), 2, 8, 16, 16, 16),
+    "a convolution with gaps": lambda: _layer(nn.Conv2d(16, 32, 3, dilation=2), 4, 16, 64, 64),
+    "a convolution by depth": lambda: _layer(nn.Conv2d(64, 64, 3, padding=1, groups=64), 16, 64, 64, 64),
+    "a transposed convolution": lambda: _layer(nn.ConvTranspose2d(16, 32, 2, stride=2), 4, 16, 64, 64),
+    "a convolution in half precision": lambda: _layer(
+        nn.Conv2d(16, 32, 3, padding=1), 4, 16, 64, 64, dtype=torch.float16
+    ),
+    "a convolution of many pictures": lambda: _layer(nn.Conv2d(8, 8, 3, padding=1), 64, 8, 128, 128),
     "norms of a list": lambda: torch.nn.utils.get_total_norm([_t(1000, 1000).detach() for _ in range(3)]),
 }
 
@@ -92,6 +145,7 @@ def _peak(sample):
 
 def peaks():
     """Bytes above what was there, by name."""
+    torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     weight = torch.ones(8, 8, device="cuda", requires_grad=True)
     (weight @ weight).sum().backward()  # the workspaces
@@ -103,9 +157,10 @@ def predicted_peaks():
     from vramscope.prediction import predict
 
     found = {}
-    was_on = torch.backends.cuda.cudnn_sdp_enabled()
+    was_on = torch.backends.cudnn.enabled, torch.backends.cuda.cudnn_sdp_enabled()
     try:
         predict(lambda: found.update(peaks()), steps=None)
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(was_on)
+        torch.backends.cudnn.enabled = was_on[0]
+        torch.backends.cuda.enable_cudnn_sdp(was_on[1])
     return found

@@ -66,8 +66,11 @@ class Doubts:
     ) -> None:
         """Remember a reason, with the line of the program that the caller serves."""
         if (what, why) not in self._found:
-            where = own_line(frame or sys._getframe(1))
-            self._found[what, why] = Doubt(certainty, what, why, where, is_bounded)
+            self.put(Doubt(certainty, what, why, own_line(frame or sys._getframe(1)), is_bounded))
+
+    def put(self, doubt: Doubt) -> None:
+        """Remember a reason that no line of the program causes."""
+        self._found[doubt.what, doubt.why] = doubt
 
     @property
     def is_bounded(self) -> bool:

@@ -18,14 +18,19 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note
 from vramscope.model.prediction import Choice, OutOfMemoryPoint
+from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import own_frames, own_line
 from vramscope.prediction.dry.mode import Event, lies_there
+from vramscope.prediction.dry.operators.matmul import workspace_bytes
 from vramscope.prediction.dry.shim.world import World
 from vramscope.prediction.trial import Trial, card_of
 from vramscope.units import format_bytes
 
 # FSDP2 was 0.1 % off, and FSDP's streams, which are taken as one, 6 % of reserved memory.
 _OFF_OF_RANKS = 0.06
+# Torch 2.13 to 2.15 differ by less beside cuBLAS's workspaces, of which a training has two.
+_OFF_OF_VERSIONS = 0.06
+_N_WORKSPACES = 2
 # NCCL's buffers for a few communicators, which lie beside torch's allocator.
 _NCCL_BYTES = 1 << 30
 
@@ -128,7 +133,8 @@ class Predicted(Simulated):
         """What makes the figures less than certain, for whoever opens the recording."""
         found, reasons = super().notes(), self.reasons
         if reasons:
-            are = "lower bounds" if self.certainty == "cannot_tell" else "an estimate"
+            is_below = self.certainty == "cannot_tell" and versions.is_checked()
+            are = "lower bounds" if is_below else "an estimate"
             more = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
             found.append(
                 Note(NoteCode.PREDICTION, f"the figures are {are}: {reasons[0]}{more}", len(reasons))
@@ -179,9 +185,14 @@ class Predicted(Simulated):
         """The bounds of the peak of allocated memory in bytes; None where nothing bounds it above."""
         low = self.peaks["allocated"]
         high = max(low, self.most_bytes) if self.world.doubts.is_bounded else None
-        if self.world.is_sharded and high is not None:
-            return int(low * (1 - _OFF_OF_RANKS)), int(high * (1 + _OFF_OF_RANKS)) + _NCCL_BYTES
-        return low, high
+        share, below, above = 0.0, 0, 0
+        if self.world.is_sharded:
+            share, above = _OFF_OF_RANKS, _NCCL_BYTES
+        if not versions.is_checked():
+            workspaces = _N_WORKSPACES * workspace_bytes(self.card)
+            share, below, above = share + _OFF_OF_VERSIONS, workspaces, above + workspaces
+        least = max(int(low * (1 - share)) - below, 0)
+        return least, None if high is None else int(high * (1 + share)) + above
 
     # -------------------------------------------------------------------------- as a MemoryListener
 

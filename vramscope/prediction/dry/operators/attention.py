@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
+from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, Extra, Row
@@ -102,6 +103,10 @@ def attention(  # noqa: PLR0913 -- the schema's
     enable_gqa: bool = False,
 ) -> Any:
     """``aten::scaled_dot_product_attention`` as it chooses on the card."""
+    if query.dim() == key.dim() == value.dim() == 3 and versions.attends_without_heads():
+        parts = (one.unsqueeze(0) for one in (query, key, value))
+        mask = attn_mask if attn_mask is None or attn_mask.dim() < 3 else attn_mask.unsqueeze(0)
+        return attention(*parts, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa).squeeze(0)
     card = state().met.card
     gqa_ok = enable_gqa or query.dim() != 4 or query.size(1) == key.size(1)
     is_cudnn = _prefers_cudnn(query, card)
@@ -252,11 +257,13 @@ def _flash_backward(call: Call) -> Extra:
 
 
 def _efficient_forward(call: Call) -> Extra:
-    """Wide heads in half precision are summed in float32."""
+    """Wide heads in half precision are summed in float32; a seed that is not used may lie on the card."""
     query, value = call.args[0], call.args[2]
+    has_seeds = versions.keeps_unused_seeds() and not call.given("dropout_p", 0.0)
+    order = (2, 3, 0, 1) if has_seeds else (0, 1)
     if query.dtype == torch.float32 or value.size(-1) <= 128:
-        return Extra(order=(0, 1))
-    return Extra(order=(0, 1), after=(4 * query.numel() // query.size(-1) * value.size(-1),))
+        return Extra(order=order)
+    return Extra(order=order, after=(4 * query.numel() // query.size(-1) * value.size(-1),))
 
 
 def _is_by_length(tensor: Any) -> bool:

@@ -6,15 +6,10 @@ What those take cannot be known without the card, so a program that calls them g
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, Extra, Row
 
-_CONVOLUTION = (Certainty.CANNOT_TELL, "cuDNN chooses its algorithm and workspace at run time")
 _RECURRENT = (Certainty.CANNOT_TELL, "cuDNN keeps buffers of its own for recurrent layers")
 _TRANSFORM = (Certainty.CANNOT_TELL, "cuFFT chooses its workspace at run time")
 _SOLVER = (Certainty.CANNOT_TELL, "cuSOLVER and MAGMA choose their workspaces at run time")
 _BATCH_NORM = (Certainty.ESTIMATE, "cuDNN keeps a reserve of its own size between forward and backward")
-
-
-def _convolution(_: Call) -> Extra:
-    return Extra(doubt=_CONVOLUTION)
 
 
 def _recurrent(_: Call) -> Extra:
@@ -38,13 +33,7 @@ def _batch_norm(call: Call) -> Extra:
     return Extra(doubt=_BATCH_NORM, perhaps=source.numel() * source.element_size())
 
 
-_CUDNN = "aten/src/ATen/native/cudnn/Conv_v8.cpp"
-
 ROWS = {
-    **{
-        f"aten::{name}": Row(_CUDNN, _convolution)
-        for name in ("convolution", "convolution_backward", "_convolution", "convolution_overrideable")
-    },
     **{
         f"aten::{name}": Row("aten/src/ATen/native/cudnn/RNN.cpp", _recurrent)
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "_thnn_fused_lstm_cell")

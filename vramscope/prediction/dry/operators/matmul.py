@@ -1,32 +1,83 @@
-"""Products of matrices: cuBLAS takes one workspace for each thread and stream that uses it, and keeps it."""
+"""Products of matrices: cuBLAS takes a workspace, for each thread that uses it or for each product.
 
+Before torch 2.15 a thread keeps the workspace of its first product; from then on each product takes one and
+gives it back, and a product with a bias one of cuBLASLt's.
+"""
+
+import os
+import re
 from typing import Any
 
 import torch
 
-from vramscope.prediction.dry.operators import NOTHING, Call, Extra, Row
+from vramscope.prediction.dry import versions
+from vramscope.prediction.dry.cards import Hardware
+from vramscope.prediction.dry.operators import NOTHING, Call, Extra, Met, Row
+from vramscope.prediction.dry.operators._sizes import passing
+
+_LT_KIB = 1024
+"""What cuBLASLt is given where it has a workspace of its own (``parseCUDABlasLtWorkspaceSize``)."""
+_OF_LT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def _product(call: Call) -> Extra:
     """A copy of each matrix that cuBLAS cannot read as it lies, and the workspace.
 
-    That is taken at the first product on the program's thread, and at the first on autograd's, which has a
-    handle of its own.
+    Where that is kept, it is taken at the first product on the program's thread, and at the first on
+    autograd's, which has a handle of its own.
     """
     met = call.met
+    if not call.out.numel():
+        return NOTHING
     copies = tuple(
         one.numel() * one.element_size()
         for one in call.args[: 3 if "add" in call.func._schema.name else 2]
-        if isinstance(one, torch.Tensor) and one.dim() in (2, 3) and not _is_readable(one)
+        if isinstance(one, torch.Tensor) and not _is_readable(one)
     )
-    if met.is_backward in met.handles:
-        return Extra(after=copies) if copies else NOTHING
+    if not versions.keeps_workspaces():
+        return Extra(after=(*copies, _lt_bytes() if _is_by_lt(call) else workspace_bytes(met.card)))
+    kept = kept_by_product(met)
+    return Extra(after=copies, kept=kept) if copies or kept else NOTHING
+
+
+def kept_by_product(met: Met) -> tuple[int, ...]:
+    """The workspace that the first product of this thread takes for good; nothing at any later one."""
+    if not versions.keeps_workspaces() or met.is_backward in met.handles:
+        return ()
     met.handles.add(met.is_backward)
-    return Extra(after=copies, kept=(met.card.workspace_bytes,))
+    return (workspace_bytes(met.card),)
+
+
+def taken_by_product(met: Met) -> tuple[tuple[str, int], ...]:
+    """The workspace of one product as a part of ``Extra.plan``; nothing where the thread keeps one."""
+    return () if versions.keeps_workspaces() else passing(workspace_bytes(met.card))
+
+
+def workspace_bytes(card: Hardware) -> int:
+    """The bytes of cuBLAS's workspace: those that ``CUBLAS_WORKSPACE_CONFIG`` asks for, else the card's."""
+    asked = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    return sum(1024 * int(kib) * int(times) for kib, times in asked) if asked else card.workspace_bytes
+
+
+def _lt_bytes() -> int:
+    asked = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+    return 1024 * (int(asked) if asked.isdigit() else _LT_KIB)
+
+
+def _is_by_lt(call: Call) -> bool:
+    """Whether cuBLASLt multiplies and adds a bias at once (``isInputCompliesAddmmCudaLt`` of Blas.cpp)."""
+    if not call.func._schema.name.endswith(("addmm", "addmm_activation")) or call.given("beta", 1) != 1:
+        return False
+    bias, one, other = call.args[:3]
+    is_row = bias.is_contiguous() and bias.squeeze().dim() == 1 and bias.size(-1) == other.size(1)
+    is_fused = "activation" in call.func._schema.name and bias.dim() == 2
+    return (is_row or is_fused) and one.dtype in _OF_LT and min(*one.shape, *other.shape) > 1
 
 
 def _is_readable(matrix: Any) -> bool:
-    """Whether rows or columns lie in one piece, none over another."""
+    """Whether rows or columns lie in one piece, none over another; a vector may have gaps."""
+    if matrix.dim() not in (2, 3):
+        return matrix.dim() != 1 or matrix.stride(0) != 0 or matrix.numel() <= 1
     (rows, columns), (down, right) = matrix.shape[-2:], matrix.stride()[-2:]
     return bool((right == 1 and down >= max(1, columns)) or (down == 1 and right >= max(1, rows)))
 

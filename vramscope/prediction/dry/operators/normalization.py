@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from vramscope.prediction.dry import versions
+from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, Extra, Row
 from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, taken
 
@@ -12,6 +14,7 @@ _LAYER = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
 _GROUP = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
 _BATCH = "aten/src/ATen/native/cuda/Normalization.cu"
 _LOGSUMEXP = "aten/src/ATen/native/ReduceOps.cpp"
+_CHANNELS_LAST = (Certainty.ESTIMATE, "what channels that lie last take is known within a range")
 
 
 def _product(call: Call) -> Extra:
@@ -37,19 +40,34 @@ def _input_copied(call: Call) -> Extra:
 
 
 def _group(call: Call) -> Extra:
-    """Mean and deviation of each group in float32, and with weights a factor and a term for each channel."""
-    source, weight, bias, batch, channels, _, groups = call.args[:7]
+    """Mean and deviation of each group in float32, and with weights a factor and a term for each channel.
+
+    Until torch 2.13 autograd made the copies of what lies badly, since then the kernels do.
+    """
+    source, weight, bias, batch, channels, n_places, groups = call.args[:7]
     each_group, each_channel = 4 * batch * groups, 4 * batch * channels
     wide = (each_group,) * 2 if source.element_size() < 4 else ()
-    affine = (each_channel,) * 2 if weight is not None or bias is not None else ()
-    return Extra(after=(*wide, *affine))
+    affine = (each_channel,) * 2 if n_places > 1 and (weight is not None or bias is not None) else ()
+    return _of_layout(Extra(after=(*copy_of(source), *wide, *affine)), source)
 
 
 def _group_backward(call: Call) -> Extra:
-    _, _, _, _, weight, batch, channels, _, groups = call.args[:9]
+    grad, source, _, _, weight, batch, channels, n_places, groups = call.args[:9]
     each_group, each_channel = 4 * batch * groups, 4 * batch * channels
-    last = (each_channel,) if weight is not None else ()
-    return Extra(after=(each_channel, each_channel, each_group, each_group, *last))
+    by_channel = (each_channel,) * 2 if n_places > 1 or versions.sums_single_places() else ()
+    last = (each_channel,) if n_places > 1 and weight is not None else ()
+    sums = (*by_channel, each_group, each_group, *last)
+    return _of_layout(Extra(before=(*copy_of(grad), *copy_of(source)), after=sums), source)
+
+
+def _of_layout(extra: Extra, source: Any) -> Extra:
+    """Channels that lie last have kernels of their own from torch 2.15 on, which copy less."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if source.is_contiguous() or not versions.normalizes_channels_last() or source.dim() not in formats:
+        return extra
+    if not source.is_contiguous(memory_format=formats[source.dim()]):
+        return extra
+    return Extra(doubt=_CHANNELS_LAST, perhaps=3 * n_bytes(source) + sum(extra.after))
 
 
 def _logsumexp(call: Call) -> Extra:

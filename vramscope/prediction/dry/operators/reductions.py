@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.operators import Call, Extra, Row
 from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
 
@@ -43,6 +44,15 @@ def _buffers(call: Call, source: Any, kernel: Kernel) -> tuple[int, ...]:
         return ()
     dims = reduced(source, out, _dims_of(call, source.dim()))
     return buffers(dims, source.storage_offset(), kernel, call.met.card)
+
+
+def sum_buffers(source: Any, out: Any, dims: set[int], card: Hardware) -> tuple[int, ...]:
+    """The buffers of a sum of *source* over *dims* to *out*, of its type, in their order."""
+    if not source.numel():
+        return ()
+    half = source.dtype in (torch.float16, torch.bfloat16)
+    kernel = Kernel(source.element_size(), _accumulates(source.dtype), 4, 8 if half else 4)
+    return buffers(reduced(source, out, dims), source.storage_offset(), kernel, card)
 
 
 def _sum(call: Call) -> Extra:

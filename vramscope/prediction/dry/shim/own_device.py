@@ -50,7 +50,8 @@ class _Module:
 def own_device() -> torch.device:
     """The one device of that kind; registers it on the first call.
 
-    Raises CaptureError where torch is too old, or where something else in this process has the slot.
+    Raises CaptureError where torch is too old, or where something else in this process has the slot or uses
+    the card: from now on this device is torch's only accelerator, and CUDA's backward ends in an assertion.
     """
     try:
         from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as register
@@ -61,6 +62,11 @@ def own_device() -> torch.device:
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
         raise CaptureError(f"another device, {taken!r}, has torch's slot for foreign devices in this process")
+    if torch.cuda.is_initialized():
+        raise CaptureError(
+            "this process uses its card, and autograd could not use that after a dry run: "
+            "predict in a process of its own, with: vramscope predict SCRIPT"
+        )
     _start_engine()
     register(rename=NAME, backend_module=_Module())
     return torch.device(NAME, 0)

@@ -9,7 +9,7 @@ import logging
 import operator
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import Any
@@ -18,9 +18,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from vramscope.model.prediction import ChangedAnswer
-from vramscope.prediction.dry import autocast, state
+from vramscope.prediction.dry import autocast, state, versions
 from vramscope.prediction.dry.cards import Hardware
-from vramscope.prediction.dry.doubts import Certainty, Doubts
+from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
 from vramscope.prediction.dry.mode import DryMode, is_own
 from vramscope.prediction.dry.operators import Met
 from vramscope.prediction.dry.shim import (
@@ -48,8 +48,12 @@ _CUDA = torch.device("cuda", 0)
 
 
 @functools.cache
-def _kernels() -> tuple[Any, ...]:
-    """The kernels of our own device; they last as long as the process."""
+def prepare() -> tuple[Any, ...]:
+    """The kernels of our own device, registered once; they last as long as the process.
+
+    Raises CaptureError where this torch lacks what a dry run needs.
+    """
+    own_device()
     library, everything = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     autocast.install(library)
@@ -71,6 +75,9 @@ class World:
     ) -> None:
         self.card = card
         self.doubts = Doubts()
+        if not versions.is_checked():
+            what = f"torch {versions.name()}"
+            self.doubts.put(Doubt(Certainty.ESTIMATE, what, versions.NOT_CHECKED, where=""))
         self.choices = Choices(changed_answer)
         self.met = Met(card)
         self._patches = Patches()
@@ -81,6 +88,7 @@ class World:
         self._memory = memory
         self._ranks = Ranks(n_ranks, self.doubts)
         self._order = EngineOrder()
+        self._entered = ExitStack()
         self.is_entered = False
 
     @property
@@ -89,9 +97,19 @@ class World:
         return self._ranks.has_begun
 
     def __enter__(self) -> "World":
-        _kernels()
+        prepare()
+        try:
+            self._enter()
+        except BaseException:
+            self._entered.close()  # torch is as it was, and the program is not run
+            raise
         self.is_entered = True
+        return self
+
+    def _enter(self) -> None:
         state.begin(self)
+        self._entered.callback(state.end, self)
+        self._entered.callback(self._patches.undo)
         answers = torch_cuda.answers(self.card, self._memory, self._ranks.n_devices)
         for name, value in answers.items():
             self._set(torch.cuda, name, value)
@@ -106,22 +124,18 @@ class World:
         self._programs()
         self._ranks.begin(self._patches)
         self._set(torch.UntypedStorage, "resize_", self._resizing(torch.UntypedStorage.resize_))
-        self.mode.__enter__()
-        self._devices.__enter__()
+        self._entered.enter_context(self.mode)
+        self._entered.enter_context(self._devices)
         self.mode.learn_references()
         self._order.begin()
         self.met.operators.clear()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.is_entered = False
         self.mode.listener = None
-        self._devices.__exit__(kind, error, trace)
-        self.mode.__exit__(kind, error, trace)
-        self._patches.undo()
-        state.end(self)
+        self._entered.close()
         autocast.casts.clear()
 
     def end_if_endless(self) -> None:

@@ -1,0 +1,147 @@
+"""Convolutions: cuDNN chooses its memory at run time; torch's own kernels, used without it, take columns.
+
+A column is what one place of the output is computed from, of one sample: the columns are multiplied with the
+weights by cuBLAS, sample by sample. Seen on the stand-in, which has no cuDNN, torch 2.13 to 2.15.
+"""
+
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+
+from vramscope.prediction.dry.doubts import Certainty
+from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, passing, taken
+from vramscope.prediction.dry.operators.matmul import kept_by_product, taken_by_product
+from vramscope.prediction.dry.operators.reductions import sum_buffers
+
+_CUDNN = (Certainty.CANNOT_TELL, "cuDNN chooses its algorithm and workspace at run time")
+_RANGE = "what torch's own kernel takes for this layout is known within a range"
+_SOURCE = (
+    "aten/src/ATen/native/Convolution.cpp and cuda/ConvolutionMM2d.cu, of cuDNN cuda/../cudnn/Conv_v8.cpp"
+)
+
+_Events = tuple[tuple[str, Any], ...]
+
+
+class _Kernel(NamedTuple):
+    """Which of torch's own kernels a convolution runs in, and its sizes."""
+
+    kind: str
+    """``columns``, ``dilated`` (in any number of dimensions), ``transposed`` or ``depthwise``"""
+    columns_bytes: int
+    is_direct: bool
+    """A forward without columns: each place of the output is computed from one of the input."""
+    is_usual: bool
+    """The input and weights lie in one piece, and channels are in one group."""
+
+
+def _kernel(source: Any, weight: Any, place: Any, settings: tuple[Any, ...]) -> _Kernel:
+    """The kernel for these settings, from the stride on as in the schema; *place* has the output's sizes."""
+    stride, padding, dilation, is_transposed, _, groups = settings
+    size = weight.shape[2:]
+    is_depthwise = not is_transposed and 1 < groups == source.size(1)
+    if is_transposed:
+        kind, each = "transposed", weight.size(1) * prod(source.shape[2:])
+    else:
+        is_wide = any(one != 1 for one in dilation) or len(size) == 3
+        kind = "depthwise" if is_depthwise and len(size) != 1 else "dilated" if is_wide else "columns"
+        each = source.size(1) * prod(place.shape[2:])
+    is_direct = kind == "columns" and set(size) | set(stride) == {1} and set(padding) == {0}
+    is_usual = (
+        source.is_contiguous()
+        and weight.is_contiguous()
+        and (groups == 1 or kind == "depthwise")
+        and not (kind == "transposed" and len(size) == 3)
+    )
+    return _Kernel(kind, each * prod(size) * source.element_size(), is_direct, is_usual)
+
+
+def _forward(call: Call) -> Extra:
+    if torch.backends.cudnn.enabled:
+        return Extra(doubt=_CUDNN)
+    source, weight = call.args[:2]
+    kernel = _kernel(source, weight, call.out, call.args[3:9])
+    if kernel.kind == "depthwise":
+        return Extra() if kernel.is_usual else _within_a_range(call, kernel)
+    columns = () if kernel.is_direct else taken(kernel.columns_bytes)
+    if kernel.kind == "transposed":
+        columns += taken(call.out[0, 0].numel() * source.element_size())
+    if not kernel.is_usual:
+        return _within_a_range(call, kernel)
+    return Extra(plan=(("made", 0), *columns, *taken_by_product(call.met)), kept=kept_by_product(call.met))
+
+
+def _backward(call: Call) -> Extra:
+    if torch.backends.cudnn.enabled:
+        return Extra(doubt=_CUDNN)
+    grad, source, weight = call.args[:3]
+    kernel = _kernel(source, weight, grad, call.args[4:10])
+    if not kernel.is_usual:
+        return _within_a_range(call, kernel)
+    copied = copy_of(grad)
+    if kernel.kind == "depthwise":
+        there = (*taken(*copied), *_made(call, 1), *_made(call, 0), *(("given", one) for one in copied))
+        return Extra(plan=(*there, *_bias(call, grad)))
+    plan = {"columns": _by_columns, "dilated": _by_dilated, "transposed": _by_transposed}[kernel.kind]
+    return Extra(plan=(*taken(*copied), *plan(call, kernel)), kept=kept_by_product(call.met))
+
+
+def _by_columns(call: Call, kernel: _Kernel) -> _Events:
+    columns, product = taken(kernel.columns_bytes), taken_by_product(call.met)
+    weights = (*_bias(call, _in_one_piece(call.args[0])), *_made(call, 1))
+    if call.out[0] is None:
+        return (*weights, *columns, *product)
+    return (("made", 0), *columns, *product, *weights, *product)
+
+
+def _by_dilated(call: Call, kernel: _Kernel) -> _Events:
+    """The sum of a sample for the bias is a tensor of its own."""
+    made = (*_made(call, 0), *_made(call, 1), *_made(call, 2))
+    bias = () if call.out[2] is None else passing(n_bytes(call.out[2]))
+    return (*made, *taken(kernel.columns_bytes), *taken_by_product(call.met), *bias)
+
+
+def _by_transposed(call: Call, kernel: _Kernel) -> _Events:
+    columns = (*taken(kernel.columns_bytes), *taken_by_product(call.met))
+    first = () if call.out[0] is None else (("made", 0), *columns, ("given", kernel.columns_bytes))
+    return (*first, *_made(call, 1), *_bias(call, _in_one_piece(call.args[0])), *columns)
+
+
+def _made(call: Call, place: int) -> _Events:
+    return () if call.out[place] is None else (("made", place),)
+
+
+def _bias(call: Call, grad: Any) -> _Events:
+    """The gradient of the bias is a sum over everything but the channels."""
+    bias = call.out[2]
+    if bias is None:
+        return ()
+    buffers = sum_buffers(grad, bias, {0, *range(2, grad.dim())}, call.met.card)
+    return (("made", 2), *taken(*buffers), *(("given", one) for one in buffers))
+
+
+def _in_one_piece(tensor: Any) -> Any:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _within_a_range(call: Call, kernel: _Kernel) -> Extra:
+    """Copies of all that it is given and returns, the columns, and the product's workspace."""
+    given = [one for one in (*call.args[:3], *_outputs(call)) if isinstance(one, torch.Tensor)]
+    most = 2 * sum(map(n_bytes, given)) + kernel.columns_bytes
+    return Extra(
+        doubt=(Certainty.ESTIMATE, _RANGE),
+        perhaps=most + sum(n for kind, n in taken_by_product(call.met) if kind == "taken"),
+        kept=kept_by_product(call.met),
+    )
+
+
+def _outputs(call: Call) -> tuple[Any, ...]:
+    return call.out if isinstance(call.out, tuple) else (call.out,)
+
+
+ROWS = {
+    **{f"aten::{name}": Row(_SOURCE, _forward) for name in ("convolution", "_convolution")},
+    "aten::convolution_overrideable": Row(_SOURCE, _forward),
+    "aten::convolution_backward": Row(_SOURCE, _backward),
+}

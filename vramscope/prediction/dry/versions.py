@@ -1,0 +1,60 @@
+"""On which versions of torch were the tables of operators checked, and what differs between versions?
+
+A table says what operators of one torch take. ``benchmarks/prediction.py`` holds it against the allocator of
+each version named here, and is exact there; on any other version a prediction is an estimate.
+"""
+
+import os
+import re
+
+import torch
+
+CHECKED = ("2.13.0", "2.14.1", "2.15.0")
+"""The versions whose tables were held against torch's own allocator (benchmarks/PREDICTION.md)."""
+
+NOT_CHECKED = (
+    f"what operators take was checked on {', '.join(CHECKED[:-1])} and {CHECKED[-1]}, not on this version"
+)
+
+
+def name() -> str:
+    """The version of torch without its build: ``2.15.0`` of ``2.15.0+cu132``."""
+    return str(torch.__version__).partition("+")[0]
+
+
+def is_checked() -> bool:
+    """Whether the tables were checked on this version of torch."""
+    return name() in CHECKED
+
+
+def keeps_workspaces() -> bool:
+    """Whether cuBLAS keeps its workspace between products, as it does before torch 2.15.
+
+    Later versions take one for each product and give it back (``TORCH_CUBLAS_WORKSPACE_CACHE``).
+    """
+    return _number() < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+
+
+def attends_without_heads() -> bool:
+    """Whether attention of three dimensions runs in the kernels for four: from torch 2.14 on."""
+    return _number() >= (2, 14)
+
+
+def keeps_unused_seeds() -> bool:
+    """Whether efficient attention without dropout has a seed and an offset: from torch 2.14 on."""
+    return _number() >= (2, 14)
+
+
+def sums_single_places() -> bool:
+    """Whether group normalization of single places sums over channels first: until torch 2.13."""
+    return _number() < (2, 14)
+
+
+def normalizes_channels_last() -> bool:
+    """Whether group normalization has kernels for channels that lie last: from torch 2.15 on."""
+    return _number() >= (2, 15)
+
+
+def _number() -> tuple[int, int]:
+    major, minor = re.findall(r"\d+", name())[:2]
+    return int(major), int(minor)
