@@ -227,8 +227,11 @@ class Prediction:
     def needs(self) -> str:
         """What the program needs, in words: without a limit, where memory runs out."""
         whole = self.without_limit or self
-        allocated, reserved = map(format_bytes, (whole.peak_allocated_bytes, whole.peak_reserved_bytes))
         is_least = whole.certainty == "cannot_tell" or whole.out_of_memory is not None
+        # Where the tables may be off by a share, so may be a lower bound.
+        less = max(whole.peak_allocated_bytes - whole.range_bytes[0], 0) if is_least else 0
+        peaks = whole.peak_allocated_bytes, whole.peak_reserved_bytes
+        allocated, reserved = (format_bytes(peak - less) for peak in peaks)
         at_least = "at least " if is_least else ""
         needs = "it needs " if whole is not self else ""
         return f"{needs}{at_least}{allocated} allocated, {reserved} reserved"

@@ -104,9 +104,10 @@ def attention(  # noqa: PLR0913 -- the schema's
 ) -> Any:
     """``aten::scaled_dot_product_attention`` as it chooses on the card."""
     if query.dim() == key.dim() == value.dim() == 3 and versions.attends_without_heads():
-        parts = (one.unsqueeze(0) for one in (query, key, value))
+        one, two, three = (part.unsqueeze(0) for part in (query, key, value))
         mask = attn_mask if attn_mask is None or attn_mask.dim() < 3 else attn_mask.unsqueeze(0)
-        return attention(*parts, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa).squeeze(0)
+        out = attention(one, two, three, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return out.squeeze(0)
     card = state().met.card
     gqa_ok = enable_gqa or query.dim() != 4 or query.size(1) == key.size(1)
     is_cudnn = _prefers_cudnn(query, card)

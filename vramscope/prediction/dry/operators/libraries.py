@@ -3,17 +3,25 @@
 What those take cannot be known without the card, so a program that calls them gets lower bounds.
 """
 
+import torch
+
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, Extra, Row
 
-_RECURRENT = (Certainty.CANNOT_TELL, "cuDNN keeps buffers of its own for recurrent layers")
 _TRANSFORM = (Certainty.CANNOT_TELL, "cuFFT chooses its workspace at run time")
 _SOLVER = (Certainty.CANNOT_TELL, "cuSOLVER and MAGMA choose their workspaces at run time")
 _BATCH_NORM = (Certainty.ESTIMATE, "cuDNN keeps a reserve of its own size between forward and backward")
 
 
+def why_recurrent() -> str:
+    """Return why the memory of a recurrent layer is unknown."""
+    if torch.backends.cudnn.enabled:
+        return "cuDNN keeps buffers of its own for recurrent layers"
+    return "what torch's own kernels for recurrent layers take is not in the table"
+
+
 def _recurrent(_: Call) -> Extra:
-    return Extra(doubt=_RECURRENT)
+    return Extra(doubt=(Certainty.CANNOT_TELL, why_recurrent()))
 
 
 def _transform(_: Call) -> Extra:
@@ -25,8 +33,6 @@ def _solver(_: Call) -> Extra:
 
 
 def _batch_norm(call: Call) -> Extra:
-    import torch
-
     if not torch.backends.cudnn.enabled:
         return Extra()
     source = call.args[0]

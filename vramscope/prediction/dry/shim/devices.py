@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.mode import DryMode, is_own
+from vramscope.prediction.dry.operators.libraries import why_recurrent
 from vramscope.prediction.dry.shim.asked import ASKED
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.unknown import is_unknown
@@ -34,7 +35,7 @@ class OwnDevices(TorchFunctionMode):
         if name in _FINITE:
             return _finite(func(*args, **(kwargs or {})), _FINITE[name])
         if name in _RECURRENT:
-            self._doubts.add(Certainty.CANNOT_TELL, func.__name__, "cuDNN keeps buffers of its own for it")
+            self._doubts.add(Certainty.CANNOT_TELL, func.__name__, why_recurrent())
         if kwargs and kwargs.get("device") is not None:
             kwargs = kwargs | {"device": self._of(kwargs["device"])}
         if func is torch.Tensor.cuda:
