@@ -57,6 +57,8 @@ DRIVER_FUNCTIONS = (
 """What torch before 2.9 looks up in the driver by name, as no link shows."""
 
 NOT_UNPACKED = ("torch/include/", "torch/test/")
+HEADER = "torch/include/ATen/autocast_mode.h"
+"""What a dry run reads: the one header that is unpacked."""
 
 NVIDIA = re.compile(
     r"lib(?:cud|cublas|cusp|cufft|cufile|nccl|curand|nvrtc|cusolver|cupti|nvshmem|nvJitLink|nvToolsExt|cuda)"
@@ -179,8 +181,9 @@ def replace(path: Path, text: str, mode: int = 0o644) -> None:
 def fetch_torch(version: str, to: Path) -> None:
     """Unpack the CUDA wheel of torch *version*, unless it is there."""
     packages = to / version / "packages"
-    if packages.exists():
+    if (packages / HEADER).exists():
         return
+    shutil.rmtree(packages, ignore_errors=True)  # of a build without the header
     if shutil.disk_usage(to).free < DISK_NEEDED:
         raise BuildError(f"{to} has less than {DISK_NEEDED >> 30} GiB free; make room or choose --to")
     print(f"stand-in: fetching torch {version} for CUDA, about 0.5 GB", file=sys.stderr)
@@ -226,7 +229,7 @@ def unpack(wheel: Path, folder: Path) -> None:
     """Everything of a wheel but what only compilers and torch's own tests need."""
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
-            if not member.filename.startswith(NOT_UNPACKED):
+            if member.filename == HEADER or not member.filename.startswith(NOT_UNPACKED):
                 unpacked = Path(archive.extract(member, folder))
                 mode = member.external_attr >> 16 & 0o777
                 if mode and unpacked.is_file():

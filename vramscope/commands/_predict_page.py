@@ -121,16 +121,16 @@ def by_module(summary: Summary) -> list[tuple[str, int]]:
 
 def _cards(found: Prediction) -> Iterator[Block]:
     yield Heading("On each card", level=3)
-    rows = tuple(
-        (
-            card.card,
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for card in found.cards:
+        verdict = (
             format_bytes(card.capacity_bytes),
             {True: "fits", False: "does not fit", None: "cannot tell"}[card.fits],
             headroom_words(card),
             "dry run" if card.is_own_run else "estimate",
         )
-        for card in found.cards
-    )
+        alike.setdefault(verdict, []).append(card.card)
+    rows = tuple((", ".join(names), *verdict) for verdict, names in alike.items())
     yield Grid(("", "has", "", "to spare", ""), rows, "lrlll")
     yield Text(f"estimate: from the run for the {found.card}, as libraries differ between cards", "quiet")
     if any(card.fits is None and not card.is_own_run for card in found.cards):

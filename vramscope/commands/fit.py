@@ -244,7 +244,7 @@ def _targets(text: str | None) -> "list[Target]":
 def _target(text: str) -> "Target":
     """Return a card by its name, or by the bytes that torch would find on it."""
     from vramscope.analysis.fit.answer import Target
-    from vramscope.model.cards import CARDS, card_named
+    from vramscope.model.cards import CARDS, OWNED, card_named, names_near
     from vramscope.units import format_bytes, parse_bytes
 
     card = card_named(text)
@@ -255,8 +255,9 @@ def _target(text: str) -> "Target":
     except ValueError:
         size = 0
     if not size or text.isdigit():
-        known = ", ".join(each.name for each in CARDS)
-        raise UsageError(f"--capacity {text!r}: a size such as 24GiB, or a card: {known}")
+        known = [each.name for each in (*CARDS, *OWNED)]
+        near = ", ".join(names_near(text, known) or known)
+        raise UsageError(f"--capacity {text!r}: a size such as 24GiB, or a card: {near}")
     return Target(f"a card of {format_bytes(size)}", size)
 
 

@@ -23,7 +23,12 @@ def arguments(parser: ArgumentParser) -> None:
     parser.usage = (
         "vramscope predict [options] SCRIPT [ARGUMENTS…]  |  vramscope predict [options] -m MODULE …"
     )
-    parser.add_argument("--card", metavar="NAME", default="H100", help="the card to predict for (H100)")
+    parser.add_argument(
+        "--card",
+        metavar="NAME",
+        default="H100",
+        help="the card to predict for (H100): '3070 ti', '4060 ti 16', 5090, A5000; a wrong name lists all",
+    )
     parser.add_argument("--capacity", metavar="SIZE", help="bytes of the card, instead of what it has")
     parser.add_argument(
         "--cards", action="store_true", help="run it dry for every card that one run does not decide"

@@ -29,11 +29,18 @@ class CardRoom:
     context_bytes: int
     """Bytes that CUDA takes beside torch's allocator, about."""
     capability: tuple[int, int]
+    most_bytes: int = 0
+    """The most that torch finds, where that differs from driver to driver; else 0."""
 
     @property
     def room_bytes(self) -> int:
         """Bytes that the allocator can reserve: at least 1."""
         return max(self.total_bytes - self.context_bytes, 1)
+
+    @property
+    def most_room_bytes(self) -> int:
+        """The same where the driver keeps the least."""
+        return max(self.most_bytes - self.context_bytes, self.room_bytes)
 
 
 def with_cards(prediction: Prediction, cards: Iterable[CardRoom]) -> Prediction:
@@ -41,8 +48,12 @@ def with_cards(prediction: Prediction, cards: Iterable[CardRoom]) -> Prediction:
     cards = tuple(cards)
     own = next(each for each in cards if each.name == prediction.card)
     # With a capacity of its own the card as it is sold is one of the others.
-    own = replace(own, total_bytes=prediction.capacity_bytes)
-    return replace(prediction, cards=on_cards(prediction.need, own, prediction.fits, cards))
+    is_as_sold = own.total_bytes == prediction.capacity_bytes
+    own = replace(own, total_bytes=prediction.capacity_bytes, most_bytes=own.most_bytes if is_as_sold else 0)
+    fits, differs = prediction.fits, own.most_room_bytes > own.room_bytes
+    if fits is False and differs and prediction.need.fits(own.most_room_bytes) is not False:
+        fits = None  # with another driver the card may have room
+    return replace(prediction, fits=fits, cards=on_cards(prediction.need, own, fits, cards))
 
 
 def on_cards(
@@ -72,6 +83,9 @@ def _estimated(need: Need, run_for: CardRoom, card: CardRoom) -> OnCard:
     if need.doubt_bytes is not None and need.is_whole:
         most = (need.reserved_bytes + need.doubt_bytes) * (1 + share) + _LIBRARIES_BYTES
     room = card.room_bytes
-    fits = False if room < least else True if most is not None and room >= most else None
-    headroom = Headroom(None if most is None else round(room - most), min(round(room - least), room))
+    fits = False if card.most_room_bytes < least else True if most is not None and room >= most else None
+    headroom = Headroom(
+        None if most is None else round(room - most),
+        min(round(card.most_room_bytes - least), card.most_room_bytes),
+    )
     return OnCard(card.name, card.total_bytes, fits, headroom if need.is_whole else None, is_own_run=False)

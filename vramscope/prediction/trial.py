@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramscope.errors import CaptureError, UsageError
-from vramscope.model.cards import card_named
+from vramscope.model.cards import card_named, fitting_name, names_near
 from vramscope.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -62,15 +62,17 @@ class Trial:
 
 def card_of(name: str, capacity: str | int | None) -> tuple["Hardware", int]:
     """The card that the words name, and its bytes or those of *capacity*; raises UsageError."""
-    from vramscope.prediction.dry.cards import HARDWARE, words
+    from vramscope.prediction.dry.cards import HARDWARE
 
-    wanted = words(name)
-    hardware = next((one for one in HARDWARE if wanted and wanted <= words(one.name)), None)
-    card = None if hardware is None else card_named(hardware.name)
-    if hardware is None or card is None:
-        raise UsageError(f"no card {name!r}; there is: {', '.join(one.name for one in HARDWARE)}")
+    names = {one.name: one for one in HARDWARE}
+    chosen = fitting_name(name, names)
+    card = None if chosen is None else card_named(chosen)
+    if chosen is None or card is None:
+        near = names_near(name, names)
+        nearest = f"did you mean {', '.join(near)}? " if near else ""
+        raise UsageError(f"no card {name!r}; {nearest}There is: {', '.join(names)}")
     try:
-        return hardware, card.total_bytes if capacity is None else parse_bytes(capacity)
+        return names[chosen], card.total_bytes if capacity is None else parse_bytes(capacity)
     except ValueError as error:
         raise UsageError(f"capacity: {error}") from None
 
@@ -80,7 +82,9 @@ def room_of(name: str, capacity: str | int | None) -> "CardRoom":
     from vramscope.prediction.on_cards import CardRoom
 
     hardware, total_bytes = card_of(name, capacity)
-    return CardRoom(hardware.name, total_bytes, hardware.context_bytes, hardware.capability)
+    card = card_named(hardware.name)
+    most_bytes = 0 if card is None or capacity is not None else card.most_bytes
+    return CardRoom(hardware.name, total_bytes, hardware.context_bytes, hardware.capability, most_bytes)
 
 
 def rooms() -> "tuple[CardRoom, ...]":

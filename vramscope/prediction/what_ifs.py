@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from vramscope.analysis.fit.reruns import DryPeak, Rerun, Reruns
 from vramscope.errors import UsageError, VramscopeError
+from vramscope.model.cards import words
 from vramscope.model.prediction import Prediction
 from vramscope.prediction import script
 from vramscope.prediction.answering import Outcome, discard
@@ -73,12 +74,18 @@ def rerun(
     return _fewest_blocks(found, trial, room.room_bytes, note)
 
 
+_NOT_IN_DEVICES = frozenset({"8", "12", "16"})
+"""Sizes by which cards are sold, but which their drivers leave out of the name."""
+
+
 def card_of(device: str) -> str | None:
     """Return the known card that a device's name means; None for any other."""
-    from vramscope.prediction.dry.cards import HARDWARE, words
+    from vramscope.prediction.dry.cards import HARDWARE
 
     asked = words(device)
-    return next((each.name for each in HARDWARE if words(each.name) <= asked), None)
+    named = [(each, words(each.name) - _NOT_IN_DEVICES) for each in HARDWARE]
+    known = [(len(name), each.name) for each, name in named if name <= asked]
+    return max(known, key=lambda one: one[0])[1] if known else None
 
 
 def _trial(command: str, card: str, capacity_bytes: int) -> Trial:

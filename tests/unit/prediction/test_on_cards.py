@@ -63,3 +63,12 @@ def test_where_memory_ran_out_nothing_larger_is_decided():
     assert found["H100"].fits is False
     assert found["H100"].headroom_bytes is None
     assert found["A100"].fits is False
+
+
+def test_between_the_least_and_the_most_that_drivers_leave_of_a_card_the_verdict_is_open():
+    card = CardRoom("RTX 3070", 75 * GIB // 10, GIB // 2, (8, 6), most_bytes=8 * GIB)
+    needs = [Need(GIB * tenths // 10, GIB * tenths // 10, 0) for tenths in (50, 72, 95)]
+
+    verdicts = [on_cards(need, H100, True, [card])[0].fits for need in needs]
+
+    assert verdicts == [True, None, False]

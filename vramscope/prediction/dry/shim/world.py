@@ -78,6 +78,9 @@ class World:
         if not versions.is_checked():
             what = f"torch {versions.name()}"
             self.doubts.put(Doubt(Certainty.ESTIMATE, what, versions.NOT_CHECKED, where=""))
+        if not card.is_checked:
+            why = "what operators take was checked for cards of NVIDIA only"
+            self.doubts.put(Doubt(Certainty.ESTIMATE, card.name, why, where="", is_bounded=False))
         self.choices = Choices(changed_answer)
         self.met = Met(card)
         self._patches = Patches()
