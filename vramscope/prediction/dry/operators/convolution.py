@@ -24,7 +24,7 @@ _SOURCE = (
 _Events = tuple[tuple[str, Any], ...]
 
 
-class _Kernel(NamedTuple):
+class _Native(NamedTuple):
     """Which of torch's own kernels a convolution runs in, and its sizes."""
 
     kind: str
@@ -36,7 +36,7 @@ class _Kernel(NamedTuple):
     """The input and weights lie in one piece, and channels are in one group."""
 
 
-def _kernel(source: Any, weight: Any, place: Any, settings: tuple[Any, ...]) -> _Kernel:
+def _kernel(source: Any, weight: Any, place: Any, settings: tuple[Any, ...]) -> _Native:
     """The kernel for these settings, from the stride on as in the schema; *place* has the output's sizes."""
     stride, padding, dilation, is_transposed, _, groups = settings
     size = weight.shape[2:]
@@ -54,7 +54,7 @@ def _kernel(source: Any, weight: Any, place: Any, settings: tuple[Any, ...]) -> 
         and (groups == 1 or kind == "depthwise")
         and not (kind == "transposed" and len(size) == 3)
     )
-    return _Kernel(kind, each * prod(size) * source.element_size(), is_direct, is_usual)
+    return _Native(kind, each * prod(size) * source.element_size(), is_direct, is_usual)
 
 
 def _forward(call: Call) -> Extra:
@@ -87,7 +87,7 @@ def _backward(call: Call) -> Extra:
     return Extra(plan=(*taken(*copied), *plan(call, kernel)), kept=kept_by_product(call.met))
 
 
-def _by_columns(call: Call, kernel: _Kernel) -> _Events:
+def _by_columns(call: Call, kernel: _Native) -> _Events:
     columns, product = taken(kernel.columns_bytes), taken_by_product(call.met)
     weights = (*_bias(call, _in_one_piece(call.args[0])), *_made(call, 1))
     if call.out[0] is None:
@@ -95,14 +95,14 @@ def _by_columns(call: Call, kernel: _Kernel) -> _Events:
     return (("made", 0), *columns, *product, *weights, *product)
 
 
-def _by_dilated(call: Call, kernel: _Kernel) -> _Events:
+def _by_dilated(call: Call, kernel: _Native) -> _Events:
     """The sum of a sample for the bias is a tensor of its own."""
     made = (*_made(call, 0), *_made(call, 1), *_made(call, 2))
     bias = () if call.out[2] is None else passing(n_bytes(call.out[2]))
     return (*made, *taken(kernel.columns_bytes), *taken_by_product(call.met), *bias)
 
 
-def _by_transposed(call: Call, kernel: _Kernel) -> _Events:
+def _by_transposed(call: Call, kernel: _Native) -> _Events:
     columns = (*taken(kernel.columns_bytes), *taken_by_product(call.met))
     first = () if call.out[0] is None else (("made", 0), *columns, ("given", kernel.columns_bytes))
     return (*first, *_made(call, 1), *_bias(call, _in_one_piece(call.args[0])), *columns)
@@ -125,7 +125,7 @@ def _in_one_piece(tensor: Any) -> Any:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def _within_a_range(call: Call, kernel: _Kernel) -> Extra:
+def _within_a_range(call: Call, kernel: _Native) -> Extra:
     """Copies of all that it is given and returns, the columns, and the product's workspace."""
     given = [one for one in (*call.args[:3], *_outputs(call)) if isinstance(one, torch.Tensor)]
     most = 2 * sum(map(n_bytes, given)) + kernel.columns_bytes

@@ -9,6 +9,8 @@ from vramscope.prediction.dry.operators import Call, Extra, Row
 from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
 
 _SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
+_OF_LISTS = "aten/src/ATen/native/cuda/ForeachReduceOp.cu"
+_CHUNK = 65_536
 
 
 def _dims_of(call: Call, n_dims: int) -> set[int]:
@@ -102,7 +104,16 @@ def _spread(call: Call) -> Extra:
     return Extra(after=_buffers(call, source, Kernel(source.element_size(), 32 if wide else 16, 2, 2)))
 
 
+def _norms(call: Call) -> Extra:
+    """A partial result for each chunk, as many for every tensor of the list as the largest has."""
+    tensors = call.args[0]
+    chunks = max((-(-one.numel() // _CHUNK) for one in tensors), default=0)
+    size = 8 if any(one.dtype == torch.float64 for one in tensors) else 4
+    return Extra(before=(size * len(tensors) * chunks,)) if chunks else Extra()
+
+
 ROWS = {
+    "aten::_foreach_norm": Row(_OF_LISTS, _norms),
     "aten::sum": Row(_SOURCE, _sum),
     "aten::mean": Row(_SOURCE, _mean),
     "aten::linalg_vector_norm": Row(_SOURCE, _norm),
