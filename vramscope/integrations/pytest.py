@@ -147,6 +147,7 @@ def _check_limit(recordings: "tuple[Recording, ...]", limit: int) -> None:
         if most > limit:
             text = f"{format_bytes(most)} allocated at once, the limit is {format_bytes(limit)}"
             pytest.fail(f"{text}; most of it by:\n{_largest(recording)}", pytrace=False)
+    _check_complete(recordings)
 
 
 def _own_peak(recording: "Recording") -> int:
@@ -188,6 +189,17 @@ def _check_leaks(recordings: "tuple[Recording, ...]", call: Callable[[], None], 
     found = [finding for recording in recordings for finding in _leaks(recording)]
     if found:
         pytest.fail("\n".join(map(_words, found)), pytrace=False)
+    _check_complete(recordings)
+
+
+def _check_complete(recordings: "tuple[Recording, ...]") -> None:
+    """Fail a test whose recording lacks events: nothing can be said of it."""
+    from vramscope.analysis.verdicts.missing import Part, missing_parts
+
+    lacking = [each for recording in recordings for each in missing_parts(recording)]
+    why = next((each.text for each in lacking if each.part is Part.EVENTS), "")
+    if why:
+        pytest.fail(f"not decided: {why}", pytrace=False)
 
 
 def _leaks(recording: "Recording") -> "list[Finding]":

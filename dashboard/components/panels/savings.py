@@ -33,7 +33,9 @@ def savings(found: Strategies) -> html.Section:
     if not found.advised:
         known = found.unknown_bytes < found.peak_bytes
         text = (
-            "No strategy lowers the peak." if known else "No categories are known, so nothing can be tried."
+            "No strategy that was tried lowers the recorded peak."
+            if known
+            else "No categories are known, so nothing can be tried."
         )
         return html.Section(
             [bar, html.P(text, className="dim nothing"), *open_ones], className="panel", **label
