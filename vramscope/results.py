@@ -15,7 +15,8 @@ from vramscope.analysis.by_rank import RankBytes
 from vramscope.analysis.by_stack import StackBytes
 from vramscope.analysis.categories import Assigned, Categories
 from vramscope.analysis.churn import Churn, ChurnOverTime
-from vramscope.analysis.compare import Change, CodeLine, Comparison
+from vramscope.analysis.compare import Change, Comparison
+from vramscope.analysis.compare.names import CodeLine
 from vramscope.analysis.composition import Shares
 from vramscope.analysis.empty_cache import EmptyCache
 from vramscope.analysis.evaluation_peak import EvaluationPeak
@@ -27,8 +28,9 @@ from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
 from vramscope.analysis.gradient_storage import GradientStorage
 from vramscope.analysis.identity import Identity
 from vramscope.analysis.largest_free import LargestFree
-from vramscope.analysis.leaks import Leak, Leaks
+from vramscope.analysis.leaks import Leaks
 from vramscope.analysis.leaks.holders import Statement
+from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import LiveBytes

@@ -8,8 +8,9 @@ import numpy as np
 from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.compare import TOLERANCE, Comparison, common_names
+from vramscope.analysis.compare import TOLERANCE, Comparison
 from vramscope.analysis.compare.call_trees import TreeDifference, overlaid
+from vramscope.analysis.compare.names import common_names
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.verdicts import undecided_difference
 from vramscope.errors import VramscopeError

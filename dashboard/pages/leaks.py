@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from dash import dcc, html
 
-from vramscope import analysis
-from vramscope.analysis.leaks import Leak, Leaks
+from vramscope.analysis.leaks import Leaks
 from vramscope.analysis.leaks.holders import Statement
+from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
 from vramscope.analysis.verdicts.missing import missing_parts, until
@@ -44,10 +44,6 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     turn = "step" if found.has_steps else "loop iteration"
     many = f"{len(found.leaks)} leaks" if len(found.leaks) > 1 else "A leak"
     claim = f"{many}: {format_bytes(total)} more with every {turn}"
-    question = analysis.analyses()["leaks"]
-    findings = [
-        each for each in (question.findings(found) if question.findings else []) if each.kind == "leak"
-    ]
     shown = found.leaks[:MOST_SHOWN]
     names = [_group(leak) for leak in shown]
     figure = growth.figure(np.array([leak.level_bytes for leak in shown]), names, _turns(view, found))
@@ -59,7 +55,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         html.Section([html.Div([html.H3("What the leaking lines hold"), _key(names)], className="panel-bar"),
                       graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps")],
                      className="panel chart", **{"aria-label": "Growth"}),
-        *[_card(findings, leak, i, address, view) for i, leak in enumerate(shown)],
+        *[_card(leak, address, view) for leak in shown],
         *(_growing_batch(found, found.batch, address, view) if found.batch else []),
         *_no_leak(found),
     ]  # fmt: skip
@@ -67,27 +63,21 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
 
 def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> list[Any]:
     """Return the message for a batch that grows: each step gets more than the one before, without a leak."""
-    question = analysis.analyses()["leaks"]
-    findings = question.findings(found) if question.findings else []
-    (finding,) = (each for each in findings if each.kind == "growing_batch")
     claim = f"The batch grows: {format_bytes(batch.bytes_per_step)} more with every step, no leak"
     figure = growth.figure(
         np.array([batch.level_bytes]), ["most allocated in each step"], _turns(view, found)
     )
     return [
         html.Section([claim_heading(claim),
-                      html.P(sentence(finding.advice or ""), className="support")], className="opening"),
+                      html.P(sentence(batch.edit), className="support")], className="opening"),
         html.Section([html.Div(html.H3("The most that was allocated in each step"), className="panel-bar"),
                       graph("lk-batch", figure, "The peak of each step.", "steps")],
                      className="panel chart", **{"aria-label": "Peaks of steps"}),
-        _card([finding], batch, 0, address, view),
+        _card(batch, address, view),
     ]  # fmt: skip
 
 
-def _card(findings: list[Any], leak: Leak, i: int, address: Address, view: View) -> Any:
-    finding = findings[i] if i < len(findings) else None
-    if finding is None:
-        return html.Section(html.H3(_name(leak)), className="panel card")
+def _card(leak: Leak, address: Address, view: View) -> Any:
     lines = [
         html.Div(
             [
@@ -110,7 +100,13 @@ def _card(findings: list[Any], leak: Leak, i: int, address: Address, view: View)
     link = dcc.Link("Show its allocations", href=to.url, className="link")
     based_on = html.P(basis, className="dim")
     return cause.card(
-        finding, path, facts, based_on, links=link, recorded_ns=view.run.started_ns, kept=kept_sources(view)
+        leak.finding,
+        path,
+        facts,
+        based_on,
+        links=link,
+        recorded_ns=view.run.started_ns,
+        kept=kept_sources(view),
     )
 
 

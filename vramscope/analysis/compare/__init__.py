@@ -6,10 +6,8 @@ outside of steps (model setup, evaluation) is compared as one more interval; the
 whole runs.
 """
 
-import re
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
-from os.path import commonpath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +16,16 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign
 from vramscope.analysis.compare.group_peaks import group_peaks
-from vramscope.analysis.folding import Folded, fold, user_files
+from vramscope.analysis.compare.names import (
+    CodeLine,
+    common_names,
+    in_package,
+    line_name,
+    moved_lines,
+)
+from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.lines import NO_STACK, frame_words, modules_by_place
+from vramscope.analysis.lines import frame_words, modules_by_place
 from vramscope.analysis.peak import peak
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
@@ -37,17 +42,6 @@ TOLERANCE = 0.001
 
 _MOST_STEPS = 1000
 """Most steps in which lines and categories are compared: evenly spread, plus the highest of both runs."""
-
-
-class CodeLine(NamedTuple):
-    """A line of the program, and the library function that it called."""
-
-    file: str
-    line: int
-    function: str
-    via: str
-    is_library: bool = False
-    """Whether it is a library's line, because no frame of the stack is the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +266,7 @@ def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
     for stack_id, (node, via) in enumerate(zip(folded.place.tolist(), folded.via.tolist(), strict=True)):
         function, file, line = folded.stacks.frame(node)
         is_library = bool(node) and folded.is_library(node)
-        known_as = _in_package(file) if is_library else common(file)
+        known_as = in_package(file) if is_library else common(file)
         place = CodeLine(known_as, line, function, folded.strings[via] if via else "", is_library)
         own.setdefault(place, place._replace(file=file))
         of_stack[stack_id] = names.setdefault(place, len(names))
@@ -283,11 +277,6 @@ def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
         place: _Own(own[place], modules.get(number, "")) for place, number in names.items()
     }
     return _RunLines({place: found[:, i] for place, i in names.items()}, owns, of_stack, folded)
-
-
-def _in_package(file: str) -> str:
-    """``/…/site-packages/accelerate/optimizer.py`` → ``accelerate/optimizer.py``."""
-    return re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
 
 
 def _chosen(side: _Side, stretches: NDArray[Any]) -> _Side:
@@ -351,22 +340,17 @@ def _change(
     return Change(kind, name, *most, typical, n_steps, is_outside=bool(abs(int(difference[-1])) >= least))
 
 
-def common_names(before: Recording, after: Recording) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return functions that give the files of each run the names that both runs have."""
-    return _common_names(_files(before), _files(after))
-
-
 def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
     common = common_names(before.recording, after.recording)
     lines = _by_line(before, common[0]), _by_line(after, common[1])
-    moved = _moved(lines[0].levels, lines[1].levels)
+    moved = moved_lines(lines[0].levels, lines[1].levels)
     new = {moved.get(key, key): level for key, level in lines[1].levels.items()}
     new_places = {moved.get(key, key): place for key, place in lines[1].own.items()}
     old, new = _paired(lines[0].levels, new)
     found: dict[Hashable, Change] = {}
     for key, level in old.items():
         place, module = new_places.get(key) or lines[0].own[key]
-        change = _change("line", _words(place), level, new[key], least)
+        change = _change("line", line_name(place), level, new[key], least)
         if change is not None:
             found[key] = replace(change, place=place, module=module)
     paths = [
@@ -424,64 +408,6 @@ def _parting(old: dict[_Callers, NDArray[Any]], new: dict[_Callers, NDArray[Any]
     deep = next(at for at in range(len(most) + 1) if len({path[at : at + 1] for path in paths}) > 1)
     where = frame_words(most[deep]) if deep < len(most) else "no further caller"
     return {"n_paths": len(paths), "path": where if change(most) else ""}
-
-
-def _moved(old: _Levels, new: _Levels) -> dict[Hashable, Hashable]:
-    """New code lines → old ones for an edited file: a function's lines in order, if their number is
-    unchanged.
-    """
-    gone, come = _by_function(old.keys() - new.keys()), _by_function(new.keys() - old.keys())
-    moved: dict[Hashable, Hashable] = {}
-    for function, places in come.items():
-        if len(gone.get(function, ())) == len(places):
-            moved |= dict(zip(places, gone[function], strict=True))
-    return moved
-
-
-def _by_function(places: Any) -> dict[tuple[str, str, str], list[CodeLine]]:
-    found: dict[tuple[str, str, str], list[CodeLine]] = {}
-    for place in sorted(places):
-        found.setdefault((place.file, place.function, place.via), []).append(place)
-    return found
-
-
-def _files(recording: Recording) -> frozenset[str]:
-    """The files of the program itself."""
-    return user_files(recording.stacks) - {""}
-
-
-def _common_names(
-    before: frozenset[str], after: frozenset[str]
-) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Functions that give files the names common to both runs: unchanged, or relative to their own roots
-    where no file is the same.
-    """
-    if before & after or not (before and after):
-        return _as_it_is, _as_it_is
-    return _below(sorted(before)), _below(sorted(after))
-
-
-def _as_it_is(file: str) -> str:
-    return file
-
-
-def _below(files: Sequence[str]) -> Callable[[str], str]:
-    folders = [file.replace("\\", "/").rpartition("/")[0] for file in files]
-    try:
-        root = commonpath(folders)
-    except ValueError:  # some absolute, some not
-        return _as_it_is
-    return lambda file: file.replace("\\", "/").removeprefix(root).lstrip("/")
-
-
-def _words(place: CodeLine) -> str:
-    if not (place.file or place.via):
-        return NO_STACK
-    if not place.file:
-        return place.via
-    library = "(library) " if place.is_library else ""
-    via = f": {place.via}" if place.via else ""
-    return f"{library}{frame_words(Frame(place.function, place.file, place.line))}{via}"
 
 
 ANALYSIS = Analysis("compare", "What changed from one run to another, step by step?", compare)

@@ -7,7 +7,7 @@ leak), and memory that the driver counts beyond that (outside of torch).
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from vramscope.analysis.categories import Assigned, Reason, assign, undivided
 from vramscope.analysis.leaks.batch import Batch, growing_batch
 from vramscope.analysis.leaks.causes import (
     ADVICE,
-    CAUSES,
     Facts,
     cause_of,
 )
@@ -34,7 +33,6 @@ from vramscope.analysis.leaks.growth import (
 )
 from vramscope.analysis.leaks.holders import (
     Held,
-    Statement,
     group_of,
     held,
     is_bounded,
@@ -45,6 +43,7 @@ from vramscope.analysis.leaks.holders import (
     root_of,
 )
 from vramscope.analysis.leaks.iterations import iteration_boundaries
+from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.leaks.levels import LeakingLine, Levels, Place, levels_of
 from vramscope.analysis.leaks.outside import (
     cache_growth,
@@ -62,41 +61,8 @@ from vramscope.units import format_bytes
 LEAST_BYTES_PER_STEP = 16 << 10
 _LEAST_BYTES_OF_A_LINE = 512
 _MOST_ITERATIONS = 320
-_MOST_LINES = 5
 _WARM_UP = 1
 _LEAST_STEPS_HELD = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Leak(EqualByValue):
-    """Memory that grows for one reason."""
-
-    cause: LeakCause
-    """The mistake, or UNKNOWN."""
-    holder: str | None
-    """The variable that keeps it, as the program writes it; None if no search was made or it found none."""
-    edit: str
-    """The edit that ends the leak."""
-    path: str | None
-    """The whole path of references from a name to one of the blocks."""
-    kept_at: Statement | None
-    """The statement that keeps it; None if not known."""
-    lines: tuple[LeakingLine, ...]
-    """Lines that allocate it, the one with most bytes per step first."""
-    bytes_per_step: float
-    """Bytes that it grows by in each step."""
-    n_bytes: int
-    """Bytes grown since the first step compared."""
-    first_step: int
-    """Index of that step."""
-    n_steps: int
-    """Number of steps compared."""
-    confidence: float
-    """How steadily it grows, 0 to 1."""
-    level_bytes: NDArray[Any]
-    """Allocated bytes of its lines at every instant of ``Leaks.iteration_boundaries``."""
-    rows: NDArray[Any]
-    """Rows of ``lifetimes`` allocated since the first step compared and alive at the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +126,9 @@ def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) 
         found = replace(found, leaks=now_and_then.leaks, little=found.little or now_and_then.little)
         if found.leaks:
             found = replace(found, iteration_boundaries=now_and_then.iteration_boundaries)
-    return replace(found, has_steps=has_steps, n_rises=max(len(every) - 1, 0), n_iterations=len(at))
+    leaking = tuple(replace(leak, has_steps=has_steps) for leak in found.leaks)
+    n_rises = max(len(every) - 1, 0)
+    return replace(found, leaks=leaking, has_steps=has_steps, n_rises=n_rises, n_iterations=len(at))
 
 
 def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -> Leaks:
@@ -170,7 +138,7 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     batch = growing_batch(levels)
     asked = [_leak(context, rows) for rows in _grouped(context, _growing(levels, batch)).values()]
     fed = None if batch is None or not batch.is_sure else _batch(context, batch)
-    if fed is not None and fed.cause == "unknown":
+    if fed is not None and fed.cause is LeakCause.UNKNOWN:
         asked, fed = [*asked, fed], None
     grows = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)
     cache = cache_growth if batch is None else cache_growth_beyond_peaks
@@ -335,7 +303,7 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
     first = _first(levels)
     return Leak(
         cause=LeakCause.GROWING_BATCH,
-        holder=None if example is None or is_nameless(example, "unknown") else as_written(example),
+        holder=None if example is None or is_nameless(example, LeakCause.UNKNOWN) else as_written(example),
         edit=ADVICE[LeakCause.GROWING_BATCH],
         path=None if example is None else path_of(example),
         kept_at=None,
@@ -426,9 +394,9 @@ def _lines(levels: Levels, rows: NDArray[Any]) -> list[tuple[Place, float]]:
 
 def findings(result: Leaks) -> list[Finding]:
     """Return a finding for each leak, and for growth that is no leak of tensors."""
-    found = [_finding(leak, result) for leak in result.leaks]
+    found = [leak.finding for leak in result.leaks]
     if result.batch is not None:
-        found.append(_batch_finding(result.batch))
+        found.append(result.batch.finding)
     if result.cache_bytes_per_step:
         rate = format_bytes(int(result.cache_bytes_per_step))
         what = "fragmentation of the cache, no leak"
@@ -447,61 +415,6 @@ def findings(result: Leaks) -> list[Finding]:
 
 def _growth_finding(kind: FindingKind, claim: str, rate: float, advice: str) -> Finding:
     return Finding(kind, Severity.WARNING, claim, bytes_per_step=int(rate), advice=advice)
-
-
-def _finding(leak: Leak, result: Leaks) -> Finding:
-    variable = leak.holder or "it"
-    why = CAUSES[leak.cause].format(holder=variable)
-    steps = "step" if result.has_steps else "turn of the loop"
-    claim = f"memory grows by {format_bytes(round(leak.bytes_per_step))} a {steps}"
-    kept = f" (`{leak.kept_at.code}` in line {leak.kept_at.line})" if leak.kept_at else ""
-    claim = f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if leak.holder else ''}"
-    return _with_claim(leak, FindingKind.LEAK, claim)
-
-
-def _batch_finding(batch: Leak) -> Finding:
-    rate = format_bytes(round(batch.bytes_per_step))
-    claim = f"every step needs {rate} more than the one before: {CAUSES[LeakCause.GROWING_BATCH]}, no leak"
-    return _with_claim(batch, FindingKind.GROWING_BATCH, claim)
-
-
-def _with_claim(leak: Leak, kind: FindingKind, claim: str) -> Finding:
-    frame = leak.lines[0].frame if leak.lines else None
-    return Finding(
-        kind=kind,
-        severity=Severity.WARNING,
-        claim=claim,
-        file=frame and frame.file,
-        line=frame and frame.line,
-        function=frame and frame.function,
-        cause=leak.cause,
-        holder=leak.holder,
-        n_bytes=leak.n_bytes,
-        bytes_per_step=round(leak.bytes_per_step),
-        advice=leak.edit,
-        evidence=_evidence(leak),
-    )
-
-
-def _evidence(leak: Leak) -> dict[str, Any]:
-    return {
-        "first_step": leak.first_step,
-        "steps": leak.n_steps,
-        "confidence": round(leak.confidence, 3),
-        "blocks": len(leak.rows),
-        "holder_path": leak.path,
-        "kept_at": None if leak.kept_at is None else asdict(leak.kept_at),
-        "lines": [
-            {
-                "file": each.frame and each.frame.file,
-                "line": each.frame and each.frame.line,
-                "function": each.frame and each.frame.function,
-                "bytes_per_step": round(each.bytes_per_step),
-                "in_backward": each.is_in_backward,
-            }
-            for each in leak.lines[:_MOST_LINES]
-        ],
-    }
 
 
 ANALYSIS = Analysis(

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from vramscope.analysis.leaks import Leak, Leaks
+from vramscope.analysis.leaks import Leaks
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
+from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.verdicts.missing import Missing, Part
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
