@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis.verdicts import is_exact
+from vramscope.analysis.verdicts.missing import missing_parts
 from vramscope.errors import MissingExtraError
 from vramscope.model.recording import Recording, Run
 from vramscope.units import format_bytes
@@ -52,7 +54,12 @@ def _course(recording: Recording) -> str:
     known = recording.timeline()
     at = int(known.allocated_bytes.argmax())
     peak, reserved = int(known.allocated_bytes[at]), int(known.reserved_bytes.max())
-    text = f"Peak {format_bytes(peak)} allocated (event {at:,}), {format_bytes(reserved)} reserved at most"
+    exact = is_exact(missing_parts(recording))
+    bound, most = ("", " at most") if exact else ("at least ", "")
+    text = (
+        f"Peak {bound}{format_bytes(peak)} allocated (event {at:,}), "
+        f"{bound}{format_bytes(reserved)} reserved{most}"
+    )
     top = max(reserved, peak, 1)
     areas = _area(known.reserved_bytes, top, "#56B4E9", 0.4) + _area(
         known.allocated_bytes, top, "#7A8896", 0.9

@@ -190,6 +190,11 @@ def _open_program() -> Callable[..., Program]:
     return open_program
 
 
+@pytest.fixture(scope="session")
+def make_program() -> Callable[..., Program]:
+    return open_program
+
+
 @pytest.fixture(name="thinned", scope="session")
 def _thinned() -> Callable[..., Path]:
     return thinned

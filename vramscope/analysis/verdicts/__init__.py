@@ -16,14 +16,12 @@ from vramscope.model.recording import Recording
 
 
 class Verdict(str, Enum):
-    """What is said of a recording."""
+    """What is said of a recording, beside its ``growth``."""
 
     LIMIT = "limit"
     """No more was allocated, or reserved, than is stated."""
     FIT = "fit"
     """The program fits a device."""
-    GROWTH = "growth"
-    """Nothing grows from step to step."""
     DIFFERENCE = "difference"
     """Two recordings do not differ."""
 
@@ -31,7 +29,6 @@ class Verdict(str, Enum):
 _RESTS_ON = {
     Verdict.LIMIT: (Part.EVENTS, Part.CERTAINTY, Part.END, Part.RANKS),
     Verdict.FIT: (Part.EVENTS, Part.CERTAINTY, Part.SINGLE_EVENTS, Part.END),
-    Verdict.GROWTH: (Part.EVENTS, Part.SINGLE_EVENTS, Part.END, Part.STEPS, Part.STACKS, Part.RANKS),
     Verdict.DIFFERENCE: (Part.EVENTS, Part.SINGLE_EVENTS, Part.END, Part.STEPS),
 }
 
