@@ -1,5 +1,6 @@
 """Measures how much reserved memory was unusable, when, and which blocks caused it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,6 +20,7 @@ from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins_of
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.recorded_settings import recorded_settings
+from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import times
 from vramscope.model.codes import FindingKind, Severity
@@ -138,12 +140,34 @@ def fragmentation(recording: Recording) -> Fragmentation:
     )
 
 
+@memoized
 def parts_over_time(recording: Recording) -> Parts:
     """The parts of the reserved bytes at every instant."""
-    _, allocated, active, reserved, requested = levels(recording.trace, recording.initial, of_tensors=True)
+    _, *known = levels(recording.trace, recording.initial, of_tensors=True)
+    return parts_of(known, free_segment_bytes(recording), times(recording))
+
+
+def parts_of(known: Sequence[NDArray[Any]], free: NDArray[Any], time_ns: NDArray[Any]) -> Parts:
+    """The parts where levels are known already.
+
+    Parameters
+    ----------
+    known
+        Allocated, active and reserved bytes, and the requested bytes of tensors; the result takes their
+        memory.
+    free
+        Bytes of entirely free segments; the result takes their memory too.
+    time_ns
+        The time of each instant.
+
+    Returns
+    -------
+    Parts
+        One row per instant.
+    """
+    allocated, active, reserved, requested = known
     unused = reserved - active
     # Only a contradictory record has free segments without free bytes.
-    free = free_segment_bytes(recording)
     releasable = np.minimum(free, unused, out=free)
     # In place: allocating fresh memory costs more than the subtraction.
     return Parts(
@@ -153,7 +177,7 @@ def parts_over_time(recording: Recording) -> Parts:
         inactive_split_bytes=np.subtract(unused, releasable, out=unused),
         releasable_bytes=releasable,
         reserved_bytes=reserved,
-        time_ns=times(recording),
+        time_ns=time_ns,
     )
 
 

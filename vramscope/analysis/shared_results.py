@@ -1,6 +1,6 @@
 """Shares intermediate results between several analyses of one recording."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -14,9 +14,20 @@ _KNOWN: ContextVar[dict[Any, tuple[Any, Any]] | None] = ContextVar("known", defa
 
 
 @contextmanager
-def shared_results() -> Iterator[None]:
-    """Within the block, intermediate results that several analyses need are computed once."""
-    token = _KNOWN.set({})
+def shared_results(
+    recording: Any = None, given: Mapping[Callable[..., Any], Any] | None = None
+) -> Iterator[None]:
+    """Within the block, intermediate results that several analyses need are computed once.
+
+    Parameters
+    ----------
+    recording
+        A recording some of whose results are known already.
+    given
+        These results, by the function that would compute them.
+    """
+    known = {(function, id(recording)): ((recording,), result) for function, result in (given or {}).items()}
+    token = _KNOWN.set(known)
     try:
         yield
     finally:
@@ -31,7 +42,7 @@ def memoized(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
         known = _KNOWN.get()
         if known is None or options:
             return function(*arguments, **options)
-        key = function, *map(id, arguments)
+        key = asked, *map(id, arguments)
         if key not in known:
             known[key] = arguments, function(*arguments, **options)
         found: Found = known[key][1]

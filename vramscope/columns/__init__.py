@@ -70,6 +70,12 @@ class GrowingColumn:
         if self._in_file is not None:
             self._in_file.release(self._n_rows)
 
+    def put(self, rows: NDArray[Any], values: NDArray[Any]) -> None:
+        """Write *values* to *rows* that are in the column already; views that were returned change too."""
+        self._is_zero = False
+        self._data[rows] = values
+        self.low, self.high = min(self.low, values.min(initial=0)), max(self.high, values.max(initial=0))
+
     def view(self) -> NDArray[Any]:
         """Return a view of the rows so far."""
         return self._data[: self._n_rows]

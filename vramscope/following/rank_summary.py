@@ -16,7 +16,7 @@ from vramscope.analysis.peak import past_highs
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
-from vramscope.following import Course, LiveBlocks, advanced, begin
+from vramscope.following.course import Course, LiveBlocks, advanced, begin
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device

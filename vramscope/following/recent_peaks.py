@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from vramscope.following import Course, Highest, advanced, begin
+from vramscope.following.course import Course, Highest, advanced, begin
 from vramscope.following.rank_summary import course_steps, sample_peaks
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import Counters

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vramscope.analysis.folding import user_files
-from vramscope.following import Course, advanced, begin
+from vramscope.following.course import Course, advanced, begin
 from vramscope.following.rank_summary import (
     StepsWithPeaks,
     course_steps,

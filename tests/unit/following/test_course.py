@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.following import Course, advanced, begin
+from vramscope.following.course import Course, advanced, begin
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.table import Table
 from vramscope.model.trace import Action

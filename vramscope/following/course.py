@@ -1,0 +1,263 @@
+"""Follows a recording in pieces: levels, peaks, what was live at them, and the first failed allocation.
+
+Each piece costs in proportion to its own events and the live blocks, however long the recording already is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.allocator.levels import levels, levels_of_state
+from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
+from vramscope.model.codes import QUANTITIES
+from vramscope.model.past import StretchPeaks
+from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
+from vramscope.model.table import Table
+from vramscope.model.trace import Action, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBlocks(Table):
+    """One row per block that the allocator has handed out and that is not free again."""
+
+    DTYPES: ClassVar = {
+        "address": "u8",
+        "size": "i8",
+        "block_size": "i8",
+        "stack_id": "i4",
+        "born": "i8",
+        "is_pending": "?",
+    }
+
+    address: NDArray[Any]
+    size: NDArray[Any]
+    """Bytes that the program requested."""
+    block_size: NDArray[Any]
+    """Bytes of the block."""
+    stack_id: NDArray[Any]
+    born: NDArray[Any]
+    """The ALLOC event, counted from the first event ever; −1 for a block that predates the recording."""
+    is_pending: NDArray[Any]
+    """Whether the program freed the block, which waits for another stream."""
+
+
+class Highest(NamedTuple):
+    """The maximum of one quantity, and where it was first reached."""
+
+    n_bytes: int = 0
+    instant: int = 0
+    time_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAllocation:
+    """The first allocation that failed, and what was allocated at that moment."""
+
+    event: int
+    time_ns: int
+    requested_bytes: int
+    reserved_bytes: int
+    live: LiveBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The state of one device after ``n_events`` events, and the extremes until then."""
+
+    n_events: int = 0
+    level: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(QUANTITIES, 0))
+    """Bytes now, by quantity."""
+    live: LiveBlocks = field(default_factory=LiveBlocks.of)
+    highest: Mapping[str, Highest] = field(default_factory=lambda: dict.fromkeys(QUANTITIES, Highest()))
+    at_peak: LiveBlocks = field(default_factory=LiveBlocks.of)
+    """The blocks that were allocated at the peak of allocated bytes."""
+    stretches: StretchPeaks = field(default_factory=StretchPeaks.of)
+    """The maximum of each quantity between the cuts."""
+    n_failed: int = 0
+    """The number of allocations that failed."""
+    failed: FailedAllocation | None = None
+
+
+def begin(initial: Snapshot, first_event: int = 0) -> Course:
+    """The course before the first event that is known.
+
+    Parameters
+    ----------
+    initial
+        The allocator's state at that moment.
+    first_event
+        The number of events before it, which the size cap removed.
+
+    Returns
+    -------
+    Course
+        Its peaks are the levels of *initial*.
+    """
+    held = initial.blocks.rows(initial.blocks.state != BlockState.INACTIVE)
+    live = LiveBlocks.of(
+        address=held.address,
+        size=held.requested_size,
+        block_size=held.size,
+        stack_id=held.stack_id,
+        born=np.full(len(held), -1),
+        is_pending=held.state == BlockState.PENDING_FREE,
+    )
+    level = dict(zip(QUANTITIES, levels_of_state(initial), strict=False))
+    return Course(
+        n_events=first_event,
+        level=level,
+        live=live,
+        highest={name: Highest(n_bytes, first_event, initial.time_ns) for name, n_bytes in level.items()},
+        at_peak=live.rows(~live.is_pending),
+    )
+
+
+class Piece(NamedTuple):
+    """The next events of a course, with the bytes at each of their instants and the lives of blocks."""
+
+    trace: Trace
+    level: Mapping[str, NDArray[Any]]
+    """Bytes by quantity, the first of them before the events."""
+    blocks: Allocations
+    """First the live blocks of the course, in their order, then those that the events allocated."""
+
+
+def next_piece(course: Course, trace: Trace) -> Piece:
+    """What the next events of *course* do, in the piece's own instants."""
+    # The last event is applied with its piece, so a piece's stretches begin at its first instant.
+    piece = Recording(trace=trace, initial=_state(course))
+    level = dict(zip(QUANTITIES, levels(trace, piece.initial), strict=True))
+    # Where events are missing, the live blocks are not the sum of the events before.
+    level = {name: values + (course.level[name] - values[0]) for name, values in level.items()}
+    return Piece(trace, level, lifetimes(piece))
+
+
+def advanced(course: Course, trace: Trace, cuts: NDArray[Any]) -> Course:
+    """The course after more events.
+
+    Parameters
+    ----------
+    course
+        What is known of the events before.
+    trace
+        The next events, in order.
+    cuts
+        Instants of marks, counted from the first event ever, in any order. Those within the new events
+        divide them: peaks are kept for each stretch between two cuts.
+
+    Returns
+    -------
+    Course
+        The same as if all events had been given at once.
+    """
+    return after(course, next_piece(course, trace), cuts) if len(trace) else course
+
+
+def after(course: Course, piece: Piece, cuts: NDArray[Any]) -> Course:
+    """The course after a piece of at least one event; *cuts* as in ``advanced``."""
+    trace, level, blocks = piece
+    born = _births(course, blocks)
+    highest = {name: _higher(course, name, values, trace) for name, values in level.items()}
+    is_higher = highest["allocated"] != course.highest["allocated"]
+    at = highest["allocated"].instant - course.n_events
+    fails = np.flatnonzero(trace.action == Action.OOM)
+    failed = course.failed
+    if failed is None and len(fails):
+        first = int(fails[0])
+        failed = FailedAllocation(
+            event=course.n_events + first,
+            time_ns=int(trace.time_ns[first]),
+            requested_bytes=int(trace.size[first]),
+            reserved_bytes=int(level["reserved"][first]),
+            live=_allocated(blocks, born, first),
+        )
+    return Course(
+        n_events=course.n_events + len(trace),
+        level={name: int(values[-1]) for name, values in level.items()},
+        live=_still_held(blocks, born),
+        highest=highest,
+        at_peak=_allocated(blocks, born, at) if is_higher else course.at_peak,
+        stretches=_stretches(course, level, np.asarray(cuts, "i8")),
+        n_failed=course.n_failed + len(fails),
+        failed=failed,
+    )
+
+
+def _state(course: Course) -> Snapshot:
+    """The state as far as levels and lifetimes need it: its blocks, in no segment of their own."""
+    live = course.live
+    blocks = Blocks.of(
+        segment=np.zeros(len(live)),
+        address=live.address,
+        size=live.block_size,
+        requested_size=live.size,
+        state=np.where(live.is_pending, BlockState.PENDING_FREE, BlockState.ALLOCATED),
+        stack_id=live.stack_id,
+    )
+    return Snapshot(segments=Segments.of(address=[0], size=[0]), blocks=blocks)
+
+
+def _births(course: Course, blocks: Allocations) -> NDArray[Any]:
+    """The ALLOC event of each row; ``lifetimes`` has the blocks of the state first, in its order."""
+    born = blocks.alloc_event + course.n_events
+    born[: len(course.live)] = course.live.born
+    return born
+
+
+def _allocated(blocks: Allocations, born: NDArray[Any], instant: int) -> LiveBlocks:
+    rows = np.flatnonzero(blocks.allocated_at(instant))
+    return _rows(blocks, born, rows, np.zeros(len(rows), "?"))
+
+
+def _still_held(blocks: Allocations, born: NDArray[Any]) -> LiveBlocks:
+    rows = np.flatnonzero(blocks.completed_event == ALIVE)
+    return _rows(blocks, born, rows, blocks.free_event[rows] != ALIVE)
+
+
+def _rows(
+    blocks: Allocations, born: NDArray[Any], rows: NDArray[Any], is_pending: NDArray[Any]
+) -> LiveBlocks:
+    return LiveBlocks(
+        address=blocks.address[rows],
+        size=blocks.size[rows],
+        block_size=blocks.block_size[rows],
+        stack_id=blocks.stack_id[rows],
+        born=born[rows],
+        is_pending=is_pending,
+    )
+
+
+def _higher(course: Course, name: str, values: NDArray[Any], trace: Trace) -> Highest:
+    at, before = int(values.argmax()), course.highest[name]
+    if values[at] <= before.n_bytes:
+        return before
+    return Highest(int(values[at]), course.n_events + at, int(trace.time_ns[at - 1]))
+
+
+def _stretches(course: Course, level: Mapping[str, NDArray[Any]], cuts: NDArray[Any]) -> StretchPeaks:
+    """All stretches until now; the last one so far goes on until the first new cut.
+
+    An instant with several marks has a stretch of its own, as phases may begin and end there.
+    """
+    known, n_new = course.stretches, len(level["allocated"]) - 1
+    at = cuts - course.n_events
+    # A cut at the end of this piece belongs to it too: nothing shows whether more events follow.
+    at = at[(at >= (1 if len(known) else 0)) & (at <= n_new)]
+    distinct, count = np.unique(at, return_counts=True)
+    begins = np.repeat(distinct, np.minimum(count, 2))
+    start = np.append(0, begins)
+    end = np.append(begins, n_new)
+    pairs = np.stack([start, end + 1], axis=1).ravel()
+    most = {name: np.maximum.reduceat(np.append(values, 0), pairs)[::2] for name, values in level.items()}
+    if not len(known):
+        return StretchPeaks(event=start + course.n_events, **most)
+    joined = {}
+    for name, values in most.items():
+        before = getattr(known, name).copy()
+        before[-1] = max(before[-1], values[0])
+        joined[name] = np.concatenate([before, values[1:]])
+    return StretchPeaks(event=np.append(known.event, start[1:] + course.n_events), **joined)
