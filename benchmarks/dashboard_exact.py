@@ -16,7 +16,7 @@ import numpy as np
 from _dashboard_browser import Row, chromium, until
 from vramscope.dashboard import create_app
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.answers.finished import totals
+from vramscope.dashboard.answers import totals
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.server.security import Access
 
@@ -87,7 +87,7 @@ def rows(file: Path) -> Iterator[Row]:
     server = make_server("127.0.0.1", 0, app.server, threaded=True)
     Thread(target=server.serve_forever, daemon=True).start()
     data = Data(file)
-    run = next(iter(data.paths()))
+    run = next(iter(data.runs.paths()))
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 860})
         page.set_default_timeout(120_000)

@@ -23,8 +23,8 @@ from time import monotonic, sleep
 from typing import Any
 
 from _dashboard_browser import HEAD, Row, chromium, load
-from vramscope.dashboard.data import run_id
 from vramscope.dashboard.pages import pages
+from vramscope.dashboard.runs import run_id
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 MOST_S = 3.0

@@ -32,7 +32,7 @@ from playwright.sync_api import sync_playwright
 
 from vramscope import load
 from vramscope.columns.scratch import Scratch
-from vramscope.loading import Follower
+from vramscope.loading import Follower, HurriedFollower
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
@@ -170,7 +170,7 @@ def _watched(run: Path, seconds: float, n_pairs: int, trainer: Trainer) -> Itera
         began_s, began_cpu = time.monotonic(), cpu_s(server.pid)
         # In memory its columns are copied as they grow. That counted as lag: two runs had their longest, 2.3
         # and 2.9 s, after 560 s, at 6.6 million events; with files it was 1.2 s, at another time.
-        follower = Follower(run, scratch=Scratch(run.parent / "scratch"))
+        follower = HurriedFollower(run, scratch=Scratch(run.parent / "scratch"))
         looks = _looks(page, follower, server.pid, began_s + seconds)
         used = (cpu_s(server.pid) - began_cpu) / (time.monotonic() - began_s)
         yield from _told(looks)

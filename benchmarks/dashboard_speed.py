@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from _dashboard_browser import HEAD, PATIENCE_S, Row, Server, chromium, load, serving, until
-from vramscope.dashboard.data import run_id
+from vramscope.dashboard.runs import run_id
 
 N_MOVES = 30
 N_UNREAD = 5

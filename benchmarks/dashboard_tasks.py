@@ -23,7 +23,7 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from _dashboard_browser import HEAD, PATIENCE_S, Row, chromium, load, serving
-from vramscope.dashboard.data import run_id
+from vramscope.dashboard.runs import run_id
 
 import vramscope
 from vramscope.model.marks import Category, Phase

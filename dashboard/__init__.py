@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .data import Data, Library, Pace
+    from .data import Data
+    from .runs import Pace
     from .server.security import Access
 
 __all__ = ["create_app", "serve"]
@@ -43,7 +44,7 @@ def _data(root: Path | str, pace: Pace | None = None, **of_store: float) -> Data
     from .queries.remote_library import RemoteLibrary
 
     library = RemoteLibrary(str(root), **of_store)
-    return Data(library.root, cast("Library", library), pace)
+    return Data(library.root, library, pace)
 
 
 def _read_ahead(root: Path | str, allowed: Access) -> Any:
@@ -53,7 +54,7 @@ def _read_ahead(root: Path | str, allowed: Access) -> Any:
 
     data = _data(root)
     # From a store, what nobody asked for is not copied.
-    if data.shown_root == str(data.root):
+    if data.runs.shown_root == str(data.runs.root):
         prefetch.begin(data)
     return build_app(data, allowed)
 

@@ -124,7 +124,7 @@ def _first_page(path: Path) -> str:
     from vramscope.loading import discover
     from vramscope.store.directory import ranks_of
 
-    from .data import MOST_OPENED_WHOLE, run_id
+    from .runs import MOST_OPENED_WHOLE, run_id
 
     found = discover(path)
     page = "ranks" if len(ranks_of(path)) > MOST_OPENED_WHOLE else "overview"

@@ -47,51 +47,33 @@ _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 class Follower:
     """A run that may still grow; a file of another tool never does."""
 
-    def __init__(
-        self,
-        path: Path,
-        watch: Watch | None = None,
-        scratch: "Scratch | None" = None,
-        *,
-        hurries: bool = False,
-    ) -> None:
-        """Open the run at *path*; the others are those of ``follow``. Raises the errors of ``load``."""
+    _watch: Watch | None = None
+    _scratch: "Scratch | None" = None
+
+    def __init__(self, path: Path) -> None:
+        """Open the run at *path*. Raises the errors of ``load``."""
         self._path = path
-        self._unkept: conversion_cache.Identity | None = None
-        self._levels: tuple[Recording, Levels] | None = None
-        if _is_ours(path):
-            self._source: Reader | Run = _reader(path, scratch)
-        else:
-            self._source = self._load_file(watch, hurries=hurries)
+        self._source: Reader | Run = (
+            _reader(path, self._scratch) if _is_ours(path) else self._load_file(self._watch)
+        )
         self._checked: tuple[Run, Run] | None = None
         """A run as it was read, and the same run with notes on its contradictions."""
 
-    def _load_file(self, watch: Watch | None, *, hurries: bool) -> Run:
+    def _load_file(self, watch: Watch | None) -> Run:
         """Return the cached conversion of a file, or read the file."""
         source = conversion_cache.identity(self._path)
         run = conversion_cache.find(self._path, source)
         if run is not None:
             return run
-        run, found = _with_contradictions(_read_file(self._path, watch))
+        run, levels = _with_contradictions(_read_file(self._path, watch))
         if source != conversion_cache.identity(self._path):
             run = replace(run, notes=(*run.notes, _CHANGED))
-        if not conversion_cache.is_wanted(run, source):
-            return run
-        if not hurries:
-            return _kept(run, self._path, source)
-        self._unkept, self._levels = source, found
-        return run
+        return self._converted(run, source, levels) if conversion_cache.is_wanted(run, source) else run
 
-    def settle(self) -> None:
-        """Cache the conversion of a file that was read in a hurry; what ``run`` holds stays the same."""
-        if self._unkept is not None and isinstance(self._source, Run):
-            source, self._unkept = self._unkept, None
-            self._source = _kept(self._source, self._path, source)
-
-    def take_levels(self) -> "tuple[Recording, Levels] | None":
-        """Return the recording with the most events and its levels, where they were computed; only once."""
-        found, self._levels = self._levels, None
-        return found
+    def _converted(
+        self, run: Run, source: "conversion_cache.Identity | None", _: tuple[Recording, Levels] | None
+    ) -> Run:
+        return _kept(run, self._path, source)
 
     def refresh(self) -> bool:
         """Read what was written since the last call.
@@ -117,12 +99,48 @@ class Follower:
         return self._checked[1]
 
 
+class HurriedFollower(Follower):
+    """A run whose first answers do not wait for what no answer needs.
+
+    Parameters
+    ----------
+    path
+        A run's directory, or a file.
+    watch
+        Receives the curve of a file again and again while it is read for the first time: a first look, long
+        before the exact answer. It must not raise.
+    scratch
+        Where the columns of a run are kept while it grows; in memory where None.
+    """
+
+    def __init__(self, path: Path, watch: Watch | None = None, scratch: "Scratch | None" = None) -> None:
+        self._watch, self._scratch = watch, scratch
+        self._unkept: conversion_cache.Identity | None = None
+        self.levels: tuple[Recording, Levels] | None = None
+        """The recording with the most events and its levels, where a file was checked for contradictions."""
+        super().__init__(path)
+
+    def _converted(
+        self,
+        run: Run,
+        source: "conversion_cache.Identity | None",
+        levels: tuple[Recording, Levels] | None,
+    ) -> Run:
+        self._unkept, self.levels = source, levels
+        return run
+
+    def settle(self) -> None:
+        """Cache the conversion of a file, in 0.2 s per million events; what ``run`` holds stays the same."""
+        if self._unkept is not None and isinstance(self._source, Run):
+            source, self._unkept = self._unkept, None
+            self._source = _kept(self._source, self._path, source)
+
+
 class _RemoteFollower(Follower):
     """A run in an object store that may still grow there; its copy is read."""
 
     def __init__(self, tree: "RemoteTree", below: str) -> None:
         """Copy the run in the directory *below* of *tree*, and open it. Raises the errors of ``load``."""
-        self._unkept = self._levels = None
         self._tree, self._below = tree, below
         self._url = f"{tree.url}/{below}".rstrip("/")
         self._shown: tuple[Run, Run] | None = None
@@ -184,27 +202,13 @@ def load(path: str | Path) -> Run:
     return follow(path).run
 
 
-def follow(
-    path: str | Path,
-    watch: Watch | None = None,
-    scratch: "Scratch | None" = None,
-    *,
-    hurries: bool = False,
-) -> Follower:
+def follow(path: str | Path) -> Follower:
     """Load a run that may still be written.
 
     Parameters
     ----------
     path
         The same paths as for ``load``.
-    watch
-        Receives a :class:`~vramscope.model.partial_curve.PartialCurve` again and again while a snapshot of
-        torch is read for the first time: a first look, long before the exact answer. It must not raise.
-    scratch
-        Where the columns of a run are kept while it grows; in memory where None.
-    hurries
-        Whether the conversion of a file is left to ``Follower.settle()``: it takes 0.2 s per million events,
-        which no answer needs.
 
     Returns
     -------
@@ -217,9 +221,7 @@ def follow(
         The same errors as ``load``.
     """
     place = local_path(path)
-    if place is None:
-        return _follow_remote(str(path))
-    return Follower(_only_one(place), watch, scratch, hurries=hurries)
+    return _follow_remote(str(path)) if place is None else Follower(_only_one(place))
 
 
 def _follow_remote(url: str) -> Follower:

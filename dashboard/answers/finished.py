@@ -1,215 +1,73 @@
-"""Cached queries of a view: totals, live set, owners and call tree at an instant."""
+"""Answers about a finished recording, each computed once."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.state_index import StateIndex
-from vramscope.analysis.by_module import Owners, owners_of
 from vramscope.analysis.by_stack import StackBytes, stack_bytes
-from vramscope.analysis.folding import BytesByLine, Folded, bytes_by_line, fold
-from vramscope.analysis.identity import Identity, identity_of
-from vramscope.analysis.step_and_phase import (
-    number_of_step,
-    phase_words,
-)
-from vramscope.analysis.tree import Tree, tree_of
-from vramscope.model.marks import Category
-from vramscope.model.recording import Recording
+from vramscope.analysis.findings import collect
+from vramscope.analysis.timeline import Totals
 from vramscope.model.snapshot import Snapshot
-from vramscope.model.stacks import Stacks
 from vramscope.model.table import first_greatest
 from vramscope.model.trace import Action
-from vramscope.units import format_duration
 
-from ..data import Data, View
-from ..figures.drawing.series import Series, SeriesParts, origin_ns, series
+from ..figures.drawing.series import SeriesParts, parts_of
+from .interface import Answers, LatestFindings
 
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Time, step and phase of an instant."""
-
-    instant: int
-    time: str
-    """Time since the recording began; '' without a clock."""
-    step: int | None
-    phase: str
-
-    @property
-    def words(self) -> str:
-        """The moment in words, such as ``1.23 s · step 3 · backward``."""
-        step = "" if self.step is None else f"step {self.step}"
-        return (
-            " · ".join(word for word in (self.time, step, self.phase) if word) or f"instant {self.instant:,}"
-        )
+if TYPE_CHECKING:
+    from ..data import Data, View
 
 
-def totals(data: Data, view: View) -> Any:
-    """Return the totals by instant."""
-    live_recording = data.live_recording(view)
-    return data.ask(view, "timeline") if live_recording is None else live_recording.totals(view.recording)
+class Finished(Answers):
+    """The answers about a finished recording."""
 
+    def __init__(self, data: "Data", view: "View") -> None:
+        self._data, self._view = data, view
 
-def fullest(data: Data, view: View, quantity: str = "allocated") -> int:
-    """Return the first instant of the most *quantity*, which is ``allocated`` or ``reserved``."""
-    live_recording = data.live_recording(view)
-    if live_recording is not None:
-        return live_recording.fullest(view.recording, quantity)
-    known = totals(data, view)
-    at: int = data.derive(
-        view, ("fullest", quantity), lambda _: first_greatest(getattr(known, f"{quantity}_bytes"))
-    )
-    return at
+    def totals(self) -> Totals:
+        """Return torch's four totals at every instant."""
+        found: Totals = self._data.ask(self._view, "timeline")
+        return found
 
+    def fullest(self, quantity: str) -> int:
+        """Return the first instant of the most *quantity*."""
+        level = getattr(self.totals(), f"{quantity}_bytes")
+        at: int = self.kept(("fullest", quantity), lambda: first_greatest(level))
+        return at
 
-def last_oom(data: Data, view: View) -> int:
-    """Return the event of the last allocation that raised OutOfMemoryError; −1 where none did."""
-    live_recording = data.live_recording(view)
-    if live_recording is not None:
-        return live_recording.last_oom(view.recording)
-    failed = np.flatnonzero(view.recording.trace.action == Action.OOM)
-    return int(failed.max(initial=-1))
+    def last_oom(self) -> int:
+        """Return the event of the last allocation that raised OutOfMemoryError; −1 where none did."""
+        return int(np.flatnonzero(self._view.recording.trace.action == Action.OOM).max(initial=-1))
 
+    def parts_of_series(self, axis: str) -> SeriesParts:
+        """Return the parts of what the timeline draws on *axis*."""
+        return parts_of(self._view.recording, self.totals(), axis)
 
-def ask_allowing_stale(data: Data, view: View, question: str) -> Any:
-    """Return the answer of an analysis of the full recording; for a live run it may lag behind."""
-    live_recording = data.live_recording(view)
-    if live_recording is None:
-        return data.ask(view, question)
-    return live_recording.ask_allowing_stale(question, view.recording, lambda: data.ask(view, question))
+    def stacks_at(self, instant: int) -> StackBytes:
+        """Return the live bytes at an instant by call stack."""
+        return stack_bytes(self._data.ask(self._view, "lifetimes"), instant)
 
+    def state_at(self, instant: int) -> Snapshot:
+        """Return segments and blocks at an instant."""
+        trace, initial = self._view.recording.trace, self._view.recording.initial
+        index: StateIndex = self.kept("states", lambda: StateIndex(trace, initial))
+        return index.at(instant)
 
-def series_of(data: Data, view: View, axis: str) -> Series:
-    """Return the overview's series on one axis."""
-    live_recording = data.live_recording(view)
+    def kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
+        """Return ``make()``, computed once."""
+        return self._data.derive(self._view, what, lambda _: make())
 
-    def make(recording: Recording) -> Series:
-        at = totals(data, view)
-        if live_recording is None:
-            return series(recording, at, axis)
-        known = SeriesParts(
-            live_recording.ruler(recording, axis),
-            live_recording.retries(recording),
-            live_recording.blocks(recording),
-            *live_recording.spans(recording, axis),
-        )
-        return series(recording, at, axis, known)
+    def lagging(self, _: Hashable, make: Callable[[], Any]) -> Any:
+        """Return ``make()``: this version is the last."""
+        return make()
 
-    return data.derive(view, ("series", axis), make)
+    def findings(self) -> LatestFindings:
+        """Return the findings of all analyses but the peak, which every page shows."""
+        found: LatestFindings = self.kept("findings", self._searched)
+        return found
 
-
-def clamp(data: Data, view: View, at: int | None) -> int:
-    """Return *at* if the recording has that instant, else the instant of the peak."""
-    if at is None or not 0 <= at <= len(view.recording.trace):
-        return fullest(data, view)
-    return at
-
-
-def moment(data: Data, view: View, at: int) -> Moment:
-    """Return time, step and phase of an instant, which are those of the event before it."""
-    if not view.is_live:
-        return _moment(data, view, at)
-    # Each refresh names the same few instants several times, and each time all phases are looked at.
-    made: Moment = data.derive(view, ("moment", at), lambda _: _moment(data, view, at))
-    return made
-
-
-def _moment(data: Data, view: View, at: int) -> Moment:
-    recording, known = view.recording, totals(data, view)
-    elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
-    time = format_duration(elapsed) if elapsed > 0 else "the start"
-    time = time if recording.trace.has_clock else ""
-    return Moment(at, time, number_of_step(recording.steps, max(at - 1, 0)), phase_words(recording, at))
-
-
-def category_bytes(data: Data, view: View, at: int) -> NDArray[Any]:
-    """Return allocated bytes at an instant by ``Category``; categories are assigned once per view."""
-    category = data.ask(view, "categories").assigned.category
-    lives = data.ask(view, "lifetimes")
-    live = lives.rows_at(at)
-    n_bytes = np.bincount(category[live], weights=lives.block_size[live], minlength=len(Category))
-    return n_bytes.astype("i8")
-
-
-def owners(data: Data, view: View) -> Owners:
-    """Return the module that each allocation belongs to."""
-    lives, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
-    made: Owners = data.derive(view, "owners", lambda r: owners_of(r, lives, known.assigned))
-    return made
-
-
-def folded(data: Data, view: View) -> Folded:
-    """Return the stacks without frames of the framework."""
-    live_recording, stacks = data.live_recording(view), view.recording.stacks
-    if live_recording is None:
-        return data.derive(view, "folded", lambda _: _named(stacks))
-    made: Folded = live_recording.kept(("folded", len(stacks)), lambda: _named(stacks))
-    return made
-
-
-def _named(stacks: Stacks) -> Folded:
-    """Fold *stacks*; bytes without a stack are a row apart from stacks without a named frame."""
-    code = fold(stacks)
-    via = code.via.copy()
-    via[0] = len(code.strings)
-    return replace(code, via=via, strings=(*code.strings, ""))
-
-
-def held(data: Data, view: View, at: int) -> BytesByLine:
-    """Return the holders of the live memory at an instant, by the user's line."""
-    code, live_recording = folded(data, view), data.live_recording(view)
-
-    def make() -> BytesByLine:
-        rows = stacks_at(data, view, at)
-        return bytes_by_line(code, rows.stack_id, rows.bytes, rows.count)
-
-    if live_recording is None:
-        return data.derive(view, ("held", at), lambda _: make())
-    made: BytesByLine = live_recording.kept(("held", at, len(view.recording.stacks)), make)
-    return made
-
-
-def stacks_at(data: Data, view: View, at: int) -> StackBytes:
-    """Return the live bytes at an instant by call stack."""
-    live_recording = data.live_recording(view)
-    if live_recording is None:
-        return stack_bytes(data.ask(view, "lifetimes"), at)
-    return live_recording.stacks_at(view.recording, at)
-
-
-def tree_at(data: Data, view: View, at: int) -> Tree:
-    """Return the tree of the calls that lead to the live memory at an instant."""
-    rows, code = stacks_at(data, view, at), folded(data, view)
-    return data.derive(view, ("tree", at), lambda recording: tree_of(recording.stacks, rows, known=code))
-
-
-def parts_of_reserved(data: Data, view: View, at: int) -> dict[str, int]:
-    """Return the five parts of the reserved bytes at an instant by name."""
-    if view.is_live:  # the index of states would be made again for every version
-        live: Identity = data.ask(view, "identity", instant=at)
-        return live.parts
-    found: Identity = data.derive(view, ("parts", at), lambda _: identity_of(state_of(data, view, at)))
-    return found.parts
-
-
-def state_of(data: Data, view: View, at: int) -> Snapshot:
-    """Return segments and blocks at an instant."""
-    index: StateIndex = data.derive(view, "states", lambda r: StateIndex(r.trace, r.initial))
-    state: Snapshot = data.derive(view, ("state", at), lambda _: index.at(at))
-    return state
-
-
-def neighbor(data: Data, view: View, at: int, direction: int) -> int | None:
-    """Return the instant of the peak of the next (1) or previous (−1) step; None where there is none."""
-    steps = view.recording.steps
-    here = int((steps.start_event < at).sum()) - 1
-    row = here + direction
-    if not direction or not 0 <= row < len(steps):
-        return None
-    allocated = totals(data, view).allocated_bytes
-    # While a run grows its marks may be ahead of its events.
-    start = min(int(steps.start_event[row]), len(allocated) - 1)
-    return start + int(allocated[start : int(steps.end_event[row]) + 1].argmax())
+    def _searched(self) -> LatestFindings:
+        found = collect(lambda name: self._data.ask(self._view, name))
+        return LatestFindings(found, len(self._view.recording.trace))

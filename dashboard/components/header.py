@@ -122,10 +122,10 @@ def run_header(view: View, address: Address, data: Data | None = None) -> html.H
 
 
 def _name(view: View, data: Data | None) -> str:
-    whole = data.whole_run(view.run_id) if data is not None else None
+    whole = data.runs.whole_run(view.run_id) if data is not None else None
     if data is None or whole is None:
         return view.run.name
-    return f"{data.path(whole[0]).name} · rank {whole[1]}"
+    return f"{data.runs.path(whole[0]).name} · rank {whole[1]}"
 
 
 def recording_choice(view: View, address: Address) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 
 from ..address import restore
-from ..answers.finished import clamp
+from ..answers import clamp
 from ..data import Data, View
 from ..server.callbacks import Stored, view_or_nothing
 from . import block, free_block, instant, line, step

@@ -10,7 +10,7 @@ from vramscope.analysis.lifetimes import ALIVE, BEFORE
 from vramscope.model.snapshot import BlockState
 from vramscope.units import format_bytes, format_count
 
-from ..answers.finished import folded, moment, owners, state_of
+from ..answers import folded, moment, owners, state_of
 from ..components.panels import allocation, stack_table
 from ..data import Data, View
 from .parts import amount, facts, line_name, pick, section, title

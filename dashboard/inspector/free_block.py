@@ -8,7 +8,7 @@ from dash import html
 from vramscope.model.snapshot import BlockState
 from vramscope.units import format_bytes, format_count
 
-from ..answers.finished import folded, moment, state_of
+from ..answers import folded, moment, state_of
 from ..data import Data, View
 from .parts import amount, facts, line_name, pick, section, title
 

@@ -10,7 +10,7 @@ from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_name, format_share
 
 from ..address import Address
-from ..answers.finished import category_bytes, folded, held, moment, totals
+from ..answers import category_bytes, folded, held, moment, totals
 from ..data import Data, View
 from .parts import amount, facts, line_name, pick, section, title
 

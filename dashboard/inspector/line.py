@@ -7,7 +7,7 @@ from dash import html
 
 from vramscope.units import format_bytes, format_count
 
-from ..answers.finished import folded, moment
+from ..answers import folded, moment
 from ..components.panels import stack_table
 from ..data import Data, View
 from .parts import amount, facts, line_name, pick, section, title

@@ -8,7 +8,7 @@ from dash import html
 from vramscope.model.marks import Phase
 from vramscope.units import format_bytes, format_duration, format_name
 
-from ..answers.finished import totals
+from ..answers import totals
 from ..components.panels.past import steps_with_past
 from ..data import Data, View
 from .parts import amount, facts, pick, section, title

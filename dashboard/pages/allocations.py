@@ -21,7 +21,7 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.units import format_bytes
 
 from ..address import MAX_SEARCH, Address, restore
-from ..answers.finished import folded, owners, series_of, totals
+from ..answers import folded, owners, series_of, totals
 from ..components import legend, states, typed
 from ..components.choice import segments
 from ..components.panels import allocation, stack_table

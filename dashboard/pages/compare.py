@@ -17,7 +17,7 @@ from vramscope.errors import VramscopeError
 from vramscope.units import format_bytes, format_count, format_share
 
 from ..address import UNZOOMED, Address, restore
-from ..answers.finished import fullest, totals, tree_at
+from ..answers import fullest, totals, tree_at
 from ..components import header, renewal, states
 from ..components.definitions import explained
 from ..components.graph import graph
@@ -106,11 +106,8 @@ def _compared(data: Data, view: View, other: View) -> Comparison:
         return found
 
     for each, aside in ((other, view), (view, other)):
-        live_recording = data.live_recording(each)
-        if live_recording is not None and len(each.recording.trace) > MOST_EVENTS_AT_ONCE:
-            known: Comparison = live_recording.ask_allowing_stale(
-                ("compare", aside.key[0], aside.key[2:]), each.recording, make
-            )
+        if each.is_live and len(each.recording.trace) > MOST_EVENTS_AT_ONCE:
+            known: Comparison = data.answers(each).lagging(("compare", aside.key[0], aside.key[2:]), make)
             return known
     return make()
 
@@ -265,7 +262,8 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
         for each in view.run.recordings
         if each is not view.recording
     ]
-    others = [(_place(path, data.root), name) for name, path in data.paths().items() if name != view.run_id]
+    found = data.runs.paths().items()
+    others = [(_place(path, data.runs.root), name) for name, path in found if name != view.run_id]
     links = [
         html.Li(dcc.Link(html.Bdi(name), href=address.go(other=to, at=None, **UNZOOMED).url,
                          className="link here" if to == address.other else "link"))

@@ -13,7 +13,7 @@ from vramscope.model.table import first_greatest
 from vramscope.units import format_bytes, format_count, format_name
 
 from ..address import Address, restore
-from ..answers.finished import (
+from ..answers import (
     ask_allowing_stale,
     moment,
     neighbor,

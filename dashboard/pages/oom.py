@@ -16,7 +16,7 @@ from vramscope.model.finding import Finding
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
-from ..answers.finished import folded, held, moment, series_of
+from ..answers import folded, held, moment, series_of
 from ..components import copyable, renewal, states
 from ..components.graph import graph
 from ..components.panels import cause, stack_table

@@ -9,17 +9,19 @@ from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
 from vramscope.analysis.verdicts.missing import missing_parts, until
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes, format_share
+from vramscope.units import format_bytes, format_duration, format_share
 
 from ..address import Address, restore
-from ..answers.finished import (
+from ..answers import (
     clamp,
+    findings,
     fullest,
     moment,
     neighbor,
     series_of,
     totals,
 )
+from ..answers.interface import LatestFindings
 from ..components import kpi, legend, states
 from ..components import timeline as track
 from ..components.panels import live_set, past, stack_table
@@ -31,7 +33,6 @@ from ..figures.drawing.series import TIME
 from ..figures.drawing.window import highest, zoomed
 from ..queries.headline import (
     claim,
-    findings,
     headline,
     leading,
     past_peak,
@@ -123,13 +124,18 @@ def _found(data: Data, view: View) -> list[Any]:
     n_steps = len(view.recording.steps)
     if not lines and n_steps >= ENOUGH_STEPS and not view.is_live:
         lines.append(_steady(data, view, n_steps))
-    if lines and latest.instant < len(view.recording.trace):
-        lines.append(html.Li(f"Found at {moment(data, view, latest.instant).words}.", className="dim"))
-    if not data.is_searched(view):
-        limit = f"{data.pace.events_searched_live:,}"
-        words = f"More than {limit} events: the search for leaks and fragmentation goes on when the run ends."
-        lines.append(html.Li(words, className="dim"))
+    if latest.instant < len(view.recording.trace):
+        lines.append(html.Li(_lag(data, view, latest, has_found=bool(lines)), className="dim"))
     return lines
+
+
+def _lag(data: Data, view: View, latest: LatestFindings, *, has_found: bool) -> str:
+    """Return up to when the events of a live run are searched, and how far that is behind them."""
+    times_ns = totals(data, view).time_ns
+    behind_ns = int(times_ns[-1] - times_ns[latest.instant])
+    behind = f", {format_duration(behind_ns)} ago" if view.recording.trace.has_clock and behind_ns > 0 else ""
+    what = "These are the findings" if has_found else "Nothing was found"
+    return f"{what} up to {moment(data, view, latest.instant).words}{behind}; the search goes on."
 
 
 def _steady(data: Data, view: View, n_steps: int) -> html.Li:

@@ -8,7 +8,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
-from ..answers.finished import (
+from ..answers import (
     clamp,
     fullest,
     held,

@@ -13,7 +13,7 @@ from vramscope.model.marks import Category, Phase
 from vramscope.units import format_bytes, format_name
 
 from ..address import Address, restore
-from ..answers.finished import category_bytes, folded, fullest, held, totals
+from ..answers import category_bytes, folded, fullest, held, totals
 from ..components import states, timeline
 from ..components.choice import segments
 from ..components.definitions import term

@@ -26,10 +26,11 @@ from ..components.definitions import term
 from ..components.graph import graph
 from ..components.panels.differences import Difference, table
 from ..components.prose import claim_heading
-from ..data import MOST_OPENED_WHOLE, Data, one_rank
+from ..data import Data
 from ..figures import rank_map
 from ..figures.drawing.theme import byte_unit
 from ..queries.rank_answers import RankAnswers, queries_of
+from ..runs import MOST_OPENED_WHOLE, one_rank
 from ..server.callbacks import Stored
 from . import Context, Page
 
@@ -42,7 +43,7 @@ _REST = "Drag to zoom, click a cell for its rank"
 
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
-    if data.path(address.run).is_file():
+    if data.runs.path(address.run).is_file():
         return states.state(
             "Nothing to compare",
             "Ranks are compared by what vramscope.record() writes for each of them. A file has one process.",
@@ -80,7 +81,7 @@ def _head(data: Data, address: Address, found: RankAnswers) -> html.Header:
         next((f"torch {s.process.torch}" for s in found.read.summaries.values() if s.process.torch), ""),
         header.when(first.started_ns),
     ]
-    name = str(data.location(address.run)).rstrip("/").rpartition("/")[2]
+    name = str(data.runs.location(address.run)).rstrip("/").rpartition("/")[2]
     title = html.Div(
         [html.H1(name, className="run-name", title=name[:500]),
          html.Span(header.outcome_dot(_outcome(found)), id="rk-standing")],

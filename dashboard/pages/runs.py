@@ -12,9 +12,10 @@ from vramscope.model.recording import Outcome
 from ..address import Address
 from ..components import header, states
 from ..components.definitions import DEFINITION
-from ..data import MOST_OPENED_WHOLE, Data
+from ..data import Data
 from ..figures.sparkline import drawn
 from ..queries.run_summaries import RunSummaries, RunSummary
+from ..runs import MOST_OPENED_WHOLE
 from . import Context, Page
 
 MAX_RUNS = 5000
@@ -32,7 +33,7 @@ class Shown(TypedDict, total=False):
 
 
 def _layout(context: Context) -> Any:
-    folder = Path(context.data.shown_root)
+    folder = Path(context.data.runs.shown_root)
     terms = {f"data-{name}": DEFINITION[name] for name in _TERMS}
     return [
         html.Div(
@@ -55,7 +56,7 @@ def _register(app: Any, data: Data) -> None:
         Input("tick", "n_intervals"), State("runs-shown", "data"),
     )  # fmt: skip
     def show(_: int | None, shown: Shown | None) -> tuple[Any, Any]:
-        names = list(data.paths())[:MAX_RUNS]
+        names = list(data.runs.paths())[:MAX_RUNS]
         summaries.watch(names)
         turn, changed = summaries.since((shown or {}).get("turn", -1))
         order = crc32(" ".join(names).encode())
@@ -65,7 +66,7 @@ def _register(app: Any, data: Data) -> None:
         sent = {"turn": turn, "order": order, "rows": {n: row(n, changed[n]) for n in names if n in changed}}
         if not is_known:
             sent |= {"names": names, "folders": [_folder(name, data) for name in names]}
-        return sent, None if names else states.no_runs(data.shown_root)
+        return sent, None if names else states.no_runs(data.runs.shown_root)
 
     app.clientside_callback(
         ClientsideFunction("vramscope", "runs"), Output("runs-shown", "data"), Input("runs-rows", "data"),
@@ -110,7 +111,7 @@ def row(name: str, summary: RunSummary) -> dict[str, Any]:
 def _folder(name: str, data: Data) -> str:
     """Return the folder of a run below the one that is served; '' for that folder itself."""
     try:
-        parent = data.paths()[name].parent.relative_to(data.root).as_posix()
+        parent = data.runs.paths()[name].parent.relative_to(data.runs.root).as_posix()
     except (KeyError, ValueError):
         return ""
     return "" if parent == "." else parent[:200]

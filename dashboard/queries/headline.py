@@ -1,8 +1,7 @@
 """The headline of a recording: its peak, the largest holder, and the findings."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from vramscope.analysis.findings import collect
 from vramscope.analysis.peak import PeakPoint, past_highs
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.missing import missing_parts
@@ -11,10 +10,9 @@ from vramscope.model.finding import Finding
 from vramscope.model.past import Past
 from vramscope.units import format_bytes, format_share
 
-from ..answers.finished import folded, fullest, held, last_oom, moment, totals
-from ..data import Data, View, answer
+from ..answers import folded, fullest, held, last_oom, moment, totals
+from ..data import Data, View
 from ..figures.drawing.names import place
-from .findings_process import findings_apart, is_searched_apart
 
 
 class Headline(NamedTuple):
@@ -105,27 +103,6 @@ def _holding(data: Data, view: View, at: int) -> int:
     return most.example if most else 0
 
 
-class LatestFindings(NamedTuple):
-    """The findings of all analyses, most severe first, and the instant they refer to."""
-
-    findings: list[Finding]
-    instant: int
-    """Instant up to which they hold: for a live run they are not computed every second."""
-
-
-def findings(data: Data, view: View) -> LatestFindings:
-    """Return the findings of all analyses but the peak, which the headline has already.
-
-    Those of a long run that still grows are the last ones from before it was long.
-    """
-    if not data.is_searched(view):
-        return data.stale_answer(view, "findings") or LatestFindings([], 0)
-    latest: LatestFindings = data.ask_allowing_stale(
-        view, "findings", lambda: _findings(data, view), waits=not is_searched_apart(data, view)
-    )
-    return latest
-
-
 def leading(found: list[Finding]) -> str | None:
     """Return the claim of a leak or a growing batch, which matters more than the peak; None without one.
 
@@ -136,16 +113,3 @@ def leading(found: list[Finding]) -> str | None:
         return None
     claim = found[0].claim[:300]
     return f"{claim[:1].upper()}{claim[1:]}"
-
-
-def _findings(data: Data, view: View) -> LatestFindings:
-    apart = findings_apart(data, view)
-    if apart is not None:
-        return LatestFindings(*apart)
-    # A live run's answers are not cached: the next version needs others, and all together they are large.
-    is_kept = data.live_recording(view) is None
-
-    def ask(name: str) -> Any:
-        return data.ask(view, name) if is_kept else answer(view.recording, name)
-
-    return LatestFindings(collect(ask), len(view.recording.trace))

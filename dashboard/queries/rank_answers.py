@@ -15,7 +15,8 @@ from vramscope.store.directory import MANIFEST, is_rank, ranks_of
 from vramscope.store.summaries import SUMMARY_FILE
 
 from ..address import Address
-from ..data import MAY_BE_WRITTEN, MOST_OPENED_WHOLE, Data, one_rank, stamp
+from ..data import Data
+from ..runs import MAY_BE_WRITTEN, MOST_OPENED_WHOLE, one_rank, stamp
 
 MAX_RUNS = 3
 LOOK_EVERY_S = 4.0
@@ -57,7 +58,7 @@ class RankQueries:
         VramscopeError
             If the run cannot be read.
         """
-        place = self._data.location(run)
+        place = self._data.runs.location(run)
         with self._lock:
             known = self._known.get(run)
             if known is not None and monotonic() < known[2]:
@@ -94,7 +95,7 @@ class RankQueries:
         outcomes = {each.outcome for each in known[0].read.summaries.values()}
         if outcomes & MAY_BE_WRITTEN:
             return None
-        return crc32(repr(stamp(self._data.path(run))).encode())
+        return crc32(repr(stamp(self._data.runs.path(run))).encode())
 
 
 _of_data: WeakKeyDictionary[Data, RankQueries] = WeakKeyDictionary()
@@ -128,11 +129,11 @@ def opened_address(data: Data, address: Address) -> Address:
     VramscopeError
         If the run cannot be read.
     """
-    path = data.paths().get(address.run)
+    path = data.runs.paths().get(address.run)
     if path is None or not path.is_dir() or data.is_open(address.run):
         return address
     # Of a run in a store, manifests and summaries are copied, so that its ranks are known.
-    if len(rank_places(data.location(address.run))[1]) <= MOST_OPENED_WHOLE:
+    if len(rank_places(data.runs.location(address.run))[1]) <= MOST_OPENED_WHOLE:
         return address
     rank = address.rank
     if rank is None:

@@ -20,6 +20,28 @@ class ReadProgress(NamedTuple):
     """The curve of the part that is read; None where the file's format has none."""
 
 
+class Readings:
+    """The files that are being read for the first time, by run."""
+
+    def __init__(self) -> None:
+        self._n_bytes: dict[str, int] = {}
+        """Their sizes."""
+        self.curves: dict[str, PartialCurve] = {}
+        """Their curves, as far as they are read."""
+
+    def progress(self, name: str, path: Path | None) -> ReadProgress | None:
+        """Return how much of the file at *path* is read, and its curve; None where no file is being read."""
+        now = progress(path) if path is not None else None
+        if path is None:
+            self._n_bytes.pop(name, None)
+        if now is not None:
+            self._n_bytes[name] = now.n_bytes
+        # The file is closed again: all of it is read, and the events are being sorted.
+        n_bytes = self._n_bytes.get(name)
+        now = now or (ReadProgress(n_bytes, n_bytes) if n_bytes is not None else None)
+        return now._replace(curve=self.curves.get(name)) if now is not None else None
+
+
 def progress(path: Path) -> ReadProgress | None:
     """Return the progress of the open file at *path*; None where not open, or /proc does not show it."""
     with suppress(OSError, ValueError):

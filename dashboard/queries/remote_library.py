@@ -6,13 +6,16 @@ from threading import Lock
 from time import monotonic
 
 from vramscope.errors import StoreError
+from vramscope.loading import Follower, follow
 from vramscope.remote.copies import RemoteTree, runs_in
+
+from ..runs import Library
 
 LIST_EVERY_S = 10.0
 """The least time between two listings of the store."""
 
 
-class RemoteLibrary:
+class RemoteLibrary(Library):
     """Finds the runs in a store.
 
     Parameters
@@ -53,6 +56,10 @@ class RemoteLibrary:
         """Return the URL of a run by its local directory."""
         below = path.relative_to(self.root).as_posix()
         return self.url if below == "." else f"{self.url}/{below}"
+
+    def follow(self, path: Path, *_: object) -> Follower:
+        """Open a run at its URL: what it has there is copied first."""
+        return follow(self.location(path))
 
     def _list(self) -> None:
         listed = self._tree.listing()

@@ -22,8 +22,9 @@ from vramscope.model.trace import Action
 from vramscope.store.directory import ranks_of
 from vramscope.units import format_bytes
 
-from ..data import MOST_OPENED_WHOLE, Data, View, answer, changed_ns
+from ..data import Data, View, answer
 from ..figures.sparkline import outline
+from ..runs import MOST_OPENED_WHOLE, changed_ns
 from .headline import past_peak
 
 _RUNS_PER_PACE = 200
@@ -104,7 +105,7 @@ class RunSummaries:
             return self._turn, {run: self._known[run][1] for run in later}
 
     def _check(self, run: str, *, even_if_quiet: bool) -> None:
-        changed = changed_ns(self._data.paths()[run])
+        changed = changed_ns(self._data.runs.paths()[run])
         with self._lock:
             if even_if_quiet or self._asked.get(run) != changed:
                 self._asked[run] = changed
@@ -160,7 +161,7 @@ def _look(summary: RunSummary) -> tuple[Any, ...]:
 def summarize(data: Data, run: str) -> RunSummary:
     """Open a run and summarize it; an error becomes the text of the row."""
     try:
-        place = data.location(run)
+        place = data.runs.location(run)
         if _is_costly(data, run) and not data.is_open(run):
             return _of_summaries(str(place), list(read_ranks(place).summaries.values()))
         return _of(data, run, data.read(run))
@@ -194,16 +195,16 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
         else best.allocated_bytes[:0],
         reserved=outline(position, best.reserved_bytes) if len(recording.trace) else best.reserved_bytes[:0],
         stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
-        verdict=data.ask_allowing_stale(
-            View(run_id, 0, run, recording), "verdict", lambda: _verdict(run, recording)
+        verdict=data.answers(View(run_id, 0, run, recording)).lagging(
+            "verdict", lambda: _verdict(run, recording)
         ),
     )
 
 
 def _is_costly(data: Data, run: str) -> bool:
     """Return whether reading the events of a run for its row costs too much: many ranks, or in a store."""
-    path = data.path(run)
-    return path.is_dir() and (isinstance(data.location(run), str) or len(ranks_of(path)) > MOST_OPENED_WHOLE)
+    path, is_remote = data.runs.path(run), isinstance(data.runs.location(run), str)
+    return path.is_dir() and (is_remote or len(ranks_of(path)) > MOST_OPENED_WHOLE)
 
 
 def _of_summaries(place: str, ranks: list[RankSummary]) -> RunSummary:
@@ -238,13 +239,10 @@ def _peak_of(device: DeviceSummary, quantity: str) -> int:
 
 
 def _totals(data: Data, view: View) -> Any:
-    """Return the totals; cached only for a run that grows, as hundreds may be listed."""
-    live_recording = data.live_recording(view)
-    return (
-        answer(view.recording, "timeline")
-        if live_recording is None
-        else live_recording.totals(view.recording)
-    )
+    """Return the totals; cached only for a run that is open, as hundreds may be listed."""
+    if data.is_open(view.run_id):
+        return data.answers(view).totals()
+    return answer(view.recording, "timeline")
 
 
 def _highest(known: Any, recording: Recording, quantity: str) -> int:

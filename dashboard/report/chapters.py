@@ -9,7 +9,7 @@ from vramscope.analysis.oom.remedies import remedies
 from vramscope.units import format_bytes
 
 from ..address import Address
-from ..answers.finished import clamp, folded, held, moment, series_of, tree_at
+from ..answers import clamp, folded, held, moment, series_of, tree_at
 from ..components import legend
 from ..components.definitions import LABEL
 from ..components.graph import graph

@@ -105,7 +105,7 @@ def _alone(figure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recording(data: Data, run: Run, recording: Recording, printer: Printer) -> str:
-    name = next(iter(data.paths()))
+    name = next(iter(data.runs.paths()))
     rank, device = recording.process.rank, recording.device.index
     address = Address(OVERVIEW.path, run=name, rank=rank, device=device)
     view = View(name, 0, run, recording)

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from vramscope.loading import Follower
 from vramscope.model.recording import Run
 
 from ..data import Data
+from ..runs import Library
 
 
 @contextmanager
@@ -19,10 +21,10 @@ def in_memory(*runs: Run) -> Iterator[tuple[Data, list[str]]]:
         for place in places:
             place.mkdir()
         data = Data(Path(folder), _Opened(places))
-        yield data, [*data.paths()]
+        yield data, [*data.runs.paths()]
 
 
-class _Opened:
+class _Opened(Library):
     """A source of runs that are read already."""
 
     def __init__(self, runs: dict[Path, Run]) -> None:
@@ -32,17 +34,13 @@ class _Opened:
         """Return the place of each run."""
         return [*self._runs]
 
-    def follow(self, path: Path, *_: object, **_options: object) -> "_Still":
+    def follow(self, path: Path, *_: object) -> Follower:
         """Return the run at *path*."""
         return _Still(self._runs[path])
 
 
-class _Still:
+class _Still(Follower):
     """A run that does not grow while it is shown."""
 
     def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def refresh(self) -> bool:
-        """Return that there are no new events."""
-        return False
+        self._source = run

@@ -51,7 +51,7 @@ def _served(shown: Recording | Run, other: Recording | None, is_of_ranks: bool) 
 
     if is_of_ranks and isinstance(shown, Run):
         data = Data(Path(shown.path))
-        yield data, Address(run=next(iter(data.paths()), ""))
+        yield data, Address(run=next(iter(data.runs.paths()), ""))
         return
     run = shown if isinstance(shown, Run) else Run("this recording", "", (shown,))
     others = [Run("the other recording", "", (other,))] if other is not None else []
@@ -133,7 +133,7 @@ def _painted(data: Any, address: Any, page: str) -> dict[str, Any] | None:
 
 def _levels(data: Any, view: Any, at: int | None) -> dict[str, Any]:
     """Return the quantities over time, with the instant or the peak."""
-    from ..answers.finished import clamp, series_of
+    from ..answers import clamp, series_of
     from ..components.legend import usual
     from ..figures import timeline
     from ..figures.drawing.series import TIME
@@ -145,7 +145,7 @@ def _levels(data: Any, view: Any, at: int | None) -> dict[str, Any]:
 
 def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] | None:
     """Return the parts of reserved bytes over time; None where no segment is known."""
-    from ..answers.finished import series_of
+    from ..answers import series_of
     from ..figures import composition
     from ..figures.drawing.series import TIME
     from ..figures.drawing.window import window
@@ -160,7 +160,7 @@ def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] |
 
 def _bands(data: Any, view: Any) -> dict[str, Any]:
     """Return the bands of all allocations, by category where any is known, else by line."""
-    from ..answers.finished import folded, series_of, totals
+    from ..answers import folded, series_of, totals
     from ..figures import painted
     from ..figures.bands import bands
     from ..figures.drawing.paint import by_category, by_line

@@ -220,7 +220,7 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
 def _file_name(data: Data, run: str) -> str:
     """Return the name of a run that is not open; '' where there is none."""
     try:
-        return data.path(run).name if run else ""
+        return data.runs.path(run).name if run else ""
     except VramscopeError:
         return ""
 
@@ -293,7 +293,7 @@ def _menu_link(entry: Page, data: Data, address: Address) -> Any:
     # Zoom, instant and selection go along; what only one page understands does not.
     own = {"q": "", "by": "", "b0": None, "b1": None, "root": None}
     target = address.go(path=entry.path, **own) if entry.about_run else Address(entry.path)
-    whole = None if entry.reads_events else data.whole_run(target.run)
+    whole = None if entry.reads_events else data.runs.whole_run(target.run)
     if whole is not None:
         # A page about all ranks, from one of them.
         target = target.go(run=whole[0], rank=whole[1], device=None)
@@ -369,7 +369,7 @@ def _after(now: Standing, known: Standing | None) -> Standing:
 def _standing(data: Data, address: Address) -> Standing | None:
     """Return the state of the run; None while it is read for the first time."""
     try:
-        data.path(address.run)
+        data.runs.path(address.run)
         if data.is_opening(address.run):
             return None
         version = data.refresh(address.run)
@@ -396,7 +396,7 @@ def _unopened(data: Data, address: Address, files: int | None) -> Standing:
     """Return the state of a run that the page does not open; *files* are those that it was laid out from."""
     state: Standing = {"run": address.run, "version": 0, "outcome": "file"}
     try:
-        data.path(address.run)
+        data.runs.path(address.run)
     except UnknownNameError:
         return state | {"version": -1, "outcome": "gone"}
     if files is not None and queries_of(data).files(address.run) != files:

@@ -10,12 +10,13 @@ from vramscope.errors import VramscopeError
 from vramscope.store.directory import ranks_of
 
 from ..address import Address
-from ..answers.finished import series_of
-from ..data import MAX_OPEN_RUNS, MOST_OPENED_WHOLE, Data, View
+from ..answers import series_of
+from ..data import MAX_OPEN_RUNS, Data, View
 from ..figures.drawing.series import TIME
 from ..pages import Context, Page
 from ..queries.headline import headline
 from ..queries.rank_answers import queries_of
+from ..runs import MOST_OPENED_WHOLE
 
 MOST_RUNS = 2
 """Number of newest runs that are read: a folder may hold hundreds of gigabytes."""
@@ -30,7 +31,7 @@ def begin(data: Data) -> Thread:
 
 
 def _read(data: Data) -> None:
-    for run, path in list(data.paths().items())[:MOST_RUNS]:
+    for run, path in list(data.runs.paths().items())[:MOST_RUNS]:
         _ask(data, run, has_many_ranks=len(ranks_of(path)) > MOST_OPENED_WHOLE)
 
 

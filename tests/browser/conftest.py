@@ -45,7 +45,7 @@ def chromium() -> Iterator[Any]:
 def _served(root: Path, **pace: Any) -> Iterator[str]:
     """The address of a dashboard over *root*; without a token, to keep addresses short."""
     from vramscope.dashboard import create_app
-    from vramscope.dashboard.data import Pace
+    from vramscope.dashboard.runs import Pace
     from vramscope.dashboard.server.security import Access
     from werkzeug.serving import make_server
 
@@ -243,7 +243,7 @@ def staying_with_run(
         runs.recorded(root / "gpt", steps=n_steps)
         with staying(root) as visitor:
             visitor.root = root
-            (visitor.run,) = Data(root).paths()
+            (visitor.run,) = Data(root).runs.paths()
             yield visitor
 
     return stay

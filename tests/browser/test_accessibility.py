@@ -39,7 +39,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def leaky(samples: Path) -> str:
-    found: list[str] = [name for name in Data(samples).paths() if "gan" in name]
+    found: list[str] = [name for name in Data(samples).runs.paths() if "gan" in name]
     return found[0]
 
 

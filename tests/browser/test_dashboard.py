@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.answers.finished import totals
+from vramscope.dashboard.answers import totals
 from vramscope.dashboard.components.definitions import DEFINITION
 from vramscope.dashboard.data import Data
 
@@ -33,7 +33,7 @@ def gpt(guest: Any, turn_of: Any) -> Iterator[Any]:
 
 def known(tmp_path: Path) -> Any:
     data = Data(tmp_path)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     return totals(data, data.view(Address(run=name)))
 
 
@@ -316,7 +316,7 @@ def test_a_live_run_grows_and_the_zoom_stays(tmp_path: Path, runs: Any, serve_at
     program = runs.open_program(tmp_path / "live")
     program.begin()
     program.flush()
-    (name,) = Data(tmp_path).paths()
+    (name,) = Data(tmp_path).runs.paths()
     visitor = visit(serve_at(tmp_path)).go(f"/phases?run={name}&axis=events")
     visitor.page.wait_for_selector(".state[data-waits]")
     for _ in range(3):

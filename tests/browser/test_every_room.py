@@ -130,7 +130,7 @@ def house(
     runs.recorded(root / "<b>odd", steps=3, names=runs.HOSTILE)
     runs.thinned(root / "thin")
     with served(root, idle_ms=TICK_MS) as base:
-        names = {path.name: name for name, path in Data(root).paths().items()}
+        names = {path.name: name for name, path in Data(root).runs.paths().items()}
         page = chromium.new_page(viewport={"width": 1280, "height": 800})
         visitor = visit_class(page, base).go("")
         page.wait_for_selector(".runs .run-link")

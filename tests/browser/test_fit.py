@@ -39,7 +39,7 @@ def entry(action: str, address: int, size: int) -> dict[str, Any]:
 def pieces(tmp_path: Path, serve_at: Any, visit: Any) -> Any:
     growing(tmp_path / "pieces.pickle")
     visitor = visit(serve_at(tmp_path))
-    (visitor.run,) = Data(tmp_path).paths()
+    (visitor.run,) = Data(tmp_path).runs.paths()
     return visitor
 
 

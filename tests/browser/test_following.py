@@ -24,7 +24,7 @@ def followed(tmp_path: Path, runs: Any, serve_at: Any, visit: Any) -> Any:
     for _ in range(2):
         program.step()
     visitor = visit(serve_at(tmp_path))
-    (name,) = Data(tmp_path).paths()
+    (name,) = Data(tmp_path).runs.paths()
     visitor.go(f"/overview?run={name}&axis=events&at=12").plotted()
     visitor.program = program
     return visitor

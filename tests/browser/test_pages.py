@@ -35,7 +35,7 @@ def trained(guest: Any, turn_of: Any) -> Iterator[Any]:
 
 def lifetimes(folder: Path) -> Any:
     data = Data(folder)
-    return data.ask(data.view(Address(run=next(iter(data.paths())))), "lifetimes")
+    return data.ask(data.view(Address(run=next(iter(data.runs.paths())))), "lifetimes")
 
 
 def test_the_band_under_the_pointer_is_named_and_selected(trained: Any) -> None:
@@ -259,7 +259,7 @@ def test_allocations_follow_a_growing_run_and_keep_the_zoom(
     program.begin()
     program.step()
     visitor = visit(serve_at(tmp_path))
-    (name,) = Data(tmp_path).paths()
+    (name,) = Data(tmp_path).runs.paths()
     page = visitor.go(f"/allocations?run={name}&axis=events&t0=5&t1=20").page
     visitor.until(RASTER.format("al-graph"))
     heading = page.inner_text("#al-heading")
@@ -344,7 +344,7 @@ def test_the_first_chart_of_a_long_recording_comes_before_what_takes_longer(
 ) -> None:
     for number, name in enumerate(("before", "after")):
         runs.recorded(tmp_path / name, steps=2 + number)
-    after, before = sorted(Data(tmp_path).paths())
+    after, before = sorted(Data(tmp_path).runs.paths())
     visitor = visit(serve_at(tmp_path, events_at_once=0))
 
     page = visitor.go(f"/fragmentation?run={after}").page

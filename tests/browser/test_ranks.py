@@ -29,7 +29,7 @@ def job(tmp_path_factory: Any) -> Path:
 
 @pytest.fixture
 def opened(job: Path, serve_at: Any, visit: Any) -> Any:
-    from vramscope.dashboard.data import run_id
+    from vramscope.dashboard.runs import run_id
 
     page = visit(serve_at(job)).go(f"/ranks?run={run_id(job / 'job')}")
     page.until(DRAWN)
@@ -95,7 +95,7 @@ def test_the_other_quantity_is_a_link(opened: Any) -> None:
 
 
 def test_plotly_starts_while_the_server_makes_the_page(job: Path, serve_at: Any, visit: Any) -> None:
-    from vramscope.dashboard.data import run_id
+    from vramscope.dashboard.runs import run_id
 
     opened = visit(serve_at(job))
     held: list[Any] = []

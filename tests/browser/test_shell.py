@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from vramscope.dashboard import create_app
-from vramscope.dashboard.data import run_id
+from vramscope.dashboard.runs import run_id
 from vramscope.dashboard.server.security import Access
 from werkzeug.serving import BaseWSGIServer, make_server
 

@@ -6,9 +6,9 @@ import fsspec
 import pytest
 import vramscope.dashboard as package
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import one_rank
 from vramscope.dashboard.queries.rank_answers import opened_address, queries_of
 from vramscope.dashboard.queries.run_summaries import summarize
+from vramscope.dashboard.runs import one_rank
 
 from vramscope.errors import UnknownNameError
 from vramscope.fleet import compared_run
@@ -38,7 +38,7 @@ def events_of(store):
 
 def test_the_list_shows_runs_from_their_summaries_and_a_page_opens_one(store):
     data = package._data("memory://all", list_every_s=0.0)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     row = summarize(data, name)
 
     assert (row.name, row.n_recordings, row.peak_allocated_bytes) == ("a", 8, 3 * 120 * MIB)
@@ -51,7 +51,7 @@ def test_the_list_shows_runs_from_their_summaries_and_a_page_opens_one(store):
 
 def test_one_rank_of_a_run_opens_alone(store):
     data = package._data("memory://all", list_every_s=0.0)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     queries_of(data).get(name)
     view = data.view(Address("/overview", run=one_rank(name, 5)))
 
@@ -69,7 +69,7 @@ def test_a_page_of_a_run_in_a_store_copies_the_events_of_one_rank_of_many(
     compared_run(tmp_path / "many")
     put(store.files, tmp_path / "many", "/several/many")
     data = package._data("memory://several", list_every_s=0.0)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     data.view(opened_address(data, Address("/overview", run=name, rank=3)))
 
     assert len(events_of(store)) == opened
@@ -77,7 +77,7 @@ def test_a_page_of_a_run_in_a_store_copies_the_events_of_one_rank_of_many(
 
 def test_one_rank_of_a_local_run_opens_alone(job):
     data = package._data(job.parent)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     view = data.view(Address("/overview", run=one_rank(name, 5)))
     data.refresh(one_rank(name, 5))
 
@@ -87,11 +87,11 @@ def test_one_rank_of_a_local_run_opens_alone(job):
 
 def test_a_run_that_appears_in_the_store_appears_in_the_list(store, job):
     data = package._data("memory://all", list_every_s=0.0)
-    assert len(data.paths()) == 1
+    assert len(data.runs.paths()) == 1
     put(store.files, job, "/all/b")
     data._scanned_s = float("-inf")
 
-    assert len(data.paths()) == 2
+    assert len(data.runs.paths()) == 2
 
 
 def test_a_url_without_anything_is_one_line(store):  # noqa: ARG001

@@ -72,6 +72,8 @@ class Course:
     level: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(QUANTITIES, 0))
     """Bytes now, by quantity."""
     live: LiveBlocks = field(default_factory=LiveBlocks.of)
+    waiting: Blocks = field(default_factory=Blocks.of)
+    """The blocks whose last event is the request of a free, those whose allocation is missing too."""
     highest: Mapping[str, Highest] = field(default_factory=lambda: dict.fromkeys(QUANTITIES, Highest()))
     at_peak: LiveBlocks = field(default_factory=LiveBlocks.of)
     """The blocks that were allocated at the peak of allocated bytes."""
@@ -111,6 +113,7 @@ def begin(initial: Snapshot, first_event: int = 0) -> Course:
         n_events=first_event,
         level=level,
         live=live,
+        waiting=held.rows(held.state == BlockState.PENDING_FREE),
         highest={name: Highest(n_bytes, first_event, initial.time_ns) for name, n_bytes in level.items()},
         at_peak=live.rows(~live.is_pending),
     )
@@ -129,11 +132,13 @@ class Piece(NamedTuple):
 def next_piece(course: Course, trace: Trace) -> Piece:
     """What the next events of *course* do, in the piece's own instants."""
     # The last event is applied with its piece, so a piece's stretches begin at its first instant.
-    piece = Recording(trace=trace, initial=_state(course))
-    level = dict(zip(QUANTITIES, levels(trace, piece.initial), strict=True))
-    # Where events are missing, the live blocks are not the sum of the events before.
-    level = {name: values + (course.level[name] - values[0]) for name, values in level.items()}
-    return Piece(trace, level, lifetimes(piece))
+    changes = levels(trace, Snapshot(blocks=course.waiting))
+    # Where events are missing, the live blocks are not the sum of the events before: the level is.
+    level = {
+        name: values + (course.level[name] - values[0])
+        for name, values in zip(QUANTITIES, changes, strict=True)
+    }
+    return Piece(trace, level, lifetimes(Recording(trace=trace, initial=_state(course))))
 
 
 def advanced(course: Course, trace: Trace, cuts: NDArray[Any]) -> Course:
@@ -179,6 +184,7 @@ def after(course: Course, piece: Piece, cuts: NDArray[Any]) -> Course:
         n_events=course.n_events + len(trace),
         level={name: int(values[-1]) for name, values in level.items()},
         live=_still_held(blocks, born),
+        waiting=_waiting(course.waiting, trace),
         highest=highest,
         at_peak=_allocated(blocks, born, at) if is_higher else course.at_peak,
         stretches=_stretches(course, level, np.asarray(cuts, "i8")),
@@ -188,7 +194,7 @@ def after(course: Course, piece: Piece, cuts: NDArray[Any]) -> Course:
 
 
 def _state(course: Course) -> Snapshot:
-    """The state as far as levels and lifetimes need it: its blocks, in no segment of their own."""
+    """The state as far as lifetimes need it: its blocks, in no segment of their own."""
     live = course.live
     blocks = Blocks.of(
         segment=np.zeros(len(live)),
@@ -199,6 +205,24 @@ def _state(course: Course) -> Snapshot:
         stack_id=live.stack_id,
     )
     return Snapshot(segments=Segments.of(address=[0], size=[0]), blocks=blocks)
+
+
+def _waiting(before: Blocks, trace: Trace) -> Blocks:
+    """The blocks that wait for the completion of their free, by the last event of each address."""
+    counts = trace.block_size > 0
+    asks = (trace.action == Action.FREE_REQUESTED) & counts
+    follows = (trace.action[1:] == Action.FREE_COMPLETED) & (trace.address[1:] == trace.address[:-1])
+    # Nearly every request is directly followed by its completion.
+    may_wait = np.append(before.address, trace.address[asks & ~np.append(follows, False)])
+    if not len(may_wait):
+        return before
+    is_move = (trace.action <= Action.FREE_COMPLETED) & counts & np.isin(trace.address, may_wait)
+    moves = np.flatnonzero(is_move)[::-1]
+    address, last = np.unique(trace.address[moves], return_index=True)
+    new = address[trace.action[moves[last]] == Action.FREE_REQUESTED]
+    still = before.address[~np.isin(before.address, address)]
+    waiting = np.concatenate([still, new])
+    return Blocks.of(address=waiting, state=np.full(len(waiting), BlockState.PENDING_FREE))
 
 
 def _births(course: Course, blocks: Allocations) -> NDArray[Any]:

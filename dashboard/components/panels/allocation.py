@@ -6,7 +6,7 @@ from vramscope.analysis.lines import NO_STACK
 from vramscope.model.marks import Category
 from vramscope.units import format_duration, format_name
 
-from ...answers.finished import folded, moment
+from ...answers import folded, moment
 from ...data import Data, View
 from . import stack_table
 

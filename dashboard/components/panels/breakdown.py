@@ -9,7 +9,7 @@ from vramscope.analysis.by_module import same_depth
 from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_share
 
-from ...answers.finished import category_bytes, owners, parts_of_reserved
+from ...answers import category_bytes, owners, parts_of_reserved
 from ...data import Data, View
 from ..definitions import DEFINITION, explained
 

@@ -8,7 +8,7 @@ from dash import html
 from vramscope.analysis.churn import ChurnOverTime
 from vramscope.units import format_count
 
-from ...answers.finished import ask_allowing_stale
+from ...answers import ask_allowing_stale
 from ...data import Data, View
 from ...figures import churn as figures
 from ..definitions import explained

@@ -7,7 +7,7 @@ from dash import html
 from vramscope.analysis.largest_free import LargestFree
 from vramscope.units import format_count
 
-from ...answers.finished import ask_allowing_stale
+from ...answers import ask_allowing_stale
 from ...data import Data, View
 from ...figures import free_blocks as figures
 from ...figures.drawing.series import Series

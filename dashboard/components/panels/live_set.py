@@ -5,7 +5,7 @@ from typing import Any
 from dash import dcc, html
 
 from ...address import Address
-from ...answers.finished import folded, held, moment
+from ...answers import folded, held, moment
 from ...data import Data, View
 from . import stack_table
 

@@ -9,7 +9,7 @@ from vramscope.analysis.own_peaks import OwnPeaks
 from vramscope.units import format_bytes
 
 from ...address import Address
-from ...answers.finished import moment
+from ...answers import ask_allowing_stale, moment
 from ...data import Data, View
 from ...figures.drawing.names import place
 from ..definitions import explained
@@ -24,9 +24,7 @@ MEANING = (
 
 def panel(data: Data, view: View, address: Address) -> Any:
     """Return the panel; an empty element where nothing was allocated."""
-    found: OwnPeaks = data.ask_allowing_stale(
-        view, ("own_peaks", "line"), lambda: data.ask(view, "own_peaks", by="line")
-    )
+    found: OwnPeaks = ask_allowing_stale(data, view, "own_peaks", by="line")
     if not len(found):
         return html.Span()
     known = code_lines(view.recording.stacks)

@@ -13,7 +13,7 @@ from vramscope.model.marks import Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.units import format_duration
 
-from ...answers.finished import folded
+from ...answers import folded
 from ...data import Data, View
 from .stack_table import FIT_COLUMNS, from_width, marked_place, no_rows
 

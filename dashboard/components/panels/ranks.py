@@ -46,14 +46,11 @@ def panel(data: Data, view: View) -> Any:
 
 
 def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
-    live_recording = data.live_recording(view)
-
-    def make() -> RankBytes:
+    def make(_: Recording) -> RankBytes:
         return by_rank(recordings[0], recordings[1:])
 
-    if live_recording is None:
-        return data.derive(view, "by_rank", lambda _: make())
-    return live_recording.ask_allowing_stale("by_rank", view.recording, make)
+    found: RankBytes = data.answers(view).lagging("by_rank", lambda: data.derive(view, "by_rank", make))
+    return found
 
 
 def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> html.Tr:

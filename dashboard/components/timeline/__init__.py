@@ -12,7 +12,7 @@ from vramscope.model.marks import Phase
 from vramscope.units import format_name
 
 from ...address import Address
-from ...answers.finished import moment, series_of
+from ...answers import moment, series_of
 from ...data import Data, View
 from ...figures import composition, doubts, track
 from ...figures.drawing.m4 import block_extremes

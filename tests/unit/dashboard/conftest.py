@@ -177,7 +177,7 @@ def data(tmp_path: Path) -> Data:
 
 @pytest.fixture
 def view(data: Data) -> View:
-    return data.view(Address(run=next(iter(data.paths()))))
+    return data.view(Address(run=next(iter(data.runs.paths()))))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.answers.finished import (
+from vramscope.dashboard.answers import (
     category_bytes,
     clamp,
     held,
@@ -17,11 +17,12 @@ from vramscope.dashboard.answers.finished import (
     neighbor,
     totals,
 )
-from vramscope.dashboard.data import Data, Pace, run_id, stamp
+from vramscope.dashboard.data import Data
 from vramscope.dashboard.queries.run_summaries import (
     RunSummaries,
     summarize,
 )
+from vramscope.dashboard.runs import Library, Pace, run_id, stamp
 
 from vramscope.errors import FormatError, UnknownNameError, VramscopeError
 from vramscope.model.device import Device
@@ -50,7 +51,7 @@ def test_an_id_that_was_not_found_opens_nothing(data: Data, name: str) -> None:
 
 def test_an_unknown_rank_or_device_is_reported(data: Data) -> None:
     with pytest.raises(UnknownNameError, match="no recording of rank 7"):
-        data.view(Address(run=next(iter(data.paths())), rank=7))
+        data.view(Address(run=next(iter(data.runs.paths())), rank=7))
 
 
 def test_an_answer_is_made_once(data: Data, view: Any) -> None:
@@ -63,7 +64,7 @@ def test_growth_makes_a_new_version_and_new_answers(tmp_path: Path, open_program
     program.begin()
     program.step()
     data = Data(tmp_path)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     before = totals(data, data.view(Address(run=name)))
     assert data.refresh(name) == 0
     program.step()
@@ -73,7 +74,7 @@ def test_growth_makes_a_new_version_and_new_answers(tmp_path: Path, open_program
 
 
 def test_a_deleted_run_is_gone_and_not_a_crash(data: Data, tmp_path: Path) -> None:
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     data.view(Address(run=name))
     shutil.rmtree(tmp_path / "gpt")
 
@@ -84,17 +85,17 @@ def test_a_deleted_run_is_gone_and_not_a_crash(data: Data, tmp_path: Path) -> No
 def test_new_runs_appear(run_at: Any, tmp_path: Path) -> None:
     run_at("first")
     data = Data(tmp_path, pace=Pace(scan_s=-1.0))
-    assert len(data.paths()) == 1
+    assert len(data.runs.paths()) == 1
     run_at("second")
 
-    assert len(data.paths()) == 2
+    assert len(data.runs.paths()) == 2
 
 
 def test_few_runs_are_kept_open(run_at: Any, tmp_path: Path) -> None:
     for i in range(data_module.MAX_OPEN_RUNS + 3):
         run_at(f"run{i}", steps=1)
     data = Data(tmp_path)
-    for name in data.paths():
+    for name in data.runs.paths():
         data.view(Address(run=name))
 
     assert len(data._open) == data_module.MAX_OPEN_RUNS
@@ -123,7 +124,7 @@ def test_an_instant_that_is_not_there_is_the_peak(data: Data, view: Any, at: int
 
 
 def test_a_line_of_the_list_says_the_essential(data: Data) -> None:
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     line = summarize(data, name)
 
     assert (line.name, line.source, line.n_steps, line.error) == ("gpt", "simulated", 3, "")
@@ -134,12 +135,12 @@ def test_a_line_of_the_list_says_the_essential(data: Data) -> None:
 def test_a_file_that_cannot_be_read_is_a_line_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "gpt.pickle").write_bytes(b"\x80\x04N.")
     data = Data(tmp_path / "gpt.pickle", library=Refusing())
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
 
     assert summarize(data, name).error == "gpt.pickle: no snapshot"
 
 
-class Refusing:
+class Refusing(Library):
     """A library that finds every file and can read none."""
 
     def discover(self, root: Path) -> list[Path]:
@@ -150,7 +151,7 @@ class Refusing:
 
 
 def test_summaries_are_made_in_the_background(data: Data) -> None:
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     summaries = RunSummaries(data)
     assert summaries.get(name) is None
     while summaries.get(name) is None:
@@ -202,7 +203,7 @@ def test_a_slow_question_keeps_nobody_waiting_and_is_asked_once(data: Data, view
 def test_a_device_that_ran_out_of_memory_is_the_verdict_whichever_is_fullest(
     data: Data, monkeypatch: Any
 ) -> None:
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     run = data.read(name)
     failed = Recording(
         trace=Trace.of(action=[Action.OOM], address=[0], size=[9], block_size=[9]), device=Device(index=1)

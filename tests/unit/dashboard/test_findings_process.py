@@ -6,15 +6,21 @@ from typing import Any
 
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data, Pace, View
-from vramscope.dashboard.queries.findings_process import findings_apart
-from vramscope.dashboard.queries.headline import findings
+from vramscope.dashboard.answers import findings
+from vramscope.dashboard.data import Data, View
+from vramscope.dashboard.queries.findings_process import FindingsProcess
+from vramscope.dashboard.runs import Pace
+
+from vramscope.analysis import analyses
+from vramscope.analysis.findings import collect
+from vramscope.loading import load
+from vramscope.model.finding import Finding
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def leaking(tmp_path: Path, open_program: Any) -> Path:
+def leaking_program(tmp_path: Path, open_program: Any) -> Any:
     """A run that grows by a block at each step."""
     program = open_program(tmp_path / "live")
     program.begin(reserved=512 * MIB)
@@ -22,13 +28,26 @@ def leaking(tmp_path: Path, open_program: Any) -> Path:
         program.malloc(MIB, program.stack("keep", 12))
         program.step()
     program.flush()
+    return program
+
+
+@pytest.fixture
+def leaking(leaking_program: Any, tmp_path: Path) -> Path:  # noqa: ARG001
+    """The folder of that run."""
     return tmp_path
 
 
 def opened(root: Path, **pace: Any) -> tuple[Data, View]:
     data = Data(root, pace=Pace(**pace))
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     return data, data.view(Address(run=name))
+
+
+def truth(root: Path) -> tuple[list[Finding], int]:
+    """What a reader of the whole run finds, and the number of events."""
+    recording = load(root / "live").recordings[0]
+    offered = analyses()
+    return collect(lambda name: offered[name].run(recording)), len(recording.trace)
 
 
 def test_the_process_finds_what_the_server_finds(leaking: Path) -> None:
@@ -36,9 +55,27 @@ def test_the_process_finds_what_the_server_finds(leaking: Path) -> None:
     expected = findings(*here)
 
     assert expected.findings
-    assert findings_apart(*here) is None
-    assert findings_apart(*apart) == (expected.findings, expected.instant)
-    assert findings(*apart) == expected
+    assert FindingsProcess.path(*here) is None
+    assert FindingsProcess.path(*apart) == leaking / "live"
+    assert findings(*apart) == expected == truth(leaking)
+
+
+def test_a_run_that_grows_is_searched_by_one_process_until_it_ends(
+    leaking_program: Any, tmp_path: Path
+) -> None:
+    data, view = opened(tmp_path, events_searched_here=0)
+    search = FindingsProcess(tmp_path / "live", view.recording)
+    assert search.search() == truth(tmp_path)
+    for n_steps in (1, 7, 30):
+        for _ in range(n_steps):
+            leaking_program.malloc(2 * MIB, leaking_program.stack("keep", 12))
+            leaking_program.malloc(MIB, leaking_program.stack("more", 14))
+            leaking_program.step()
+        leaking_program.flush()
+        found = search.search()
+        assert found == truth(tmp_path)
+    assert len(found.findings) > 0
+    assert data.view(Address(run=view.run_id)).is_live
 
 
 def test_without_the_process_the_server_searches(leaking: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,5 +84,5 @@ def test_without_the_process_the_server_searches(leaking: Path, monkeypatch: pyt
         monkeypatch.setattr(sys, "executable", program)
         data, view = opened(leaking, events_searched_here=0)
 
-        assert findings_apart(data, view) is None
+        assert FindingsProcess(leaking / "live", view.recording).search() is None
         assert findings(data, view) == expected

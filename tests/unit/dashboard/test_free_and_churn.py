@@ -8,7 +8,7 @@ import numpy as np
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.answers.finished import ask_allowing_stale
+from vramscope.dashboard.answers import ask_allowing_stale
 from vramscope.dashboard.data import Data, View
 from vramscope.dashboard.figures.churn import MOST_BARS, bars_of
 from vramscope.dashboard.figures.free_blocks import kinds_of
@@ -35,7 +35,7 @@ def grown(tmp_path: Path, open_program: Any) -> tuple[Data, View]:
         program.step()
     program.writer.close(Outcome.FINISHED)
     data = Data(tmp_path)
-    return data, data.view(Address(run=next(iter(data.paths()))))
+    return data, data.view(Address(run=next(iter(data.runs.paths()))))
 
 
 def shown(data: Data, view: View, **address: Any) -> str:

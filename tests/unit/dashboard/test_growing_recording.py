@@ -10,21 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.answers import live as growing_module
-from vramscope.dashboard.answers.finished import held
+from vramscope.dashboard.answers import findings, held
+from vramscope.dashboard.answers.lagging import Lag, LaggingAnswers
 from vramscope.dashboard.answers.live import LiveRecording
-from vramscope.dashboard.data import Data, Pace
+from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.drawing.m4 import BLOCK
 from vramscope.dashboard.figures.drawing.series import (
     EVENTS,
     TIME,
     ruler,
 )
-from vramscope.dashboard.queries.headline import findings
+from vramscope.dashboard.runs import Pace
 
 from vramscope.analysis.churn import retry_events
+from vramscope.following import growing as growing_module
+from vramscope.following.growing import Following
 from vramscope.loading import load
 from vramscope.model.recording import Outcome, Recording
+from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Action
 
 MIB = 1 << 20
@@ -105,14 +108,24 @@ def test_who_holds_what_is_live_is_what_the_lifetimes_say(random_run: Recording)
         assert found.instant == instant
 
 
-def test_states_are_indexed_as_events_come_not_when_one_is_asked_for(random_run: Recording) -> None:
-    growing = LiveRecording(next(versions(random_run)), at_once=100)
+def test_states_are_found_as_events_come_not_when_one_is_asked_for(
+    random_run: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at, index = [], growing_module.StateIndex
+
+    def noticed(trace: Any, state: Any) -> Any:
+        looked_at.append(len(trace))
+        return index(trace, state)
+
+    monkeypatch.setattr(growing_module, "StateIndex", noticed)
+    growing = Following(next(versions(random_run)), at_once=100, chapter=200)
     for now in versions(random_run):
         growing.totals(now)
-        assert len(growing._index) > len(now.trace) - 100
     for instant in range(0, len(random_run.trace) + 1, 997):
-        found, truth = growing.stacks_at(random_run, instant), random_run.by_stack(instant=instant)
-        assert int(found.bytes.sum()) == int(truth.bytes.sum())
+        found, truth = growing.state_at(random_run, instant), random_run.by_stack(instant=instant)
+        allocated = found.blocks.state == BlockState.ALLOCATED
+        assert int(found.blocks.size[allocated].sum()) == int(truth.bytes.sum())
+    assert max(looked_at) < len(random_run.trace) / 2
 
 
 def test_a_reader_of_an_older_version_sees_the_older_data(random_run: Recording) -> None:
@@ -162,13 +175,13 @@ def test_a_clock_that_goes_back_is_put_in_order(random_run: Recording, at_once: 
 def test_new_events_are_counted_without_the_old_ones(
     random_run: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted, count = [], growing_module.levels
+    counted, count = [], growing_module.next_piece
 
-    def noticed(trace: Any, initial: Any) -> Any:
+    def noticed(course: Any, trace: Any) -> Any:
         counted.append(len(trace))
-        return count(trace, initial)
+        return count(course, trace)
 
-    monkeypatch.setattr(growing_module, "levels", noticed)
+    monkeypatch.setattr(growing_module, "next_piece", noticed)
     growing = LiveRecording(next(versions(random_run)))
     for now in versions(random_run):
         for _ in range(3):
@@ -184,7 +197,7 @@ def test_what_was_live_at_a_past_instant_is_asked_once(tmp_path: Path, open_prog
     program.begin()
     program.step()
     data = Data(tmp_path)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     before = held(data, data.view(Address(run=name)), 7)
     program.flush()
     data.refresh(name)
@@ -192,7 +205,7 @@ def test_what_was_live_at_a_past_instant_is_asked_once(tmp_path: Path, open_prog
     assert held(data, data.view(Address(run=name)), 7) is before
 
 
-def test_findings_wait_until_a_run_has_become_longer_and_are_whole_when_it_ended(
+def test_findings_are_those_of_what_was_searched_and_whole_when_the_run_ended(
     tmp_path: Path, open_program: Any
 ) -> None:
     program = open_program(tmp_path / "live")
@@ -200,7 +213,7 @@ def test_findings_wait_until_a_run_has_become_longer_and_are_whole_when_it_ended
     for _ in range(12):
         program.step()
     data = Data(tmp_path, pace=Pace(refresh_s=0.0, share=1e9))
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
 
     def said() -> int:
         data.refresh(name)
@@ -209,7 +222,7 @@ def test_findings_wait_until_a_run_has_become_longer_and_are_whole_when_it_ended
     first = said()
     program.step()
 
-    assert said() == first
+    assert first <= said() <= len(load(tmp_path / "live").recordings[0].trace)
     program.writer.close(Outcome.FINISHED)
     assert said() == len(load(tmp_path / "live").recordings[0].trace) > first
 
@@ -219,10 +232,10 @@ def test_what_takes_the_whole_recording_delays_nothing_else(tmp_path: Path, open
     program.begin()
     program.step()
     data = Data(tmp_path)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     view = data.view(Address(run=name))
     opened = data._open[name]
-    data.ask_allowing_stale(view, "long", lambda: data.derive(view, "inside", lambda _: sum(range(200_000))))
+    data.answers(view).lagging("long", lambda: data.derive(view, "inside", lambda _: sum(range(200_000))))
 
     assert opened.spent_s == 0.0
     data.derive(view, "outside", lambda _: sum(range(200_000)))
@@ -233,9 +246,9 @@ def test_an_answer_that_takes_long_is_computed_by_one_thread_while_others_show_t
     random_run: Recording,
 ) -> None:
     n_events = len(random_run.trace)
-    live = LiveRecording(random_run)
+    answers = LaggingAnswers()
     early = replace(random_run, trace=random_run.trace.rows(slice(n_events // 2)))
-    assert live.ask_allowing_stale("many", early, lambda: "early") == "early"
+    assert answers.ask("many", early, lambda: "early", Lag()) == "early"
     begun, go_on, made = Event(), Event(), []
 
     def slow() -> str:
@@ -251,17 +264,17 @@ def test_an_answer_that_takes_long_is_computed_by_one_thread_while_others_show_t
         # An answer is retained for fifty times its own CPU time; a question within that time gets it.
         end_s = monotonic() + 30
         while not begun.is_set() and monotonic() < end_s:
-            live.ask_allowing_stale("many", random_run, slow)
+            answers.ask("many", random_run, slow, Lag())
 
     thread = Thread(target=until_it_is_computed_again)
     thread.start()
     assert begun.wait(30)
-    meanwhile = [live.ask_allowing_stale("many", random_run, never) for _ in range(3)]
+    meanwhile = [answers.ask("many", random_run, never, Lag()) for _ in range(3)]
     go_on.set()
     thread.join()
 
     assert meanwhile == ["early"] * 3
-    assert live.ask_allowing_stale("many", random_run, never) == "late"
+    assert answers.ask("many", random_run, never, Lag()) == "late"
     assert made == ["late"]
 
 
@@ -279,9 +292,10 @@ def test_a_run_that_is_opened_late_is_taken_in_parts_that_add_up(random_run: Rec
 
 
 def test_an_answer_that_nobody_waits_for_comes_later(random_run: Recording) -> None:
-    live, go_on, made = LiveRecording(random_run), Event(), Event()
+    answers, go_on, made = LaggingAnswers(), Event(), Event()
+    apart = Lag(waits=False)
     early = replace(random_run, trace=random_run.trace.rows(slice(len(random_run.trace) // 2)))
-    assert live.ask_allowing_stale("many", early, lambda: "early", waits=False) == "early"
+    assert answers.ask("many", early, lambda: "early", apart) == "early"
 
     def slow() -> str:
         assert go_on.wait(30)
@@ -289,7 +303,7 @@ def test_an_answer_that_nobody_waits_for_comes_later(random_run: Recording) -> N
         return "late"
 
     def asked() -> str:
-        found: str = live.ask_allowing_stale("many", random_run, slow, waits=False)
+        found: str = answers.ask("many", random_run, slow, apart)
         return found
 
     # The thread cannot end before this one lets it.
@@ -300,26 +314,6 @@ def test_an_answer_that_nobody_waits_for_comes_later(random_run: Recording) -> N
         made.wait(0.05)
 
     assert asked() == "late"
-
-
-def test_a_long_run_is_searched_for_findings_when_it_ends(tmp_path: Path, open_program: Any) -> None:
-    program = open_program(tmp_path / "live")
-    program.begin()
-    program.step()
-    limit = len(load(tmp_path / "live").recordings[0].trace)
-    data = Data(tmp_path, pace=Pace(refresh_s=0, share=1e9, events_searched_live=limit))
-    (name,) = data.paths()
-
-    def found_until() -> int:
-        data.refresh(name)
-        return findings(data, data.view(Address(run=name))).instant
-
-    assert found_until() == limit
-    program.step()
-    assert found_until() == limit
-    program.writer.close(Outcome.FINISHED)
-
-    assert found_until() == len(load(tmp_path / "live").recordings[0].trace) > limit
 
 
 def test_the_last_failed_allocation_is_found_as_the_run_grows(random_run: Recording) -> None:

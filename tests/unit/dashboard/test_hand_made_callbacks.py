@@ -75,7 +75,7 @@ def wrongly_typed(client: Any, run: str) -> Iterator[dict[str, Any]]:
 def test_a_value_of_a_wrong_type_is_refused_in_one_line(
     client: Any, data: Data, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     n_refused = 0
     for body in wrongly_typed(client, run):
         caplog.clear()
@@ -138,7 +138,7 @@ def test_a_component_suite_that_is_not_served_is_not_found(client: Any, path: st
 
 
 def test_a_page_that_holds_no_values_yet_is_answered(data: Data, client: Any) -> None:
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     for said in (None, Address("/overview", run=run).stored):
         for callback in declared(client):
             answer = send(client, request_of(callback, {"address.data": said}))
@@ -147,7 +147,7 @@ def test_a_page_that_holds_no_values_yet_is_answered(data: Data, client: Any) ->
 
 
 def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     said = Address("/overview", run=run).stored
     version = {"run": run, "version": 0, "outcome": "finished", "seen": 5, "before": -1, "answered": -1}
     values = {
@@ -167,7 +167,7 @@ def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
 
 
 def test_the_run_is_still_answered_for_after_all_of_it(data: Data, client: Any) -> None:
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     for body in itertools.islice(wrongly_typed(client, run), 0, None, 7):
         send(client, body)
 

@@ -28,7 +28,7 @@ def texts(part: Any) -> str:
 
 @pytest.fixture
 def view(data: Data) -> View:
-    return data.view(Address(run=next(iter(data.paths()))))
+    return data.view(Address(run=next(iter(data.runs.paths()))))
 
 
 def shown(data: Data, view: View, what: str, at: int | None = None) -> str:
@@ -56,7 +56,7 @@ def test_a_block_names_what_else_keeps_its_segment(open_program: Any, tmp_path: 
     program.flush()
     program.writer.close(Outcome.FINISHED)
     data = Data(tmp_path)
-    view = data.view(Address(run=next(iter(data.paths()))))
+    view = data.view(Address(run=next(iter(data.runs.paths()))))
 
     both, alone = shown(data, view, "b0", 3), shown(data, view, "b1", 5)
     assert "In a segment of 20.0 MiB, 15.0 MiB of it free. 1 other block keeps it" in both
@@ -110,6 +110,8 @@ QUERIES = ["", "&w=abc", "&w=10&a=nan&b=1", "&w=10&a=1", "&w=10&a=5&b=2&at=1e400
 @pytest.mark.parametrize("query", QUERIES)
 def test_whatever_is_asked_of_the_timeline_is_answered_or_refused(data: Data, query: str) -> None:
     client = build_app(data, Access(None)).server.test_client()
-    answer = client.get(f"/api/timeline?run={next(iter(data.paths()))}{query}", base_url="http://127.0.0.1")
+    answer = client.get(
+        f"/api/timeline?run={next(iter(data.runs.paths()))}{query}", base_url="http://127.0.0.1"
+    )
 
     assert answer.status_code in (200, 400)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vramscope.dashboard.data import Data, run_id
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.runs import run_id
 from vramscope.dashboard.server.kept_token import kept_token
 
 

@@ -45,7 +45,7 @@ def text(layout: Any) -> str:
 
 
 def only(data: Data) -> str:
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     return name
 
 
@@ -297,7 +297,7 @@ def test_a_page_follows_a_run_that_grows(
     program.begin()
     program.step()
     data = Data(tmp_path)
-    live, before = (next(name for name in data.paths() if word in name) for word in ("live", "before"))
+    live, before = (next(name for name in data.runs.paths() if word in name) for word in ("live", "before"))
     said = Address(f"/{page}", run=live, other=before).stored
     client = build_app(data, Access(token=None)).server.test_client()
 

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, thinned: Callable[..., Path
 @pytest.fixture
 def capped(folder: Path) -> tuple[Data, View]:
     data = Data(folder)
-    return data, data.view(Address(run=next(iter(data.paths()))))
+    return data, data.view(Address(run=next(iter(data.runs.paths()))))
 
 
 def shown(name: str, data: Data, view: View, **address: Any) -> str:

@@ -6,8 +6,9 @@ from threading import Event, Timer
 from typing import Any
 
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data, Pace
+from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import Context, Page, pages
+from vramscope.dashboard.runs import Library, Pace
 from vramscope.dashboard.server import prefetch
 from vramscope.dashboard.server.pending_pages import (
     MOST_PENDING,
@@ -65,11 +66,11 @@ def test_what_nobody_fetches_is_forgotten() -> None:
 
 def test_the_newest_run_is_read_before_anybody_asks(tmp_path: Path, run_at: Any) -> None:
     run_at("gpt")
-    library = Counted(Data(tmp_path)._library)
+    library = Counted(Data(tmp_path).runs.library)
     data = Data(tmp_path, library)
     prefetch.begin(data).join(30)
     assert library.n_followed == 1
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     view = data.view(Address(run=run))
     data.derive(view, ("timeline",), _never)
 
@@ -84,9 +85,9 @@ def test_a_broken_file_read_ahead_harms_nobody(tmp_path: Path) -> None:
 def test_another_run_is_asked_about_while_one_is_read(tmp_path: Path, run_at: Any) -> None:
     for name in ("slow", "quick"):
         run_at(name)
-    library = Counted(Data(tmp_path)._library)
+    library = Counted(Data(tmp_path).runs.library)
     data = Data(tmp_path, library)
-    slow, quick = sorted(data.paths(), reverse=True)
+    slow, quick = sorted(data.runs.paths(), reverse=True)
     library.gate = Event()
     library.slow = slow.rsplit("-", 1)[0]
     patience = PendingPages()
@@ -103,7 +104,7 @@ def _never(*_: Any) -> Any:
     raise AssertionError("asked again")
 
 
-class Counted:
+class Counted(Library):
     """A library that counts what it opens, and makes wait for one."""
 
     def __init__(self, inner: Any) -> None:
@@ -121,7 +122,7 @@ class Counted:
 def test_pages_of_a_long_recording_are_answered_before_they_are_opened(tmp_path: Path, run_at: Any) -> None:
     run_at("gpt")
     data = Data(tmp_path, pace=Pace(events_at_once=0, ahead_s=0.0))
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     view, asked = data.view(Address(run=run)), Event()
     ahead = PagesAhead(data, [*pages(), _page(lambda _: asked.set())])
     ahead.open(view)
@@ -138,7 +139,7 @@ def test_pages_of_a_long_recording_are_answered_before_they_are_opened(tmp_path:
 def test_pages_of_a_short_or_growing_recording_are_left_to_their_readers(tmp_path: Path, run_at: Any) -> None:
     run_at("gpt")
     data, asked = Data(tmp_path, pace=Pace(ahead_s=0.0)), Event()
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     ahead = PagesAhead(data, [_page(lambda _: asked.set())])
     ahead.open(data.view(Address(run=run)))
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.answers.finished import totals
+from vramscope.dashboard.answers import totals
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.queries.precedence import Precedence
 from vramscope.dashboard.server import prefetch
 
 from vramscope import conversion_cache
 from vramscope.errors import UnknownNameError
-from vramscope.loading import follow, load
+from vramscope.loading import HurriedFollower, load
 from vramscope.model.partial_curve import PartialCurve, Watch
 from vramscope.model.recording import Run
 
@@ -117,7 +117,7 @@ def test_a_page_that_hangs_ends_no_other_work() -> None:
 
 
 def test_a_file_read_in_a_hurry_is_cached_when_it_settles(large: Path, cache: Path) -> None:
-    follower = follow(large, hurries=True)
+    follower = HurriedFollower(large)
     hurried = follower.run
     assert not cache.exists()
 
@@ -132,16 +132,15 @@ def test_a_file_read_in_a_hurry_is_cached_when_it_settles(large: Path, cache: Pa
 
 
 def test_levels_of_the_check_are_those_of_the_analysis(large: Path) -> None:
-    follower = follow(large, hurries=True)
+    follower = HurriedFollower(large)
 
-    recording, levels = follower.take_levels() or pytest.fail("no levels")
+    recording, levels = follower.levels or pytest.fail("no levels")
 
     known = recording.timeline()
     names = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
     for name, level in zip(names, levels, strict=True):
         assert np.array_equal(getattr(known, name), level)
     assert recording is follower.run.recordings[0]
-    assert follower.take_levels() is None
 
 
 def test_a_hurried_run_has_the_doubts_of_the_whole_one(
@@ -156,7 +155,7 @@ def test_a_hurried_run_has_the_doubts_of_the_whole_one(
     path.write_bytes(pickle.dumps(content))
     os.utime(path, (LONG_AGO_S, LONG_AGO_S))
     data = Data(path)
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
 
     early = data.view(Address(run=run))
 
@@ -167,7 +166,7 @@ def test_a_hurried_run_has_the_doubts_of_the_whole_one(
 
 def test_the_first_totals_of_a_view_are_those_of_the_check(large: Path) -> None:
     data = Data(large)
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     view = data.view(Address(run=run))
 
     known = data.derive(view, ("timeline",), lambda _: pytest.fail("computed again"))
@@ -179,7 +178,7 @@ def test_the_first_totals_of_a_view_are_those_of_the_check(large: Path) -> None:
 def test_a_file_that_was_read_for_a_page_is_cached_later(large: Path, cache: Path) -> None:
     data = Data(large)
     data.precedence = Precedence(quiet_s=0.0)
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     with data.precedence.page():
         before = data.view(Address(run=run))
         assert not cache.exists()
@@ -194,17 +193,17 @@ def test_a_file_that_was_read_for_a_page_is_cached_later(large: Path, cache: Pat
 def test_prefetch_computes_the_headline_after_the_page(large: Path) -> None:
     data = Data(large)
     data.precedence = Precedence(quiet_s=0.0)
-    (run,) = data.paths()
+    (run,) = data.runs.paths()
     with data.precedence.page():
         thread = prefetch.begin(data)
         view = data.view(Address(run=run))
         answers = data._opened(run).answers
         thread.join(0.2)
         assert thread.is_alive()
-        assert (view.key, "folded") not in answers
+        assert (view.key, ("folded", len(view.recording.stacks))) not in answers
     thread.join(30)
 
-    assert (view.key, "folded") in answers
+    assert (view.key, ("folded", len(view.recording.stacks))) in answers
 
 
 class Still:
@@ -240,7 +239,7 @@ def test_a_file_read_ahead_lets_the_one_that_a_user_waits_for_pass(tmp_path: Pat
             return Still(Run(path.stem, str(path), (), started_ns=1))
 
     data = Data(tmp_path, Watched())
-    ahead, mine = data.paths()
+    ahead, mine = data.runs.paths()
     _, done = waiting(data.open_ahead, ahead)
     with pytest.raises(UnknownNameError, match="has no recording"):
         data.view(Address(run=mine))

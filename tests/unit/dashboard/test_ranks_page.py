@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data, one_rank
+from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures import rank_map
 from vramscope.dashboard.pages import Context, compare, ranks
 from vramscope.dashboard.queries.rank_answers import RankQueries, opened_address, queries_of
 from vramscope.dashboard.queries.run_summaries import summarize
+from vramscope.dashboard.runs import one_rank
 from vramscope.dashboard.server.app import build_app
 from vramscope.dashboard.server.security import Access
 
@@ -84,7 +85,7 @@ def job(tmp_path: Any) -> Data:
 
 
 def page(data: Data, **changes: Any) -> str:
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     shown = ranks._layout(Context(data, Address("/ranks", run=name, **changes)))
     text = json.dumps(shown, cls=PlotlyJSONEncoder, ensure_ascii=False)
     return text.replace("\u00a0", " ")  # as one reads it
@@ -185,7 +186,7 @@ def test_a_page_of_events_opens_all_of_few_ranks(tmp_path: Any) -> None:
     for rank in range(8):
         write(tmp_path / "few", rank, 8, 10)
     data = Data(tmp_path)
-    address = Address("/overview", run=next(iter(data.paths())))
+    address = Address("/overview", run=next(iter(data.runs.paths())))
 
     assert opened_address(data, address) == address
 
@@ -202,7 +203,7 @@ def test_a_running_job_is_followed_by_its_summaries(tmp_path: Any) -> None:
     for rank in range(4):
         write(tmp_path / "job", rank, 4, 10, is_running=True)
     data = Data(tmp_path)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     queries = RankQueries(data, look_every_s=0.0, share=float("inf"))
     first = queries.get(name)
     write(tmp_path / "job", 2, 4, 30, is_running=True)
@@ -256,7 +257,7 @@ def test_no_page_of_a_run_of_many_ranks_opens_more_than_one_of_them(
     )
     data = Data(tmp_path)
     app = build_app(data, Access(token=None))
-    name = next(iter(data.paths()))
+    name = next(iter(data.runs.paths()))
     asked = {
         "output": "..menu.children...top.children...page.children...address.data...tick.interval...title.data"
         "...alarm.children..",

@@ -56,7 +56,7 @@ def test_who_waits_for_a_file_learns_how_far_it_is(tmp_path: Path) -> None:
             raise OSError("no matter what comes")
 
     data = Data(path, Slow())
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     assert data.reading(name) is None
 
     def open_it() -> None:

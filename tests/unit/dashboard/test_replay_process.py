@@ -9,9 +9,10 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from vramscope.dashboard.data import Data, Pace, View
+from vramscope.dashboard.data import Data, View
 from vramscope.dashboard.queries.replay_process import ReplayProcess
 from vramscope.dashboard.queries.settings_search import searches
+from vramscope.dashboard.runs import Pace
 
 from vramscope.allocator.settings import Settings
 from vramscope.analysis.fit import Question, fit

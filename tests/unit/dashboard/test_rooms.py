@@ -10,10 +10,11 @@ import numpy as np
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.data import Data, Pace
+from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.device import stacked
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.queries.run_summaries import _verdict
+from vramscope.dashboard.runs import Pace
 
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
@@ -49,7 +50,7 @@ def world(tmp_path: Any, open_program: Any) -> Data:
 
 
 def run(data: Data, word: str) -> str:
-    names: list[str] = [name for name in data.paths() if name.startswith(word)]
+    names: list[str] = [name for name in data.runs.paths() if name.startswith(word)]
     return names[0]
 
 
@@ -62,7 +63,7 @@ SMI = """timestamp, index, memory.used [MiB], memory.total [MiB]
 def test_a_log_of_nvidia_smi_claims_nothing_beyond_torch(tmp_path: Path) -> None:
     (tmp_path / "gpu.csv").write_text(SMI)
     data = Data(tmp_path)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     text = shown("waterfall", data, name)
     parts = stacked(data.ask(data.view(Address("/waterfall", run=name)), "waterfall"))
 
@@ -82,7 +83,7 @@ def test_reserved_bytes_that_nobody_recorded_are_no_zeros(tmp_path: Path) -> Non
     trace = {"schemaVersion": 1, "traceEvents": [event(1, 512), event(2, 1024), event(3, -512)]}
     (tmp_path / "job.pt.trace.json").write_text(json.dumps(trace))
     data = Data(tmp_path)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     overview = shown("overview", data, name)
 
     assert not data.view(Address("/overview", run=name)).recording.has_reserved
@@ -127,7 +128,7 @@ def test_a_rank_is_named_in_the_address(world: Data) -> None:
 
 
 def test_a_run_alone_has_nothing_to_compare_with(data: Data) -> None:
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
 
     assert "Nothing to compare with" in shown("compare", data, name)
 
@@ -137,7 +138,7 @@ SAMPLES = Path(__file__).parents[3] / "sample_traces"
 
 def test_the_waterfall_shows_every_part_and_who_says_so() -> None:
     data = Data(SAMPLES / "transformer-cuda")
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     text = shown("waterfall", data, name)
 
     reserved = json.loads((SAMPLES / "transformer-cuda.expected.json").read_text())["peak_bytes"]["reserved"]
@@ -148,7 +149,7 @@ def test_the_waterfall_shows_every_part_and_who_says_so() -> None:
 
 def test_the_areas_of_the_device_sum_up_to_what_is_used() -> None:
     data = Data(SAMPLES / "transformer-cuda")
-    found = data.ask(data.view(Address(run=next(iter(data.paths())))), "waterfall")
+    found = data.ask(data.view(Address(run=next(iter(data.runs.paths())))), "waterfall")
     total = sum(stacked(found).values())
 
     known = found.used_bytes >= 0
@@ -157,7 +158,7 @@ def test_the_areas_of_the_device_sum_up_to_what_is_used() -> None:
 
 
 def test_a_device_that_nobody_sampled_is_explained(data: Data) -> None:
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
 
     assert "The device was not sampled" in shown("waterfall", data, name)
 

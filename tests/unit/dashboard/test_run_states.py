@@ -15,10 +15,11 @@ from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components import states
 from vramscope.dashboard.components.header import _rough
-from vramscope.dashboard.data import STALLED_S, Data, Pace
+from vramscope.dashboard.data import STALLED_S, Data
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.queries.rank_answers import queries_of
 from vramscope.dashboard.queries.run_summaries import RunSummaries
+from vramscope.dashboard.runs import Library, Pace
 from vramscope.dashboard.server.app import (
     _enter,
     _header_and_banner,
@@ -45,7 +46,7 @@ def live(tmp_path: Path, open_program: Any) -> tuple[Any, Data, Address]:
     program.begin()
     program.step()
     data = Data(tmp_path, pace=AT_ONCE)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     return program, data, Address(run=name)
 
 
@@ -124,7 +125,7 @@ def test_a_process_that_was_killed_is_reported(tmp_path: Path, started: Any) -> 
     with started(command) as training:
         assert training.stdout.readline() == "written\n"
         data = Data(tmp_path, pace=AT_ONCE)
-        address = Address(run=next(iter(data.paths())))
+        address = Address(run=next(iter(data.runs.paths())))
         summaries = RunSummaries(data)
         line = _line_of(summaries, address.run, Outcome.RUNNING)
         before = _standing(data, address)
@@ -165,7 +166,7 @@ def test_for_how_long_nothing_came_is_shown_also_when_opened_late(live: Any, tmp
         os.utime(file, (0, file.stat().st_mtime - 7200))
     os.utime(tmp_path / "live", (0, 0))
     data = Data(tmp_path, pace=AT_ONCE)
-    data.paths()
+    data.runs.paths()
 
     assert 7200 <= _standing(data, address)["stalled"] < 7300
 
@@ -238,7 +239,7 @@ def test_runs_side_by_side_each_have_their_line_and_follow(
 
     def lines(at_least: int) -> dict[str, Any]:
         for _ in range(1000):
-            found = {line.name: line for name in data.paths() if (line := summaries.get(name))}
+            found = {line.name: line for name in data.runs.paths() if (line := summaries.get(name))}
             if len(found) == 2 and found["growing"].n_steps >= at_least:
                 return found
             sleep(0.02)
@@ -323,7 +324,7 @@ def test_files_that_cannot_be_read_are_read_again_only_when_they_change(tmp_path
     file.write_bytes(b"no snapshot")
     library = Counting()
     data = Data(file, library=library, pace=AT_ONCE)
-    address = Address(run=next(iter(data.paths())))
+    address = Address(run=next(iter(data.runs.paths())))
     for _ in range(3):
         assert "no snapshot" in _standing(data, address)["why"]
     assert library.n_read == 1
@@ -333,7 +334,7 @@ def test_files_that_cannot_be_read_are_read_again_only_when_they_change(tmp_path
     assert library.n_read == 2
 
 
-class Counting:
+class Counting(Library):
     """A library that finds every file and can read none."""
 
     n_read = 0

@@ -5,9 +5,10 @@ from time import sleep
 from typing import Any
 
 import pytest
-from vramscope.dashboard.data import Data, Pace, View
+from vramscope.dashboard.data import Data, View
 from vramscope.dashboard.queries import settings_search
 from vramscope.dashboard.queries.settings_search import searches, verdict_so_far
+from vramscope.dashboard.runs import Pace
 
 from vramscope.analysis.fit import FitProgress, fit
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict
