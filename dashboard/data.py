@@ -20,13 +20,13 @@ from vramscope.model.partial_curve import PartialCurve
 from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
-from .answers.finished import Finished
+from .answers.finished import FinishedAnswers
 from .answers.interface import Answers
-from .answers.live import Live, LiveRecording
-from .open_run import OpenRun
+from .answers.live import LiveAnswers, LiveRecording
+from .answers.open_run import OpenRun
 from .queries.precedence import Precedence
 from .queries.read_progress import Readings, ReadProgress
-from .runs import Library, Pace, Runs, Stamp, changed_ns, stamp
+from .runs import Catalogue, Library, Pace, Stamp, changed_ns, stamp
 from .server.malloc_tuning import keeping, trim
 
 MAX_OPEN_RUNS = 6
@@ -69,7 +69,7 @@ class Data:
 
     def __init__(self, root: Path, library: Library | None = None, pace: Pace | None = None) -> None:
         self.pace = pace or Pace()
-        self.runs = Runs(root, library or Library(), self.pace)
+        self.runs = Catalogue(root, library or Library(), self.pace)
         """The catalogue of all runs."""
         self.precedence = Precedence()
         """What users wait for, which background work lets go first."""
@@ -183,8 +183,8 @@ class Data:
                     key = view.key[2:]
                     if key not in opened.live_recordings:
                         opened.live_recordings[key] = LiveRecording(view.recording, self._scratch)
-                    return Live(self, view, opened.live_recordings[key], opened.apart)
-        return Finished(self, view)
+                    return LiveAnswers(self, view, opened.live_recordings[key], opened.apart)
+        return FinishedAnswers(self, view)
 
     def ask(self, view: View, question: str, **options: Any) -> Any:
         """Return the answer of the analysis *question*, computed once per (view, options)."""

@@ -88,8 +88,8 @@ class Library:
         return loading.HurriedFollower(path, watch, scratch)
 
 
-class Runs:
-    """The catalogue of all runs below one folder, or of one file. Threads may share it.
+class Catalogue:
+    """All runs below one folder, or of one file. Threads may share it.
 
     Parameters
     ----------

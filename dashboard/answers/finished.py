@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..data import Data, View
 
 
-class Finished(Answers):
+class FinishedAnswers(Answers):
     """The answers about a finished recording."""
 
     def __init__(self, data: "Data", view: "View") -> None:

@@ -216,7 +216,7 @@ class GrowingExtremes:
         return Extremes(self._low.view()[blocks], self._high.view()[blocks])
 
 
-class Live(Answers):
+class LiveAnswers(Answers):
     """The answers about one version of a recording that grows."""
 
     def __init__(

@@ -13,10 +13,10 @@ from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.loading import Follower, HurriedFollower
 from vramscope.model.recording import Recording
 
-from .answers.live import LiveRecording
-from .queries.precedence import Precedence
-from .runs import MAY_BE_WRITTEN, Pace, Stamp
-from .server.malloc_tuning import keeping
+from ..queries.precedence import Precedence
+from ..runs import MAY_BE_WRITTEN, Pace, Stamp
+from ..server.malloc_tuning import keeping
+from .live import LiveRecording
 
 _LOG = logging.getLogger(__name__)
 
