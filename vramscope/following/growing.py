@@ -117,6 +117,8 @@ class Following:
     def state_at(self, recording: Recording, instant: int) -> Snapshot:
         """Segments and blocks at *instant*, as ``StateIndex`` has them."""
         self.follow(recording)
+        if not 0 <= instant <= len(self):
+            raise ValueError(f"instant {instant}: instants 0 to {len(self)} are known")
         chapter = bisect_right(self._starts, instant) - 1
         start, state = self._starts[chapter], self._states[chapter]
         index = self._index_of(chapter)

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramscope.allocator.state_index import StateIndex
-from vramscope.allocator.state_index import appendable as module
-from vramscope.allocator.state_index.appendable import AppendableStateIndex
-from vramscope.analysis.timeline import timeline
+from vramscope.following import growing as module
+from vramscope.following.growing import Following
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
@@ -52,31 +51,22 @@ def assert_same_state(found, truth):
             assert np.array_equal(getattr(getattr(found, table), name), column), (truth.event, table, name)
 
 
+def recorded(trace):
+    return Recording(trace=trace, initial=INITIAL)
+
+
 @given(DEEDS, st.integers(1, 30), st.integers(1, 40))
 def test_states_are_those_of_the_whole_trace_however_it_was_cut(places, length, chapter):
     trace = consistent_trace(places)
     whole = StateIndex(trace, INITIAL)
-    index = AppendableStateIndex(INITIAL, chapter_events=chapter)
+    following = Following(recorded(trace.rows(slice(0))), chapter=chapter)
 
     for start in range(0, len(trace), length):
-        assert_same_state(index.extend(trace.rows(slice(start + length))), whole.at(start))
-        assert len(index) == min(start + length, len(trace))
+        assert_same_state(following.state_at(recorded(trace.rows(slice(start))), start), whole.at(start))
+        following.follow(recorded(trace.rows(slice(start + length))))
+        assert len(following) == min(start + length, len(trace))
     for k in range(len(trace) + 1):
-        assert_same_state(index.at(k), whole.at(k))
-
-
-@given(DEEDS, st.integers(1, 30))
-def test_the_timeline_of_each_part_continues_that_before(places, length):
-    trace = consistent_trace(places)
-    index = AppendableStateIndex(INITIAL)
-    truth = timeline(Recording(trace=trace, initial=INITIAL))
-    for start in range(0, len(trace), length):
-        part = trace.rows(slice(start, start + length))
-        before = index.extend(trace.rows(slice(start + length)))
-        found = timeline(Recording(trace=part, initial=before))
-        for quantity in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
-            expected = getattr(truth, quantity)[start : start + len(part) + 1]
-            assert np.array_equal(getattr(found, quantity), expected), quantity
+        assert_same_state(following.state_at(recorded(trace), k), whole.at(k))
 
 
 def test_new_events_are_added_without_those_of_full_chapters(monkeypatch):
@@ -88,24 +78,23 @@ def test_new_events_are_added_without_those_of_full_chapters(monkeypatch):
         return made(trace, initial)
 
     monkeypatch.setattr(module, "StateIndex", noticed)
-    index = AppendableStateIndex(INITIAL, chapter_events=64)
     trace = consistent_trace([place % N_BLOCKS for place in range(2000)])
+    following = Following(recorded(trace.rows(slice(0))), chapter=64)
     for start in range(0, len(trace), 10):
-        index.extend(trace.rows(slice(start + 10)))
+        now = recorded(trace.rows(slice(start + 10)))
+        following.state_at(now, start)
 
-    assert max(looked_at) <= 64
+    assert 0 < max(looked_at) <= 74
 
 
 def test_events_that_were_handed_over_are_not_copied():
-    index = AppendableStateIndex(INITIAL)
     trace = consistent_trace([place % N_BLOCKS for place in range(100)])
-    index.extend(trace.rows(slice(40)))
-    index.extend(trace)
-    index.at(70)
+    following = Following(recorded(trace.rows(slice(40))))
+    following.state_at(recorded(trace), 70)
 
-    assert index._index._trace.address.base is trace.address
+    assert following._indexed[1]._trace.address.base is trace.address
 
 
 def test_an_instant_that_is_not_there_yet_is_refused():
     with pytest.raises(ValueError, match="instants 0 to 0"):
-        AppendableStateIndex(INITIAL).at(1)
+        Following(recorded(Trace.of())).state_at(recorded(Trace.of()), 1)
