@@ -13,7 +13,7 @@ from threading import RLock, Thread
 from time import monotonic, time
 from typing import Any
 
-from vramscope import analysis, conversion_cache, loading
+from vramscope import analysis, conversion_cache
 from vramscope.columns.scratch import Scratch
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.partial_curve import PartialCurve
@@ -26,12 +26,10 @@ from .answers.live import LiveAnswers, LiveRecording
 from .answers.open_run import OpenRun
 from .queries.precedence import Precedence
 from .queries.read_progress import Readings, ReadProgress
-from .runs import Catalogue, Library, Pace, Stamp, changed_ns, stamp
+from .runs import Catalogue, Follower, HurriedFollower, Library, Pace, Stamp, changed_ns, stamp
 from .server.malloc_tuning import keeping, trim
 
 MAX_OPEN_RUNS = 6
-STALLED_S = 20
-"""A running run without new events for this long counts as stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class Data:
         with opened.lock:
             if not opened.is_due(self.pace):
                 return opened.version
-            opened.refreshed_s, opened.spent_s = monotonic(), 0.0
+            opened.begin_refresh()
             is_altered = opened.was_altered(stamp(self.runs.path(name)))
             has_grown = not is_altered and opened.read_on()
             if not has_grown and not is_altered:
@@ -127,14 +125,8 @@ class Data:
         return opened
 
     def _grow(self, name: str, opened: OpenRun) -> None:
-        opened.version += 1
-        opened.changed_s = monotonic()
-        opened.stamp = stamp(self.runs.path(name))
-        opened.answers.clear()
-        run = opened.follower.run
-        self._began[name] = run.started_ns, opened.version
-        if run.outcome is not Outcome.RUNNING:
-            opened.live_recordings.clear()
+        opened.grow(stamp(self.runs.path(name)))
+        self._began[name] = opened.follower.run.started_ns, opened.version
 
     def is_opening(self, name: str) -> bool:
         """Return whether a thread is reading that run for the first time."""
@@ -147,11 +139,8 @@ class Data:
         return self._readings.progress(name, path)
 
     def stalled_s(self, name: str) -> int:
-        """Return the seconds without new events of a running run, in multiples of STALLED_S; 0 below that."""
-        opened = self._opened(name)
-        if opened.follower.run.outcome is not Outcome.RUNNING:
-            return 0
-        return int(monotonic() - opened.changed_s) // STALLED_S * STALLED_S
+        """Return for how long nothing came of a running run, as ``OpenRun.stalled_s`` has it."""
+        return self._opened(name).stalled_s
 
     def is_other(self, name: str) -> bool:
         """Return whether another run is at that path than when it was first opened."""
@@ -167,7 +156,7 @@ class Data:
             opened = self._open.get(name)
         if opened is None and not self.is_opening(name):
             follower = self._read_first(name, self.runs.path(name))
-            if isinstance(follower, loading.HurriedFollower):
+            if isinstance(follower, HurriedFollower):
                 follower.settle()
             if follower.run.outcome is not Outcome.RUNNING:
                 return follower.run
@@ -258,7 +247,7 @@ class Data:
         opened.stamp = now
         return opened
 
-    def _new(self, name: str, follower: loading.Follower) -> OpenRun:
+    def _new(self, name: str, follower: Follower) -> OpenRun:
         began = follower.run.started_ns
         before, version = self._began.get(name, (began, -1))
         is_other = began > before
@@ -268,7 +257,7 @@ class Data:
         age_s = max(time() - changed_ns(path) / 1e9, 0.0) if path is not None else 0.0
         return OpenRun(follower, version=version, is_other=is_other, changed_s=monotonic() - age_s)
 
-    def _read_first(self, name: str, path: Path) -> loading.Follower:
+    def _read_first(self, name: str, path: Path) -> Follower:
         def watch(curve: PartialCurve) -> None:
             self._readings.curves[name] = curve
             self.precedence.let_pass(name)

@@ -8,6 +8,7 @@ from hashlib import blake2s
 from pathlib import Path
 from threading import Lock
 from time import monotonic, thread_time
+from typing import TypeAlias
 
 from vramscope import loading
 from vramscope.columns.scratch import Scratch
@@ -25,6 +26,9 @@ MAY_BE_WRITTEN = frozenset({Outcome.RUNNING, Outcome.DIED})
 """Outcomes of a run whose files may still change: a live process of another machine may look dead."""
 MOST_OPENED_WHOLE = 8
 """A run of more ranks is shown from their summaries; its ranks are opened one at a time."""
+
+Follower: TypeAlias = loading.Follower
+HurriedFollower: TypeAlias = loading.HurriedFollower
 
 Stamp = tuple[tuple[str, int, int], ...]
 """Name, size and time of last change of each file."""
@@ -81,11 +85,10 @@ class Library:
         """Return where a run is: its path, or its URL where its files are copied from a store."""
         return path
 
-    def follow(
-        self, path: Path, watch: Watch | None = None, scratch: Scratch | None = None
-    ) -> loading.Follower:
+    def follow(self, path: Path, watch: Watch | None = None, scratch: Scratch | None = None) -> Follower:
         """Open a run; the options are those of ``loading.HurriedFollower``."""
-        return loading.HurriedFollower(path, watch, scratch)
+        place = self.location(path)
+        return HurriedFollower(place, watch, scratch) if isinstance(place, Path) else loading.follow(place)
 
 
 class Catalogue:

@@ -10,17 +10,18 @@ from typing import Any
 
 from vramscope.analysis.timeline import Totals, totals_of
 from vramscope.errors import UnknownNameError, VramscopeError
-from vramscope.loading import Follower, HurriedFollower
-from vramscope.model.recording import Recording
+from vramscope.model.recording import Outcome, Recording
 
 from ..queries.precedence import Precedence
-from ..runs import MAY_BE_WRITTEN, Pace, Stamp
+from ..runs import MAY_BE_WRITTEN, Follower, HurriedFollower, Pace, Stamp
 from ..server.malloc_tuning import keeping
 from .live import LiveRecording
 
 _LOG = logging.getLogger(__name__)
 
 MAX_ANSWERS = 64
+STALLED_S = 20
+"""A running run without new events for this long counts as stalled."""
 
 
 @dataclass(slots=True)
@@ -51,6 +52,25 @@ class OpenRun:
         """Return whether its files are to be looked at again."""
         pause_s = min(max(pace.refresh_s, self.spent_s / pace.share), pace.longest_s)
         return not self.version or monotonic() - self.refreshed_s >= pause_s
+
+    def begin_refresh(self) -> None:
+        """Begin a new time of answers."""
+        self.refreshed_s, self.spent_s = monotonic(), 0.0
+
+    def grow(self, stamp: Stamp) -> None:
+        """Begin the next version, of files with that *stamp*."""
+        self.version += 1
+        self.changed_s, self.stamp = monotonic(), stamp
+        self.answers.clear()
+        if self.follower.run.outcome is not Outcome.RUNNING:
+            self.live_recordings.clear()
+
+    @property
+    def stalled_s(self) -> int:
+        """Seconds without new events of a running run, in multiples of STALLED_S; 0 below that."""
+        if self.follower.run.outcome is not Outcome.RUNNING:
+            return 0
+        return int(monotonic() - self.changed_s) // STALLED_S * STALLED_S
 
     def was_altered(self, now: Stamp) -> bool:
         """Return whether the files of a run that has ended differ from those that were read."""

@@ -20,11 +20,11 @@ from vramscope import conversion_cache
 from vramscope.columns.scratch import Scratch
 from vramscope.errors import VramscopeError
 from vramscope.following.growing import Following
-from vramscope.loading import HurriedFollower
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording, Run
 
 from ..answers.interface import LatestFindings
+from ..runs import Library
 
 if TYPE_CHECKING:  # the process starts in half the time without them
     from ..data import Data, View
@@ -102,7 +102,7 @@ class Search:
     def __init__(self, path: Path, rank: int, device: int) -> None:
         self._of = rank, device
         self._scratch = Scratch(conversion_cache.cache_directory())
-        self._follower = HurriedFollower(path, scratch=self._scratch)
+        self._follower = Library().follow(path, scratch=self._scratch)
         self._following = Following(self._recording(self._follower.run), self._scratch, finds=True)
 
     def answer(self) -> dict[str, Any]:

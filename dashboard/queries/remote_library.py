@@ -6,7 +6,6 @@ from threading import Lock
 from time import monotonic
 
 from vramscope.errors import StoreError
-from vramscope.loading import Follower, follow
 from vramscope.remote.copies import RemoteTree, runs_in
 
 from ..runs import Library
@@ -56,10 +55,6 @@ class RemoteLibrary(Library):
         """Return the URL of a run by its local directory."""
         below = path.relative_to(self.root).as_posix()
         return self.url if below == "." else f"{self.url}/{below}"
-
-    def follow(self, path: Path, *_: object) -> Follower:
-        """Open a run at its URL: what it has there is copied first."""
-        return follow(self.location(path))
 
     def _list(self) -> None:
         listed = self._tree.listing()

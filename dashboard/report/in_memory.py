@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from vramscope.loading import Follower
 from vramscope.model.recording import Run
 
 from ..data import Data
-from ..runs import Library
+from ..runs import Follower, Library
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def test_no_letter_is_moved_however_fast_one_types(trained: Any) -> None:
 
 
 def test_a_search_goes_on_by_keys(trained: Any) -> None:
-    (recording,) = load(next(iter(Data(trained.root).paths().values()))).recordings
+    (recording,) = load(next(iter(Data(trained.root).runs.paths().values()))).recordings
     category = Category(int(recording.categories().assigned.category[0]))
     text = f"category:{format_name(category).replace(' ', '-')}"
     page = trained.go(f"/allocations?run={trained.run}").page
@@ -186,7 +186,7 @@ def test_the_parts_of_reserved_memory_are_areas_of_the_timeline(trained: Any) ->
     page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
     trained.until(RASTER.format("fr-map"))
     trained.plotted()
-    (recording,) = load(next(iter(Data(trained.root).paths().values()))).recordings
+    (recording,) = load(next(iter(Data(trained.root).runs.paths().values()))).recordings
     parts = recording.fragmentation().parts
     page.locator("#fr-scrub").focus()
     page.keyboard.press("ArrowRight")

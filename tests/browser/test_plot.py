@@ -42,7 +42,7 @@ def pointed(visitor: Any, chart: str, share: float) -> list[str]:
 
 
 def test_the_pointer_shows_the_peak_of_the_step(phases: Any) -> None:
-    (run,) = Data(phases.root).paths()
+    (run,) = Data(phases.root).runs.paths()
     recording = Data(phases.root).view(Address(run=run)).recording
     allocated, steps = recording.timeline().allocated_bytes, recording.steps
     # Counted from the events, without the analysis that the chart is made of.
@@ -59,7 +59,7 @@ def test_the_pointer_shows_the_peak_of_the_step(phases: Any) -> None:
 
 
 def test_the_areas_of_a_step_add_up_to_what_was_allocated(phases: Any) -> None:
-    (run,) = Data(phases.root).paths()
+    (run,) = Data(phases.root).runs.paths()
     allocated = Data(phases.root).view(Address(run=run)).recording.timeline().allocated_bytes
     for share in (0.1, 0.5, 0.9):
         title, *values = pointed(phases, "#ph-stack", share)

@@ -331,7 +331,7 @@ def sizes_are_as_contributing_says(repository: Repository) -> list[str]:
 
 def runs_are_opened_by_one_module_of_the_dashboard(repository: Repository) -> list[str]:
     (door,) = re.findall(
-        r"Pages ask `(dashboard/\w+\.py)`, the only\s+one that opens runs", repository["ARCHITECTURE.md"]
+        r"`(dashboard/\w+\.py)`, the only\s+one that opens runs", repository["ARCHITECTURE.md"]
     )
     opening = [path for path, names in repository.found(opened, "dashboard/") if names]
     reading = [
@@ -418,7 +418,7 @@ CHANGES: dict[Rule, list[tuple[str, str, str]]] = {
         ("pyproject.toml", "max-args = 6", "max-args = 7"),
     ],
     runs_are_opened_by_one_module_of_the_dashboard: [
-        (A, "`dashboard/data.py`, the only", "`dashboard/address.py`, the only"),
+        (A, "`dashboard/runs.py`, the only", "`dashboard/address.py`, the only"),
         ("dashboard/pages/x.py", "", "from vramscope.loading import load\n"),
         ("dashboard/queries/x.py", "", "vramscope.load('x')\n"),
         ("dashboard/pages/x.py", "", "path.read_text()\n"),

@@ -104,7 +104,8 @@ def test_one_run_opens_on_its_overview_and_a_folder_on_its_list() -> None:
     page = command._first_page(samples / "transformer")
 
     assert command._first_page(samples) == ""
-    assert Data(samples / "transformer").path(page.removeprefix("overview?run=")) == samples / "transformer"
+    runs = Data(samples / "transformer").runs
+    assert runs.path(page.removeprefix("overview?run=")) == samples / "transformer"
 
 
 def test_a_port_in_use_is_reported_and_the_usual_one_is_replaced(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from vramscope.model.trace import Action, Trace
 
 def test_ids_are_words_that_give_no_path_away(run_at: Any, tmp_path: Path) -> None:
     run_at("a b/deep & odd ü")
-    (name,) = Data(tmp_path).paths()
+    (name,) = Data(tmp_path).runs.paths()
 
     assert name.startswith("deep-odd")
     assert "/" not in name

@@ -56,6 +56,6 @@ def test_a_run_has_the_same_id_whichever_folder_is_served(
 ) -> None:
     path = run_at("project/gpt")
     roots = (tmp_path, tmp_path / "project", path, Path(os.path.relpath(path)))
-    served = [Data(root).paths() for root in roots]
+    served = [Data(root).runs.paths() for root in roots]
 
     assert [list(each) for each in served] == [[run_id(path)]] * 4

@@ -13,11 +13,10 @@ from vramscope.dashboard.figures import rank_map
 from vramscope.dashboard.pages import Context, compare, ranks
 from vramscope.dashboard.queries.rank_answers import RankQueries, opened_address, queries_of
 from vramscope.dashboard.queries.run_summaries import summarize
-from vramscope.dashboard.runs import one_rank
+from vramscope.dashboard.runs import Library, one_rank
 from vramscope.dashboard.server.app import build_app
 from vramscope.dashboard.server.security import Access
 
-from vramscope import loading
 from vramscope.analysis.rank_comparison.heat_map import heat_map
 from vramscope.model.device import Device, Process
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, PeakPlace, RankSummary, StepRows
@@ -103,13 +102,13 @@ def test_the_odd_rank_comes_first_with_its_line_and_the_missing_one_is_named(job
 
 def test_the_page_opens_no_run(job: Data) -> None:
     page(job)
-    (name,) = job.paths()
+    (name,) = job.runs.paths()
 
     assert not job.is_open(name)
 
 
 def test_the_list_of_runs_reads_no_events_of_very_many_ranks(job: Data) -> None:
-    (name,) = job.paths()
+    (name,) = job.runs.paths()
     row = summarize(job, name)
 
     assert not job.is_open(name)
@@ -119,7 +118,7 @@ def test_the_list_of_runs_reads_no_events_of_very_many_ranks(job: Data) -> None:
 
 @pytest.mark.parametrize("window", [{}, {"b0": 10, "b1": 20}, {"t0": 7, "t1": 9, "b0": 16, "b1": 19}])
 def test_the_lightest_color_is_the_exact_maximum_of_the_window(job: Data, window: dict[str, int]) -> None:
-    (name,) = job.paths()
+    (name,) = job.runs.paths()
     found = queries_of(job).get(name)
     shown, steps = ranks._window(found, Address("/ranks", run=name, **window))
     grid = heat_map(found.table, "allocated", shown, steps, rank_map.MOST_CELLS)
@@ -141,7 +140,7 @@ def test_the_lightest_color_is_the_exact_maximum_of_the_window(job: Data, window
     ],
 )
 def test_an_axis_that_a_zoom_does_not_name_keeps_its_own(job: Data, window: Any, expected: Any) -> None:
-    (name,) = job.paths()
+    (name,) = job.runs.paths()
     address = ranks._zoomed(window, Address("/ranks", run=name, t0=3, t1=5))
 
     assert address.run == name
@@ -149,7 +148,7 @@ def test_an_axis_that_a_zoom_does_not_name_keeps_its_own(job: Data, window: Any,
 
 
 def test_a_clicked_cell_of_several_ranks_is_the_rank_that_has_its_maximum(job: Data) -> None:
-    (name,) = job.paths()
+    (name,) = job.runs.paths()
     found = queries_of(job).get(name)
 
     assert ranks._picked(found, "allocated", {"rank": 16, "ranks": 8, "step": 3, "steps": 2}) == ODD
@@ -162,21 +161,21 @@ def test_two_ranks_are_compared_by_line(job: Data) -> None:
 
     assert "Rank 3 at its peak, beside rank 17" in text
     assert "−300 MiB" in text
-    assert f"{one_rank(next(iter(job.paths())), 3)}" in text
+    assert f"{one_rank(next(iter(job.runs.paths())), 3)}" in text
 
 
 def test_a_page_of_events_opens_one_rank_of_very_many(job: Data) -> None:
-    name = next(iter(job.paths()))
+    name = next(iter(job.runs.paths()))
 
     assert opened_address(job, Address("/overview", run=name)).run == one_rank(name, ODD)
     assert opened_address(job, Address("/peak", run=name, rank=3)).run == one_rank(name, 3)
     assert opened_address(job, Address("/peak", run=one_rank(name, 3))).run == one_rank(name, 3)
-    assert job.whole_run(one_rank(name, 3)) == (name, 3)
-    assert job.whole_run(name) is None
+    assert job.runs.whole_run(one_rank(name, 3)) == (name, 3)
+    assert job.runs.whole_run(name) is None
 
 
 def test_a_run_of_very_many_ranks_as_a_baseline_is_one_rank(job: Data) -> None:
-    name = next(iter(job.paths()))
+    name = next(iter(job.runs.paths()))
     baseline = compare._other(job, Address("/compare", run=one_rank(name, 3), other=name))
 
     assert [each.process.rank for each in baseline.run.recordings] == [ODD]
@@ -192,11 +191,11 @@ def test_a_page_of_events_opens_all_of_few_ranks(tmp_path: Any) -> None:
 
 
 def test_one_rank_of_many_is_a_run_of_its_own(job: Data) -> None:
-    (name,) = job.paths()
+    (name,) = job.runs.paths()
 
-    assert job.path(one_rank(name, 17)).name == "rank17"
+    assert job.runs.path(one_rank(name, 17)).name == "rank17"
     with pytest.raises(Exception, match="no run of that name"):
-        job.path(one_rank(name, 999))
+        job.runs.path(one_rank(name, 999))
 
 
 def test_a_running_job_is_followed_by_its_summaries(tmp_path: Any) -> None:
@@ -216,8 +215,8 @@ def test_a_running_job_is_followed_by_its_summaries(tmp_path: Any) -> None:
 
 
 def test_names_out_of_a_run_are_data(job: Data) -> None:
-    (name,) = job.paths()
-    place = job.path(name) / "rank17" / SUMMARY_FILE
+    (name,) = job.runs.paths()
+    place = job.runs.path(name) / "rank17" / SUMMARY_FILE
     stored = read_summary(place)
     assert stored is not None
     (device,) = stored.summary.devices
@@ -243,19 +242,17 @@ def test_a_job_of_1024_ranks_and_1000_steps_moves_less_than_250_kilobytes() -> N
 
 
 @pytest.mark.parametrize("path", ["/overview", "/peak", "/phases"])
-def test_no_page_of_a_run_of_many_ranks_opens_more_than_one_of_them(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_no_page_of_a_run_of_many_ranks_opens_more_than_one_of_them(tmp_path: Any, path: str) -> None:
     for rank in range(9):
         write(tmp_path / "job", rank, 9, 10)
     opened = []
-    follow = loading.follow
-    monkeypatch.setattr(
-        loading,
-        "follow",
-        lambda place, *more, **options: opened.append(place) or follow(place, *more, **options),
-    )
-    data = Data(tmp_path)
+
+    class Noticing(Library):
+        def follow(self, path: Any, *more: Any) -> Any:
+            opened.append(path)
+            return super().follow(path, *more)
+
+    data = Data(tmp_path, Noticing())
     app = build_app(data, Access(token=None))
     name = next(iter(data.runs.paths()))
     asked = {

@@ -11,11 +11,12 @@ from time import sleep
 from typing import Any
 
 import pytest
-from vramscope.dashboard import data as data_module
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers import open_run
+from vramscope.dashboard.answers.open_run import STALLED_S
 from vramscope.dashboard.components import states
 from vramscope.dashboard.components.header import _rough
-from vramscope.dashboard.data import STALLED_S, Data
+from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.queries.rank_answers import queries_of
 from vramscope.dashboard.queries.run_summaries import RunSummaries
@@ -153,7 +154,7 @@ def test_a_run_of_which_nothing_comes_is_stalled_until_something_does(
 ) -> None:
     program, data, address = live
     assert "stalled" not in _standing(data, address)
-    monkeypatch.setattr(data_module, "monotonic", lambda: data_module.thread_time() + 1e7)
+    monkeypatch.setattr(open_run, "monotonic", lambda: open_run.thread_time() + 1e7)
     assert _standing(data, address)["stalled"] >= STALLED_S
     program.step()
 

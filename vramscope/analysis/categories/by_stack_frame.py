@@ -130,11 +130,11 @@ def is_workspace(
     thread and stream: outputs that the program keeps do not hide the one of autograd's thread. C++ frames,
     where recorded, prove it.
     """
+    if recording.source != "cuda":  # files have no names, so any of their blocks might be a workspace
+        return _names_workspace(recording.stacks, found)
     fits = np.isin(found.size, WORKSPACES) & ~is_named
     fits &= (found.free_event == ALIVE) | _is_freed_at_last(recording, found)
     fits &= np.isin(phase, _MULTIPLYING) | (found.alloc_event < 0)
-    if recording.source != "cuda":  # files have no names, so any of their blocks might be a workspace
-        fits &= False
     is_old, is_autograds = found.alloc_event < 0, np.isin(phase, _ON_AUTOGRADS_THREAD)
     for stream in np.unique(found.stream[fits]).tolist():
         for mine, most in (
