@@ -20,8 +20,7 @@ from vramscope.model.partial_curve import PartialCurve
 from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
-from .answers.finished import FinishedAnswers
-from .answers.interface import Answers
+from .answers.finished import Answers
 from .answers.live import LiveAnswers, LiveRecording
 from .answers.open_run import OpenRun
 from .queries.precedence import Precedence
@@ -173,7 +172,7 @@ class Data:
                     if key not in opened.live_recordings:
                         opened.live_recordings[key] = LiveRecording(view.recording, self._scratch)
                     return LiveAnswers(self, view, opened.live_recordings[key], opened.apart)
-        return FinishedAnswers(self, view)
+        return Answers(self, view)
 
     def ask(self, view: View, question: str, **options: Any) -> Any:
         """Return the answer of the analysis *question*, computed once per (view, options)."""

@@ -23,7 +23,7 @@ from vramscope.model.stacks import Stacks
 from vramscope.units import format_duration
 
 from ..figures.drawing.series import Series, origin_ns, series
-from .interface import LatestFindings
+from ..queries.findings_process import LatestFindings
 
 if TYPE_CHECKING:
     from ..data import Data, View

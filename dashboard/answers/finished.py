@@ -1,4 +1,4 @@
-"""Answers about a finished recording, each computed once."""
+"""What pages ask of a recording, answered from the whole of a finished one; ``live`` answers the same."""
 
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,14 @@ from vramscope.model.table import first_greatest
 from vramscope.model.trace import Action
 
 from ..figures.drawing.series import SeriesParts, parts_of
-from .interface import Answers, LatestFindings
+from ..queries.findings_process import LatestFindings
 
 if TYPE_CHECKING:
     from ..data import Data, View
 
 
-class FinishedAnswers(Answers):
-    """The answers about a finished recording."""
+class Answers:
+    """The answers about one version of a recording, here of the last one."""
 
     def __init__(self, data: "Data", view: "View") -> None:
         self._data, self._view = data, view
@@ -56,11 +56,11 @@ class FinishedAnswers(Answers):
         return index.at(instant)
 
     def kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
-        """Return ``make()``, computed once."""
+        """Return ``make()``, computed once: the value stays the same while the recording grows."""
         return self._data.derive(self._view, what, lambda _: make())
 
     def lagging(self, _: Hashable, make: Callable[[], Any]) -> Any:
-        """Return ``make()``: this version is the last."""
+        """Return ``make()`` of the whole recording; where it grows, that of an earlier version may do."""
         return make()
 
     def findings(self) -> LatestFindings:

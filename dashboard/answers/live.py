@@ -1,7 +1,8 @@
 """Answers about a recording that grows: an update costs only the events since the last one."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from time import monotonic
@@ -34,9 +35,9 @@ from ..figures.drawing.series import (
     phase_columns,
     step_columns,
 )
-from ..queries.findings_process import FindingsProcess
+from ..queries.findings_process import FindingsProcess, LatestFindings
+from .finished import Answers
 from .growing_spans import GrowingSpans
-from .interface import Answers, LatestFindings
 from .lagging import Lag, LaggingAnswers
 
 if TYPE_CHECKING:
@@ -73,39 +74,23 @@ class LiveRecording:
         self._following = Following(recording, scratch, at_once=at_once)
         self._begin()
 
+    @contextmanager
+    def following(self, recording: Recording) -> Iterator[Following]:
+        """Yield what follows the recording, which no other thread changes meanwhile."""
+        with self._lock:
+            self._follow(recording)
+            yield self._following
+
     def totals(self, recording: Recording) -> Totals:
         """Return what the analysis ``timeline`` of the recording returns."""
-        with self._lock:
-            self._follow(recording)
-            return self._following.totals(recording)
-
-    def retries(self, recording: Recording) -> NDArray[Any]:
-        """Return what ``churn.retry_events`` of the recording returns."""
-        with self._lock:
-            self._follow(recording)
-            return self._following.retries(recording)
-
-    def last_oom(self, recording: Recording) -> int:
-        """Return the event of the last allocation that failed; −1 where none did."""
-        with self._lock:
-            self._follow(recording)
-            return self._following.last_oom(recording)
-
-    def fullest(self, recording: Recording, quantity: str) -> int:
-        """Return the first instant of the most *quantity*."""
-        with self._lock:
-            self._follow(recording)
-            return self._following.fullest(recording, quantity)
-
-    def state_at(self, recording: Recording, instant: int) -> Snapshot:
-        """Return segments and blocks at *instant*."""
-        with self._lock:
-            self._follow(recording)
-            return self._following.state_at(recording, instant)
+        with self.following(recording) as following:
+            return following.totals(recording)
 
     def stacks_at(self, recording: Recording, instant: int) -> StackBytes:
         """Return what the analysis ``by_stack`` of the recording returns at *instant*."""
-        found = stack_bytes(lifetimes(Recording(initial=self.state_at(recording, instant))), 0)
+        with self.following(recording) as following:
+            state = following.state_at(recording, instant)
+        found = stack_bytes(lifetimes(Recording(initial=state)), 0)
         return StackBytes(**dict(found.columns()), instant=instant)
 
     def ruler(self, recording: Recording, axis: str) -> Ruler:
@@ -136,8 +121,7 @@ class LiveRecording:
 
     def blocks(self, recording: Recording) -> dict[str, Extremes]:
         """Return the extremes of each block of all quantities, for curves over many events."""
-        with self._lock:
-            self._follow(recording)
+        with self.following(recording):
             return {name: each.extremes(len(recording.trace) + 1) for name, each in self._blocks.items()}
 
     def kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
@@ -236,18 +220,22 @@ class LiveAnswers(Answers):
 
     def fullest(self, quantity: str) -> int:
         """Return the first instant of the most *quantity*."""
-        return self._growing.fullest(self._recording, quantity)
+        with self._growing.following(self._recording) as following:
+            return following.fullest(self._recording, quantity)
 
     def last_oom(self) -> int:
         """Return the event of the last allocation that raised OutOfMemoryError; −1 where none did."""
-        return self._growing.last_oom(self._recording)
+        with self._growing.following(self._recording) as following:
+            return following.last_oom(self._recording)
 
     def parts_of_series(self, axis: str) -> SeriesParts:
         """Return the parts of what the timeline draws on *axis*."""
         growing, recording = self._growing, self._recording
+        with growing.following(recording) as following:
+            retries = following.retries(recording)
         return SeriesParts(
             growing.ruler(recording, axis),
-            growing.retries(recording),
+            retries,
             growing.blocks(recording),
             *growing.spans(recording, axis),
         )
@@ -258,7 +246,8 @@ class LiveAnswers(Answers):
 
     def state_at(self, instant: int) -> Snapshot:
         """Return segments and blocks at an instant."""
-        return self._growing.state_at(self._recording, instant)
+        with self._growing.following(self._recording) as following:
+            return following.state_at(self._recording, instant)
 
     def kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
         """Return ``make()``, computed once: the value stays the same while the recording grows."""

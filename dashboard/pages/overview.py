@@ -21,7 +21,6 @@ from ..answers import (
     series_of,
     totals,
 )
-from ..answers.interface import LatestFindings
 from ..components import kpi, legend, states
 from ..components import timeline as track
 from ..components.panels import live_set, past, stack_table
@@ -31,6 +30,7 @@ from ..data import Data, View
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
 from ..figures.drawing.window import highest, zoomed
+from ..queries.findings_process import LatestFindings
 from ..queries.headline import (
     claim,
     headline,

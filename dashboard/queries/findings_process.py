@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 from vramscope import conversion_cache
@@ -23,7 +23,6 @@ from vramscope.following.growing import Following
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording, Run
 
-from ..answers.interface import LatestFindings
 from ..runs import Library
 
 if TYPE_CHECKING:  # the process starts in half the time without them
@@ -32,6 +31,14 @@ if TYPE_CHECKING:  # the process starts in half the time without them
 _NICENESS = 5
 """The training, the server and the browser go first where all cores are busy."""
 _LOG = logging.getLogger(__name__)
+
+
+class LatestFindings(NamedTuple):
+    """The findings of all analyses but the peak, most severe first, and the instant they refer to."""
+
+    findings: list[Finding]
+    instant: int
+    """Instant up to which they hold: those of a live run lag by some seconds."""
 
 
 class FindingsProcess:

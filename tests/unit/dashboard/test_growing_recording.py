@@ -69,6 +69,12 @@ def versions(whole: Recording) -> Iterator[Recording]:
         yield replace(whole, trace=whole.trace.rows(slice(end)))
 
 
+def followed(live: LiveRecording, recording: Recording) -> Following:
+    """What follows the recording, up to this version of it."""
+    with live.following(recording) as following:
+        return following
+
+
 @pytest.mark.parametrize("at_once", [1 << 19, 100])
 def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(
     random_run: Recording, at_once: int
@@ -79,7 +85,7 @@ def test_levels_times_and_the_fullest_instants_are_those_of_the_whole(
         for name, column in truth.columns():
             assert np.array_equal(getattr(found, name), column), name
         for name in ("allocated", "reserved"):
-            assert growing.fullest(now, name) == getattr(truth, f"{name}_bytes").argmax()
+            assert followed(growing, now).fullest(now, name) == getattr(truth, f"{name}_bytes").argmax()
 
 
 @pytest.mark.parametrize("at_once", [1 << 19, 100])
@@ -91,7 +97,7 @@ def test_positions_and_retries_are_those_of_the_whole(random_run: Recording, axi
 
         assert (found.axis, found.origin) == (truth.axis, truth.origin)
         assert np.array_equal(found.instants, truth.instants)
-        assert np.array_equal(growing.retries(now), retry_events(now))
+        assert np.array_equal(followed(growing, now).retries(now), retry_events(now))
     assert len(retry_events(random_run)) > 10
 
 
@@ -134,8 +140,8 @@ def test_a_reader_of_an_older_version_sees_the_older_data(random_run: Recording)
     growing.totals(newest)
 
     assert np.array_equal(growing.totals(older).allocated_bytes, older.timeline().allocated_bytes)
-    assert growing.fullest(older, "allocated") == older.timeline().allocated_bytes.argmax()
-    assert np.array_equal(growing.retries(older), retry_events(older))
+    assert followed(growing, older).fullest(older, "allocated") == older.timeline().allocated_bytes.argmax()
+    assert np.array_equal(followed(growing, older).retries(older), retry_events(older))
 
 
 def test_events_that_a_cap_removed_make_it_begin_again(random_run: Recording) -> None:
@@ -283,7 +289,7 @@ def test_a_run_that_is_opened_late_is_taken_in_parts_that_add_up(random_run: Rec
 
     for name, column in truth.columns():
         assert np.array_equal(getattr(late.totals(random_run), name), column), name
-    assert np.array_equal(late.retries(random_run), retry_events(random_run))
+    assert np.array_equal(followed(late, random_run).retries(random_run), retry_events(random_run))
     assert np.array_equal(late.ruler(random_run, TIME).instants, ruler(random_run, truth, TIME).instants)
     for name, blocks in late.blocks(random_run).items():
         levels = getattr(truth, f"{name}_bytes")[: len(blocks.high) * BLOCK].reshape(-1, BLOCK)
@@ -325,7 +331,7 @@ def test_the_last_failed_allocation_is_found_as_the_run_grows(random_run: Record
 
     for recording in versions(whole):
         before = rows[rows < len(recording.trace)]
-        assert live.last_oom(recording) == (before[-1] if len(before) else -1)
+        assert followed(live, recording).last_oom(recording) == (before[-1] if len(before) else -1)
 
 
 def test_times_of_several_threads_that_go_back_are_put_in_order_as_the_run_grows(
