@@ -89,7 +89,7 @@ def test_a_run_that_appears_in_the_store_appears_in_the_list(store, job):
     data = package._data("memory://all", list_every_s=0.0)
     assert len(data.runs.paths()) == 1
     put(store.files, job, "/all/b")
-    data._scanned_s = float("-inf")
+    data.runs._scanned_s = float("-inf")
 
     assert len(data.runs.paths()) == 2
 

@@ -17,8 +17,11 @@ from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
+from vramscope.model.table import stretches
 from vramscope.model.trace import Action
 
+_STRETCH = 1 << 14
+"""Allocations per pass: intermediate arrays stay in the processor's cache."""
 _PLACED = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
 
 
@@ -57,10 +60,13 @@ def by_stack(recording: Recording, found: Allocations) -> NDArray[Any]:
     born_in = kind_of[found.stack_id]
     if placed.no_stack_is_backward:
         born_in = np.where((found.stack_id == 0) & (found.alloc_event >= 0), StackKind.BACKWARD, born_in)
-    rules = _rules(placed, found, born_in)
-    categories: NDArray[Any] = np.select(
-        [mask for mask, _ in rules], [value for _, value in rules], Category.UNKNOWN
-    ).astype("u1")
+    may_be_workspace = _may_be_workspace(placed, found, born_in)
+    categories = np.empty(len(found), "u1")
+    for part in stretches(len(found), _STRETCH):
+        rules = _rules(placed, found.rows(part), born_in[part], may_be_workspace[part])
+        categories[part] = np.select(
+            [mask for mask, _ in rules], [value for _, value in rules], Category.UNKNOWN
+        )
     return categories
 
 
@@ -68,85 +74,96 @@ def is_closure(recording: Recording, phases: Phases) -> NDArray[Any]:
     """Mask of the optimizer steps that ran the model themselves, in a closure: allocations there mean
     nothing.
     """
-    kind_of = _kinds(recording.stacks)
-    is_model = np.isin(kind_of[recording.trace.stack_id], (StackKind.FORWARD, *_IN_BACKWARD))
-    before = np.append(0, np.cumsum(is_model & (recording.trace.action == Action.ALLOC)))
-    start, end = (np.clip(at, 0, len(before) - 1) for at in (phases.start_event, phases.end_event))
-    ran: NDArray[Any] = (before[end] > before[start]) & (phases.phase == Phase.OPTIMIZER)
+    is_model = np.isin(_kinds(recording.stacks), (StackKind.FORWARD, *_IN_BACKWARD))
+    calls = np.flatnonzero(is_model[recording.trace.stack_id] & (recording.trace.action == Action.ALLOC))
+    before_start, before_end = (np.searchsorted(calls, at) for at in (phases.start_event, phases.end_event))
+    ran: NDArray[Any] = (before_end > before_start) & (phases.phase == Phase.OPTIMIZER)
     return ran
 
 
 class _PlacedEvents:
-    """The events that a stack locates, in order, and the runs of one kind among them."""
+    """The events that a stack locates, in order, and what comes after each of them.
+
+    An allocation is looked up here once; searches of each kind of events took three times as long.
+    """
 
     def __init__(self, recording: Recording, found: Allocations, kind_of: NDArray[Any]) -> None:
         self.n_events = len(recording.trace)
         # Autograd's own threads have no Python frames: among stacks without C++, an empty stack is theirs.
         is_cpp = any("::" in text for text in recording.stacks.strings)
         self.no_stack_is_backward = not is_cpp and bool(np.isin(kind_of, (StackKind.FORWARD,)).any())
-        self.events, kinds = _events_with_kind(recording, found, kind_of)
+        self._events, kinds = _events_with_kind(recording, found, kind_of)
         if self.no_stack_is_backward:
             kinds = np.where(kinds == StackKind.NONE, StackKind.BACKWARD, kinds)
         is_placed = kinds != StackKind.NONE
-        self.events, self.kinds = self.events[is_placed], kinds[is_placed]
-        in_backward = np.isin(self.kinds, _IN_BACKWARD)
-        self.end_of_run = self._ends_of_runs(self.kinds)
-        self.end_of_backward = self._ends_of_runs(in_backward)
-        self.backward = self.events[in_backward]
-        self.end_of_this_backward = self.end_of_backward[in_backward]
-        self.forward = self.events[self.kinds == StackKind.FORWARD]
-        self.of_others = self.events[np.isin(self.kinds, (StackKind.FORWARD, StackKind.OPTIMIZER))]
-        self.of_models = self.events[np.isin(self.kinds, (StackKind.FORWARD, *_IN_BACKWARD))]
+        self._events, kinds = self._events[is_placed], kinds[is_placed]
+        self.n_placed = len(self._events)
+        self._padded = np.append(self._events, self.n_events + 1)
+        forward = kinds == StackKind.FORWARD
+        backward = (kinds == StackKind.BACKWARD) | (kinds == StackKind.RECOMPUTE)
+        self.last_of_models = int(self._events[forward | backward].max(initial=-1))
+        self.forward, self.backward = _next(forward), _next(backward)
+        """The row of the first such event at or after each row; one past the last where there is none."""
+        self.of_others = _next(forward | (kinds == StackKind.OPTIMIZER))
+        self.of_models = _next(forward | backward)
+        self.end_of_run, self.end_of_backward = _ends_of_runs(kinds), _ends_of_runs(backward)
 
-    def _ends_of_runs(self, kinds: NDArray[Any]) -> NDArray[Any]:
-        """The last event of the run of equal *kinds* that contains each placed event."""
-        if not len(kinds):
-            return self.events
-        last = np.append(np.flatnonzero(np.diff(kinds.astype("i1"))), len(kinds) - 1)
-        ends: NDArray[Any] = self.events[last[np.searchsorted(last, np.arange(len(kinds)))]]
-        return ends
+    def rows(self, born: NDArray[Any]) -> NDArray[Any]:
+        """The row of the first placed event that is not before each birth."""
+        return np.searchsorted(self._events, born)
 
-    def first_after(self, events: NDArray[Any], born: NDArray[Any]) -> NDArray[Any]:
-        """The first of *events* after each birth; one past the last instant where there is none."""
-        padded = np.append(events, self.n_events + 1)
-        following: NDArray[Any] = padded[np.searchsorted(events, born, side="right")]
-        return following
+    def event_at(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The event of each row; one past the last instant for one past the last row."""
+        found: NDArray[Any] = self._padded[rows]
+        return found
 
-    def end_at(self, ends: NDArray[Any], events: NDArray[Any], at: NDArray[Any]) -> NDArray[Any]:
-        """The end of the run that contains the event *at*, or the first of *events* not before it."""
-        padded = np.append(ends, -1)
-        end: NDArray[Any] = padded[np.searchsorted(events, at)]
-        return end
+
+def _next(chosen: NDArray[Any]) -> NDArray[Any]:
+    # In place, and small: fresh memory costs more than the numbers.
+    row = np.arange(len(chosen) + 1, dtype="i4")
+    np.copyto(row[:-1], len(chosen), where=~chosen)
+    np.minimum.accumulate(row[::-1], out=row[::-1])
+    return row
+
+
+def _ends_of_runs(kinds: NDArray[Any]) -> NDArray[Any]:
+    """The last row of the run of equal *kinds* that contains each row; one past the last for one past it."""
+    n = len(kinds)
+    last = np.append(np.flatnonzero(kinds[1:] != kinds[:-1]), [n - 1, n] if n else [0])
+    return np.repeat(last.astype("i4"), np.diff(last, prepend=-1))
 
 
 def _rules(
-    placed: _PlacedEvents, found: Allocations, born_in: NDArray[Any]
+    placed: _PlacedEvents, found: Allocations, born_in: NDArray[Any], may_be_workspace: NDArray[Any]
 ) -> list[tuple[NDArray[Any], Category]]:
     """The rules with their category; the first that matches decides."""
     born = found.alloc_event
     dies = np.where(found.free_event == ALIVE, placed.n_events, found.free_event)
     is_new = (born >= 0) & (born_in != StackKind.NONE)
-    own_end = np.where(is_new, placed.end_at(placed.end_of_run, placed.events, born), -1)
-    end_of_all = np.where(is_new, placed.end_at(placed.end_of_backward, placed.events, born), -1)
+    row = placed.rows(born)
+    # A birth whose own stack locates it is a placed event itself.
+    later = row + (placed.event_at(row) == born)
+    last = placed.end_of_run[row]
+    own_end = np.where(is_new, placed.event_at(last), -1)
+    end_of_all = np.where(is_new, placed.event_at(placed.end_of_backward[row]), -1)
     within = is_new & (dies <= own_end)
     # A block freed after the last event of its run and before the next may have been freed in either.
-    outlives = is_new & (placed.first_after(placed.events, own_end) < dies)
-    backward = placed.first_after(placed.backward, born)
-    is_used = (backward < dies) & (
-        dies <= placed.end_at(placed.end_of_this_backward, placed.backward, backward)
-    )
+    outlives = is_new & (placed.event_at(np.minimum(last + 1, placed.n_placed)) < dies)
+    of_backward = placed.backward[later]
+    backward = placed.event_at(of_backward)
+    is_used = (backward < dies) & (dies <= placed.event_at(placed.end_of_backward[of_backward]))
     forward = is_new & (born_in == StackKind.FORWARD)
     # A loss written by hand; a block from before the forward is a batch.
-    loss = is_new & (born_in == StackKind.ELSEWHERE) & (placed.first_after(placed.forward, born) > backward)
+    loss = is_new & (born_in == StackKind.ELSEWHERE) & (placed.event_at(placed.forward[later]) > backward)
     in_backward, again = is_new & (born_in == StackKind.BACKWARD), is_new & (born_in == StackKind.RECOMPUTE)
-    is_left = (placed.first_after(placed.of_others, born) < dies) & (dies > end_of_all)
+    is_left = (placed.event_at(placed.of_others[later]) < dies) & (dies > end_of_all)
     optimizer = born_in == StackKind.OPTIMIZER
-    is_kept = placed.first_after(placed.of_models, born) < dies
+    is_kept = placed.event_at(placed.of_models[later]) < dies
     is_before_backward = backward <= placed.n_events
     return [
         ((forward | loss) & is_used, Category.ACTIVATION),
         (again & outlives & (dies <= end_of_all), Category.ACTIVATION),
-        (in_backward & is_left & ~_may_be_workspace(placed, found, in_backward), Category.GRADIENT),
+        (in_backward & is_left & ~may_be_workspace, Category.GRADIENT),
         (optimizer & is_kept, Category.OPTIMIZER_STATE),
         (within & (again | (is_new & optimizer)), Category.TEMPORARY),
         (in_backward & (dies <= end_of_all), Category.TEMPORARY),
@@ -154,15 +171,15 @@ def _rules(
     ]
 
 
-def _may_be_workspace(placed: _PlacedEvents, found: Allocations, in_backward: NDArray[Any]) -> NDArray[Any]:
+def _may_be_workspace(placed: _PlacedEvents, found: Allocations, born_in: NDArray[Any]) -> NDArray[Any]:
     """Whether a block of backward may be the cuBLAS workspace of autograd's own thread.
 
     That thread has a handle of its own, so torch requests a workspace at its first matrix product, without a
     stack, and keeps it as long as a gradient that is never replaced. In a file without names only the size
     and the order of births tell them apart.
     """
-    last = placed.of_models.max(initial=-1)
-    is_kept = (found.free_event == ALIVE) | (found.free_event > last)
+    is_kept = (found.free_event == ALIVE) | (found.free_event > placed.last_of_models)
+    in_backward = (born_in == StackKind.BACKWARD) & (found.alloc_event >= 0)
     fits: NDArray[Any] = in_backward & is_kept & np.isin(found.size, WORKSPACES)
     for stream in np.unique(found.stream[fits]).tolist():
         here = np.flatnonzero(fits & (found.stream == stream))
@@ -181,8 +198,10 @@ def _events_with_kind(
     freed = found.free_event >= 0
     of_free = stack_id[found.free_event[freed]]
     has_own = bool(((of_free != found.stack_id[freed]) & (of_free != 0)).any())
-    actions = (Action.ALLOC, Action.FREE_REQUESTED) if has_own else (Action.ALLOC,)
-    events = np.flatnonzero(np.isin(recording.trace.action, actions))
+    is_placed = recording.trace.action == Action.ALLOC
+    if has_own:
+        is_placed |= recording.trace.action == Action.FREE_REQUESTED
+    events = np.flatnonzero(is_placed)
     return events, kind_of[stack_id[events]]
 
 
