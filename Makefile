@@ -17,7 +17,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload d3 soak-threads speedscope standin typescript test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,11 @@ test-standin: $(TOOLS)  ## the CUDA tests on the genuine allocators of several v
 MATRIX ?=
 test-matrix: $(TOOLS)  ## the tests on every Python and with every torch, which takes hours, into docs/versions.md
 	$(BIN)/python scripts/versions.py $(MATRIX)
+
+# What `make canary` passes on, for another version: make canary CANARY="--torch 2.14.1 --checked 2.13.0"
+CANARY ?=
+canary: $(TOOLS)  ## what of the newest torch of the index differs from the checked one: private functions, snapshots (0.5 GB)
+	$(BIN)/python scripts/canary.py $(CANARY)
 
 # Ray has its own environment: it is too large for the one that every other test runs in.
 test-ray:  ## the Ray engine on a cluster of three nodes, of which one is lost
