@@ -7,8 +7,10 @@ DEMO   ?=
 BENCH  ?=
 # Another allocator to test against: make standin TORCH=2.9.0, then STANDIN_TORCH=2.9.0 for pytest.
 TORCH  ?= 2.13.0
+# Which allocator the twelve trainings are tested against as well.
+NEWEST_TORCH ?= 2.15.0
 # What test-standin runs in, one after the other.
-TORCHES ?= 2.6.0 2.9.0 2.11.0 2.12.0 2.13.0
+TORCHES ?= 2.6.0 2.9.0 2.11.0 2.13.0 2.14.1 2.15.0
 # What test-integrations runs in, one after the other: groups of pyproject.toml.
 INTEGRATIONS ?= integrations integrations-oldest
 
@@ -187,4 +189,6 @@ browser:
 
 # The CUDA tests run torch's genuine allocator over a stand-in; where it cannot be built they are skipped, saying so.
 allocator: $(TOOLS)
-	@$(BIN)/python tests/standin/build.py || echo "no stand-in for CUDA could be built: its tests will be skipped"
+	@for torch in $(TORCH) $(NEWEST_TORCH); do \
+	  $(BIN)/python tests/standin/build.py --torch $$torch || echo "no stand-in for CUDA could be built: its tests will be skipped"; \
+	done

@@ -74,7 +74,7 @@ def page(newest: str, checked: str, before: Mapping[str, Any], now: Mapping[str,
     for kind, title in TITLES.items():
         lines = list(differences(before[kind], now[kind]))
         yield ""
-        yield f"{title}: {f'{len(lines)} lines differ' if lines else 'the same'}"
+        yield f"{title}: {'these differ' if lines else 'the same'}"
         yield from lines
 
 

@@ -1,6 +1,7 @@
 """Workloads run once per session, recorded and plain; every test looks at the same two runs."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin_fixtures import Forks
+from standin_fixtures import NEWEST_TORCH, TORCH, Forks, launcher_of
 
 from vramscope.loading import load
 from vramscope.model.recording import Recording, Run
 
 HERE = Path(__file__).parent
+TORCHES = [TORCH] if "STANDIN_TORCH" in os.environ else [TORCH, NEWEST_TORCH]
 ROOT = HERE.parents[1]
 sys.path.append(str(HERE / "scripts"))
 
@@ -47,14 +49,17 @@ def python(forks: Forks) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=TORCHES)
 def truth_of(
-    python: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Truth]:
-    """``truth_of("gan")``: what is known of a workload, all of which ran already."""
+    """``truth_of("gan")``: what is known of a workload, all of which ran already, on one torch."""
 
     folder = tmp_path_factory.mktemp("workloads")
-    done = python(HERE / "scripts" / "run_workloads.py", folder, cwd=folder)
+    forks = Forks(launcher_of(request.param))
+    script = HERE / "scripts" / "run_workloads.py"
+    done = forks.run(script, folder, cwd=folder, variables={"PYTHONPATH": ROOT})
+    forks.close()
     assert done.returncode == 0, done.stderr
 
     @cache

@@ -16,7 +16,9 @@ from standin import Board
 HERE = Path(__file__).parents[1]
 
 TORCH = os.environ.get("STANDIN_TORCH", "2.13.0")
-LAUNCHER = Path(os.environ.get("STANDIN_HOME", HERE.parents[1] / ".cache" / "standin")) / TORCH / "python"
+NEWEST_TORCH = "2.15.0"
+"""What the twelve trainings run on as well, where no version is chosen."""
+HOME = Path(os.environ.get("STANDIN_HOME", HERE.parents[1] / ".cache" / "standin"))
 NOT_INHERITED = ("STANDIN_", "CUDA_", "PYTORCH_")
 
 BEFORE = """
@@ -122,12 +124,18 @@ class Forks:
         return self._server
 
 
+def launcher_of(torch: str) -> Path:
+    """The Python whose *torch* sees a CUDA device; skips the test where it is not built."""
+    launcher = HOME / torch / "python"
+    if not launcher.exists():
+        pytest.skip(f"torch {torch} over the stand-in is not built: make standin TORCH={torch}")
+    return launcher
+
+
 @pytest.fixture(scope="session")
 def standin() -> Path:
     """The launcher: a Python whose torch sees a CUDA device."""
-    if not LAUNCHER.exists():
-        pytest.skip(f"torch {TORCH} over the stand-in is not built: make standin")
-    return LAUNCHER
+    return launcher_of(TORCH)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from standin_fixtures import LAUNCHER
+from standin_fixtures import TORCH, launcher_of
 from torch import nn
 
 from vramscope.capture import holders
@@ -57,7 +57,7 @@ def test_eight_threads_train_at_once_on_the_simulated_device():
 @pytest.mark.standin
 @pytest.mark.parametrize("mode", ["events", "counters"])
 def test_eight_threads_train_at_once_on_cuda(standin, mode):
-    assert standin == LAUNCHER
+    assert standin == launcher_of(TORCH)
     assert soaked(standin, "--device", "cuda", "--mode", mode)["steps"] > 0
 
 
