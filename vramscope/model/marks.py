@@ -37,6 +37,8 @@ class BackwardKeeps(IntEnum):
     """``retain_graph=True``."""
     A_NEW_GRAPH = 2
     """``create_graph=True``."""
+    RETURNS = 4
+    """Added to one of the others where the gradients are returned and not kept (``autograd.grad``)."""
 
 
 ANY_THREAD = -1

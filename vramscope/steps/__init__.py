@@ -1,80 +1,51 @@
-"""Rules that derive steps and phases from the raw marks.
+"""How marks become steps and phases, at once or in pieces.
 
 Marks are facts (a forward began, an optimizer returned). Steps are an interpretation, so they are derived
 when a recording is read and never stored: a better rule then also serves old recordings.
 """
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vramscope.columns import GrowingColumn
+from vramscope.columns.scratch import Scratch
 from vramscope.model.marks import EventThreads, MarkKind, Marks, Phase, Phases, Steps
+from vramscope.model.recording import Outcome
+from vramscope.steps.spans import Program, Rules, Span, rules_until, spans_of
+from vramscope.steps.stretches import (
+    REGION,
+    End,
+    Mark,
+    Stretch,
+    losses,
+    marks_at,
+    nest,
+    stretches_of,
+    working_alone,
+)
 
-# An optimizer that steps less often than this share of the most frequent one does not define the cycle: a
-# GAN's generator steps once per 1 to 10 steps of its critic, a side optimizer once per epoch.
-_RAREST_IN_CYCLE = 1 / 20
+LEAST_MARKS = 2000
+"""The number of marks that are resolved within ten milliseconds."""
+_ATTEMPTS = 4
 
-_WORK = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
-_OPENS_A_STEP = _WORK | {Phase.ZERO_GRAD, Phase.DATA}
-_LEADS_TO_BACKWARD = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
-_REGION = 0
-"""The thread of a ``record_function`` region, which torch records without one."""
-
-
-class _Mark(NamedTuple):
-    kind: int
-    phase: int
-    time_ns: int
-    event: int
-    thread: int
-    value: int
-    name: int
-
-
-@dataclass(slots=True)
-class _Stretch:
-    """A phase between two marks; *last* is the number of marks while the phase is open."""
-
-    mark: _Mark
-    first: int
-    last: int
-    end_event: int
-    end_ns: int
-    owner: int
-    """The thread that the phase belongs to: of a phase on a thread of autograd the one that waits for it."""
-    depth: int = 0
-    within: int = 0
-    """The number of enclosing phases that are not merely named by the user (``record_function``)."""
-
-    @property
-    def phase(self) -> int:
-        return self.mark.phase
+Found = tuple[Steps, Phases]
 
 
-@dataclass(slots=True)
-class _Span:
-    """A step from one mark to another, as positions in the list of marks."""
-
-    first: int
-    last: int
-
-
-def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
+def resolve(marks: Marks, n_events: int, end_ns: int, outcome: Outcome | None = None) -> Found:
     """Derive the steps and phases of one device.
 
     Steps come from the best source available, in this order: the program's own step marks
-    (``recorder.step()``, ProfilerStep); one ``with record():`` entry per step; the end of the optimizer that
-    closes the cycle; the end of the last outermost backward before the next forward; an outermost forward
-    with gradients; if there is none, one without gradients.
+    (``recorder.step()``, ProfilerStep); one ``with record():`` entry per step; the updates of the optimizers,
+    where a turn of several that alternate is one; the outermost forwards in which an optimizer steps; the end
+    of the last outermost backward before the next forward; an outermost forward with gradients; if there is
+    none, one without gradients.
 
-    If several threads train at once, these are the steps of one of them: of that whose optimizer closes the
-    cycle. Phases are the marked ones of every thread, and LOSS for the work between a forward and the
-    backward after it.
+    If several threads train at once, these are the steps of one of them. Phases are the marked ones of every
+    thread, and LOSS for the work between a forward and the backward after it.
 
     Parameters
     ----------
@@ -84,20 +55,15 @@ def resolve(marks: Marks, n_events: int, end_ns: int) -> tuple[Steps, Phases]:
         Instant at which phases and steps that are still open end.
     end_ns
         Time at which they end, in nanoseconds.
+    outcome
+        How the run ended, which decides whether work after the last step is a step; None where unknown.
 
     Returns
     -------
     tuple[Steps, Phases]
         The steps in order, and the phases ordered by start.
     """
-    made_by = event_threads(marks)
-    marks = marks.rows(~np.isin(marks.kind, (MarkKind.MODULE, MarkKind.THREAD)))
-    rows = [_Mark(*row) for row in zip(*(column.tolist() for _, column in marks.columns()), strict=True)]
-    stretches = _stretches(rows, n_events, end_ns)
-    spans = _spans(rows, stretches)
-    shown = sorted([*stretches, *_losses(stretches)], key=lambda stretch: stretch.first)
-    phases = replace(_phases(shown, spans, marks.names), made_by=made_by)
-    return _steps(rows, spans, n_events, end_ns), phases
+    return StepFinder().extend(marks, n_events, end_ns, outcome)
 
 
 def event_threads(marks: Marks) -> EventThreads:
@@ -118,351 +84,188 @@ def event_threads(marks: Marks) -> EventThreads:
     return EventThreads.of(start_event=start[order], thread=thread[order])
 
 
-def _stretches(rows: list[_Mark], n_events: int, end_ns: int) -> list[_Stretch]:
-    """Pair begins with ends per thread; an end also closes inner phases that an exception left open."""
-    found: list[_Stretch] = []
-    threads: dict[int, list[_Stretch]] = {}
-    for at, row in enumerate(rows):
-        if row.kind == MarkKind.PHASE_BEGIN:
-            stretch = _Stretch(row, at, len(rows), n_events, end_ns, row.thread)
-            found.append(stretch)
-            threads.setdefault(row.thread, []).append(stretch)
-        elif row.kind == MarkKind.PHASE_END:
-            _close(threads.get(row.thread, []), row, at)
-        elif row.kind == MarkKind.EXIT and row.value == 0:
-            for stack in threads.values():
-                _end(stack, row, at)
-    _nest(found)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """What the marks since a cut lead to."""
+
+    program: Program
+    shown: list[Stretch]
+    """The phases, losses among them, in order."""
+    spans: list[Span]
+    rules: Rules
+    """What all marks lead to."""
 
 
-def _nest(stretches: list[_Stretch]) -> None:
-    """Set the owner and the depth of each phase.
+class StepFinder:
+    """Finds the steps and phases of marks to which new ones are only appended.
 
-    A phase is inside of the open phases of its own thread. A recompute on a thread of autograd is inside the
-    backward that the calling thread waits in.
+    Resolving takes some µs and half a kB per mark, so a reader that refreshes every second would soon do
+    nothing else. Therefore a step is final as soon as no later mark can change it but by a rule for all
+    steps; where such a rule changes, all marks are resolved again.
+
+    Parameters
+    ----------
+    scratch
+        Where finished steps are kept; in memory where None.
+    least_marks
+        The number of marks after which finished steps are put aside.
     """
-    helpers = _helpers(stretches)
-    around: list[_Stretch] = []
-    for stretch in stretches:
-        around = [each for each in around if each.last > stretch.first]
-        outer = around
-        if stretch.mark.thread in helpers:
-            stretch.owner = _waiting(stretch, around, helpers)
-        elif stretch.mark.thread != _REGION:
-            outer = [each for each in around if each.owner in (stretch.owner, _REGION)]
-        stretch.depth = len(outer)
-        stretch.within = sum(each.phase != Phase.USER for each in outer)
-        around.append(stretch)
 
+    __slots__ = ("_cut", "_least_marks", "_open", "_phases", "_rules", "_scratch", "_steps", "_until")
 
-def _helpers(stretches: list[_Stretch]) -> frozenset[int]:
-    """The threads that work for others: each phase begins while one of another thread is open.
+    def __init__(self, scratch: Scratch | None = None, *, least_marks: int = LEAST_MARKS) -> None:
+        self._scratch = scratch
+        self._least_marks = least_marks
+        self._forget()
 
-    They are those of autograd and the replicas of DataParallel. A thread with a backward of its own is none.
-    """
-    threads = {stretch.mark.thread for stretch in stretches} - {_REGION}
-    if len(threads) < 2:
-        return frozenset()
-    threads -= {stretch.mark.thread for stretch in stretches if stretch.phase == Phase.BACKWARD}
-    around: list[_Stretch] = []
-    for stretch in stretches:
-        around = [each for each in around if each.last > stretch.first]
-        if all(each.mark.thread == _REGION for each in around):
-            threads.discard(stretch.mark.thread)
-        around.append(stretch)
-    return frozenset(threads)
-
-
-def _waiting(stretch: _Stretch, around: list[_Stretch], helpers: frozenset[int]) -> int:
-    """The thread that a helper works for; the helper itself where that may be several.
-
-    Autograd's thread works for a thread in a backward.
-    """
-    own = [each.owner for each in around if each.mark.thread == stretch.mark.thread]
-    if own:
-        return own[-1]
-    others = [each for each in around if each.mark.thread not in (*helpers, _REGION)]
-    backwards = {each.owner for each in others if each.phase == Phase.BACKWARD}
-    owners = backwards or {each.owner for each in others}
-    return owners.pop() if len(owners) == 1 else stretch.mark.thread
-
-
-def _close(stack: list[_Stretch], row: _Mark, at: int) -> None:
-    for position in reversed(range(len(stack))):
-        if (stack[position].mark.phase, stack[position].mark.name) == (row.phase, row.name):
-            closed = stack[position:]
-            del stack[position:]
-            _end(closed, row, at)
-            return
-
-
-def _end(stack: list[_Stretch], row: _Mark, at: int) -> None:
-    for stretch in stack:
-        stretch.last, stretch.end_event, stretch.end_ns = at, row.event, row.time_ns
-    stack.clear()
-
-
-def _spans(rows: list[_Mark], stretches: list[_Stretch]) -> list[_Span]:
-    threads = _stepping(rows, stretches)
-    mine = [s for s in stretches if threads is None or s.owner in (*threads, _REGION)]
-    is_mine = [threads is None or row.thread in threads or not row.value for row in rows]
-    reported = [
-        at
-        for at, row in enumerate(rows)
-        if row.kind == MarkKind.STEP and (threads is None or row.thread in threads)
-    ]
-    nested = [span for span in _entries(rows, is_mine, outermost=False) if span.first < span.last]
-    if reported:
-        return _between(reported, mine, len(rows))
-    inferred = _inferred(mine, len(rows))
-    # A single entry around a whole loop is no step: a program that records itself, under ``vramscope run``.
-    if nested and (len(nested) > 1 or _one_at_most(nested, inferred)):
-        return nested
-    entries = list(_entries(rows, is_mine, outermost=True))
-    if len(entries) > 1 and _one_at_most(entries, inferred):
-        return entries
-    return inferred
-
-
-def _stepping(rows: list[_Mark], stretches: list[_Stretch]) -> frozenset[int] | None:
-    """The threads whose steps are shown, where several train at once; None where all phases are one loop.
-
-    Steps do not overlap, so they are those of one thread: the first that reports steps, else of that whose
-    optimizer closes the cycle, else the first that runs backward.
-    """
-    backwards = [s for s in stretches if s.phase == Phase.BACKWARD and s.mark.thread != _REGION]
-    training = {stretch.owner for stretch in backwards}
-    if len(training) < 2 or not _overlap(stretches, training):
-        return None
-    reported = [row.thread for row in rows if row.kind == MarkKind.STEP and row.thread in training]
-    if reported:
-        return frozenset(reported[:1])
-    optimizers = [s for s in _outermost(stretches) if s.phase == Phase.OPTIMIZER and s.owner in training]
-    anchor = _anchor(optimizers) if optimizers else None
-    of_anchor = frozenset(stretch.owner for stretch in optimizers if _identity(stretch) == anchor)
-    return of_anchor or frozenset([backwards[0].owner])
-
-
-def _overlap(stretches: list[_Stretch], threads: set[int]) -> bool:
-    """Whether a phase of one of the threads begins while one of another is open."""
-    around: list[_Stretch] = []
-    for stretch in stretches:
-        if stretch.owner in threads:
-            around = [each for each in around if each.last > stretch.first]
-            if any(each.owner != stretch.owner for each in around):
-                return True
-            around.append(stretch)
-    return False
-
-
-def _entries(rows: list[_Mark], is_mine: list[bool], *, outermost: bool) -> Iterator[_Span]:
-    """Yield ``with record():`` blocks from ENTER to EXIT (or to the end, while open)."""
-    open_at: list[int] = []
-    for at, row in enumerate(rows):
-        if (
-            row.kind not in (MarkKind.ENTER, MarkKind.EXIT)
-            or (row.value == 0) != outermost
-            or not is_mine[at]
-        ):
-            continue
-        if row.kind == MarkKind.ENTER and row.value <= 1:
-            open_at.append(at)
-        elif row.kind == MarkKind.EXIT and row.value <= 1 and open_at:
-            yield _Span(open_at.pop(), at)
-    if open_at:
-        yield _Span(open_at.pop(), len(rows))
-
-
-def _one_at_most(entries: list[_Span], spans: list[_Span]) -> bool:
-    """Whether no entry contains the ends of two steps."""
-    ends = sorted(span.last for span in spans)
-    return all(bisect_left(ends, entry.last) - bisect_left(ends, entry.first) <= 1 for entry in entries)
-
-
-def _outermost(stretches: list[_Stretch]) -> list[_Stretch]:
-    return [s for s in stretches if s.within == 0 and s.phase != Phase.USER]
-
-
-def _inferred(stretches: list[_Stretch], n_rows: int) -> list[_Span]:
-    outermost = _outermost(stretches)
-    optimizers = [s for s in outermost if s.phase == Phase.OPTIMIZER]
-    if optimizers:
-        anchor = _anchor(optimizers)
-        ends = [s.last for s in optimizers if _identity(s) == anchor]
-        return _between(_with_zero_grad(ends, outermost), stretches, n_rows)
-    ends = _ends_of_backward(outermost)
-    if ends:
-        return _between(ends, stretches, n_rows)
-    forwards = [s for s in outermost if s.phase == Phase.FORWARD]
-    # A program that runs forwards with gradients trains, so its evaluations are no steps. Otherwise they are.
-    evaluations = [s for s in outermost if s.phase == Phase.EVAL]
-    return [_Span(s.first, s.last) for s in forwards or evaluations]
-
-
-def _losses(stretches: list[_Stretch]) -> Iterator[_Stretch]:
-    """Yield a LOSS phase for the gap between a forward and the backward that follows it.
-
-    The loss function is then no module. Gaps within an optimizer's closure, and between two backwards that
-    one forward led to, count as well.
-    """
-    for siblings in _siblings(stretches):
-        leads_to_backward = False
-        for before, after in reversed(list(pairwise(siblings))):
-            if after.phase != Phase.ZERO_GRAD:
-                leads_to_backward = after.phase in (Phase.LOSS, Phase.BACKWARD)
-            if leads_to_backward and before.phase in _LEADS_TO_BACKWARD and _is_gap(before, after):
-                begin = before.mark._replace(
-                    phase=int(Phase.LOSS), time_ns=before.end_ns, event=before.end_event, name=0
-                )
-                first, last, end = before.last, after.first, (after.mark.event, after.mark.time_ns)
-                yield _Stretch(begin, first, last, *end, before.owner, before.depth, before.within)
-
-
-def _siblings(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
-    """Yield the phases directly inside of each phase, and the outermost ones; user-named phases are
-    left out.
-    """
-    latest: dict[tuple[int, int], int] = {}
-    found: dict[tuple[int, int, int], list[_Stretch]] = {}
-    for stretch in sorted(stretches, key=lambda stretch: stretch.first):
-        if stretch.phase != Phase.USER:
-            owner, within = stretch.owner, stretch.within
-            latest[owner, within] = stretch.first
-            parent = latest.get((owner, within - 1), 0)
-            found.setdefault((owner, within, parent), []).append(stretch)
-    yield from found.values()
-
-
-def _is_gap(before: _Stretch, after: _Stretch) -> bool:
-    return before.mark.thread == after.mark.thread and before.end_event < after.mark.event
-
-
-def _ends_of_backward(outermost: list[_Stretch]) -> list[int]:
-    """Where an iteration of a loop without an optimizer ends: after the last backward that a forward led to.
-
-    A second backward without a forward of its own, as for a gradient penalty, belongs to the same iteration.
-    Work before the next batch is loaded, such as a manual update, belongs to this iteration.
-    """
-    found: list[int] = []
-    is_open = False
-    for stretch in outermost:
-        if stretch.phase == Phase.BACKWARD:
-            if is_open:
-                found.pop()
-            found.append(stretch.last)
-            is_open = True
-        elif is_open and stretch.phase == Phase.DATA:
-            found[-1] = stretch.first
-        is_open = is_open and stretch.phase not in (Phase.FORWARD, Phase.DATA)
-    return found
-
-
-def _identity(stretch: _Stretch) -> tuple[int, int]:
-    return stretch.mark.value, stretch.mark.name
-
-
-def _anchor(optimizers: list[_Stretch]) -> tuple[int, int]:
-    """The optimizer that closes a cycle: the one that steps least often; among equals the last to appear."""
-    counts = Counter(map(_identity, optimizers))
-    often_enough = max(counts.values()) * _RAREST_IN_CYCLE
-    candidates = [identity for identity, count in counts.items() if count >= often_enough]
-    return min(reversed(candidates), key=lambda identity: counts[identity])
-
-
-def _with_zero_grad(ends: list[int], outermost: list[_Stretch]) -> list[int]:
-    """Extend each step over the zero_grad after it, as in ``optimizer.step(); optimizer.zero_grad()``.
-
-    If the first step begins with a zero_grad, the loop clears gradients before the forward, and what follows
-    a step belongs to the next.
-    """
-    if next(s.phase for s in outermost if s.phase in _OPENS_A_STEP) == Phase.ZERO_GRAD:
-        return ends
-    found = []
-    position = 0
-    for end in ends:
-        while position < len(outermost) and outermost[position].first < end:
-            position += 1
-        found.append(end)
-        while position < len(outermost) and outermost[position].phase == Phase.ZERO_GRAD:
-            found[-1] = outermost[position].last
-            position += 1
-    return found
-
-
-def _between(ends: list[int], stretches: list[_Stretch], n_rows: int) -> list[_Span]:
-    """Spans that end at the given marks, plus the unfinished one after the last, if it did any work.
-
-    The first begins with the first phase that belongs to a loop: building the model is not a step. An end
-    at *n_rows* is a phase that is still open.
-    """
-    begins = sorted(s.first for s in stretches if s.phase in _OPENS_A_STEP)
-    first = begins[0] if begins and begins[0] < ends[0] else 0
-    spans = [_Span(a, b) for a, b in pairwise([first, *ends])]
-    if any(s.phase in _WORK for s in stretches if s.first > ends[-1]):
-        spans.append(_Span(ends[-1], n_rows))
-    return _without_evaluation(spans, stretches)
-
-
-def _without_evaluation(spans: list[_Span], stretches: list[_Stretch]) -> list[_Span]:
-    """Begin a step that follows an evaluation after the evaluation.
-
-    An evaluation that precedes the work of more than half of all steps is part of the loop: a teacher model,
-    an agent's rollout.
-    """
-    outermost = _outermost(stretches)
-    firsts = [s.first for s in outermost]
-    late = {}
-    for at, span in enumerate(spans):
-        before = takewhile(
-            lambda s: s.phase not in _WORK,
-            outermost[bisect_left(firsts, span.first) : bisect_left(firsts, span.last)],
+    def _forget(self) -> None:
+        self._rules = Rules()
+        self._until = 0
+        """The mark that ends the last finished step."""
+        self._cut = 0
+        """The mark, some steps earlier, from which marks are looked at again."""
+        self._open = np.zeros(0, "i8")
+        """Rows of the marks that began what is open there."""
+        self._steps, self._phases = (
+            {name: GrowingColumn(dtype, self._scratch) for name, dtype in table.DTYPES.items()}
+            for table in (Steps, Phases)
         )
-        evaluations = [s.last for s in before if s.phase == Phase.EVAL]
-        if evaluations:
-            late[at] = evaluations[-1]
-    if 2 * len(late) > len(spans):
-        return spans
-    return [_Span(late.get(at, span.first), span.last) for at, span in enumerate(spans)]
+
+    def extend(self, marks: Marks, n_events: int, end_ns: int, outcome: Outcome | None = None) -> Found:
+        """Return the steps and phases of all *marks*, which begin with those of the last call.
+
+        The parameters are those of :func:`resolve`.
+        """
+        end = End(len(marks), n_events, end_ns)
+        if end.n_rows < self._cut:
+            self._forget()
+        latest = self._look(marks, end, outcome)
+        if self._until and self._are_other(latest.rules):
+            self._forget()
+            latest = self._look(marks, end, outcome)
+        if end.n_rows - self._cut >= self._least_marks:
+            self._put_aside(latest, marks, end)
+        later = self._rows(latest, marks, end, (self._until, end.n_rows))
+        made_by = event_threads(marks)
+        if not self._until:
+            return Steps(**later[0]), Phases(**later[1], names=marks.names, made_by=made_by)
+        steps, phases = (
+            {name: column.followed_by(rows[name]) for name, column in columns.items()}
+            for columns, rows in zip((self._steps, self._phases), later, strict=True)
+        )
+        return Steps(**steps), Phases(**phases, names=marks.names, made_by=made_by)
+
+    def _look(self, marks: Marks, end: End, outcome: Outcome | None) -> _Latest:
+        """Return what the marks since the cut lead to."""
+        before = self._rules
+        rows = marks_at(marks, np.concatenate([self._open, np.arange(self._cut, end.n_rows)]))
+        stretches = stretches_of(rows, end)
+        alone = before.alone | working_alone(stretches)
+        helpers = frozenset({stretch.mark.thread for stretch in stretches} - {REGION} - alone)
+        nest(stretches, helpers)
+        trainers = before.trainers | {s.owner for s in stretches if s.phase == Phase.BACKWARD}
+        program = Program(rows, stretches, before, end.n_rows, outcome)
+        spans, rules = spans_of(program)
+        rules = replace(rules, alone=alone, helpers=before.helpers | helpers, trainers=trainers)
+        shown = sorted([*stretches, *losses(stretches)], key=lambda stretch: stretch.first)
+        return _Latest(program, shown, spans, rules)
+
+    def _are_other(self, rules: Rules) -> bool:
+        """Whether the finished steps, too, are found otherwise by these *rules*."""
+        before = self._rules
+        is_other = (rules.source, rules.inferred) != (before.source, before.inferred)
+        is_other |= rules.reach != before.reach
+        return is_other or bool(rules.alone & before.helpers) or len(rules.trainers) > 1
+
+    def _put_aside(self, latest: _Latest, marks: Marks, end: End) -> None:
+        """Keep the steps and phases that are final, and look at fewer marks from now on."""
+        reach, spans = latest.rules.reach, latest.spans
+        if len(latest.rules.trainers) > 1:
+            return
+        last = len(spans) - 1 - reach
+        for at in range(last, max(last - _ATTEMPTS, reach), -1):
+            until = spans[at].last
+            if until > self._until and self._is_final(latest, marks, end, until):
+                finished = self._rows(latest, marks, end, (self._until, until))
+                for columns, rows in zip((self._steps, self._phases), finished, strict=True):
+                    for name, column in columns.items():
+                        column.extend(rows[name])
+                self._until = until
+                self._look_from(spans[at - reach].first, latest)
+                return
+
+    def _is_final(self, latest: _Latest, marks: Marks, end: End, until: int) -> bool:
+        """Whether all has ended that began before; while a file is written, marks may be ahead of events."""
+        begun = [stretch for stretch in latest.shown if stretch.first < until]
+        return marks.event[until] < end.n_events and all(
+            stretch.last < end.n_rows and stretch.end_event < end.n_events for stretch in begun
+        )
+
+    def _look_from(self, cut: int, latest: _Latest) -> None:
+        rows = latest.program.rows
+        is_open = [s.first for s in latest.program.stretches if s.first < cut < s.last]
+        self._rules = rules_until(latest.program, latest.rules, cut)
+        self._open = np.array(sorted([*is_open, *_entered(rows, cut)]), "i8")
+        self._cut = cut
+
+    def _rows(
+        self, latest: _Latest, marks: Marks, end: End, between: tuple[int, int]
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """Return the columns of the steps and phases that begin in the marks *between*."""
+        first, after = between
+        spans = [span for span in latest.spans if first <= span.first < after]
+        shown = [stretch for stretch in latest.shown if first <= stretch.first < after]
+        n_steps = len(self._steps["index"])
+        steps = _steps(marks, end, spans, n_steps)
+        return steps, _phases(shown, _step_of(shown, spans, n_steps))
 
 
-def _steps(rows: list[_Mark], spans: list[_Span], n_events: int, end_ns: int) -> Steps:
-    def instant(at: int) -> tuple[int, int]:
-        return (rows[at].event, rows[at].time_ns) if at < len(rows) else (n_events, end_ns)
-
-    starts = [instant(span.first) for span in spans]
-    ends = [instant(span.last) for span in spans]
-    return Steps.of(
-        index=range(len(spans)),
-        start_event=[event for event, _ in starts],
-        end_event=[event for event, _ in ends],
-        start_ns=[time for _, time in starts],
-        end_ns=[time for _, time in ends],
-    )
+def _entered(rows: list[Mark], cut: int) -> list[int]:
+    """Return the marks at which blocks began that are still open at *cut*."""
+    found: dict[bool, list[int]] = {True: [], False: []}
+    for row in rows:
+        if row.at < cut and row.value <= 1:
+            if row.kind == MarkKind.ENTER:
+                found[row.value == 0].append(row.at)
+            elif row.kind == MarkKind.EXIT and found[row.value == 0]:
+                found[row.value == 0].pop()
+    return [*found[True], *found[False]]
 
 
-def _phases(stretches: list[_Stretch], spans: list[_Span], names: tuple[str, ...]) -> Phases:
-    return Phases.of(
-        phase=[s.phase for s in stretches],
-        step=_step_of(stretches, spans),
-        depth=[s.depth for s in stretches],
-        start_event=[s.mark.event for s in stretches],
-        end_event=[s.end_event for s in stretches],
-        start_ns=[s.mark.time_ns for s in stretches],
-        end_ns=[s.end_ns for s in stretches],
-        thread=[s.owner for s in stretches],
-        name=[s.mark.name for s in stretches],
-        names=names,
-    )
+def _steps(marks: Marks, end: End, spans: Sequence[Span], n_before: int) -> dict[str, NDArray[Any]]:
+    event, time_ns = np.append(marks.event, end.n_events), np.append(marks.time_ns, end.time_ns)
+    first, last = (np.array([getattr(span, name) for span in spans], "i8") for name in Span._fields)
+    return {
+        "index": np.arange(n_before, n_before + len(spans)),
+        "start_event": event[first],
+        "end_event": event[last],
+        "start_ns": time_ns[first],
+        "end_ns": time_ns[last],
+    }
 
 
-def _step_of(stretches: list[_Stretch], spans: list[_Span]) -> list[int]:
-    """Row of the step in which each phase began, −1 for none; both lists are ordered by their first mark."""
+def _phases(shown: Sequence[Stretch], step: list[int]) -> dict[str, NDArray[Any]]:
+    columns: dict[str, list[int]] = {
+        "phase": [s.phase for s in shown],
+        "step": step,
+        "depth": [s.depth for s in shown],
+        "start_event": [s.mark.event for s in shown],
+        "end_event": [s.end_event for s in shown],
+        "start_ns": [s.mark.time_ns for s in shown],
+        "end_ns": [s.end_ns for s in shown],
+        "thread": [s.owner for s in shown],
+        "name": [s.mark.name for s in shown],
+    }
+    return {name: np.array(rows, Phases.DTYPES[name]) for name, rows in columns.items()}
+
+
+def _step_of(shown: Sequence[Stretch], spans: Sequence[Span], n_before: int) -> list[int]:
+    """Return the row of the step in which each phase began, −1 for none; both are ordered by first mark."""
     found = []
     at = 0
-    for stretch in stretches:
+    for stretch in shown:
         while at < len(spans) and spans[at].last <= stretch.first:
             at += 1
         inside = at < len(spans) and spans[at].first <= stretch.first
-        found.append(at if inside else -1)
+        found.append(n_before + at if inside else -1)
     return found

@@ -3,16 +3,12 @@
 Steps are found over all marks at once, so that nothing depends on where the cut is.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vramscope.model.marks import Marks, Phases, Steps
 from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
-from vramscope.steps import resolve
-
-Resolve = Callable[[Marks, int, int], tuple[Steps, Phases]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +24,15 @@ class RetainedTimeline:
 def retained_timeline(
     marks: Marks,
     known: tuple[StretchPeaks, SummarizedSteps],
-    events: tuple[int, int],
-    end_ns: int,
-    found_by: Resolve = resolve,
+    first: int,
+    found: tuple[Steps, Phases],
 ) -> RetainedTimeline:
-    """Return the timeline of the retained *events* (first, end) from all marks of the recording."""
-    first, end = events
+    """Return the timeline of the events from *first* on, from all marks of the recording.
+
+    *known* is what is kept of older marks, *found* are the steps and phases of *marks*.
+    """
     peaks, summarized = known
-    steps, phases = with_summarized(summarized, *found_by(marks, end, end_ns))
+    steps, phases = with_summarized(summarized, *found)
     if not first:
         return RetainedTimeline(marks, steps, phases, Past())
     n_past = int(np.searchsorted(steps.start_event, first))

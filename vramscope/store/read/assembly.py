@@ -18,9 +18,9 @@ from vramscope.model.recording import Outcome, Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action, Trace
-from vramscope.steps import resolve
+from vramscope.steps import StepFinder
 from vramscope.steps.innermost import of_several_threads, owners_of, train_at_once
-from vramscope.steps.retained import Resolve, retained_timeline
+from vramscope.steps.retained import retained_timeline
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.read import repair
 from vramscope.store.read.streams import ColumnStream, DeviceStreams
@@ -34,12 +34,12 @@ def recording(
     device: int,
     streams: DeviceStreams,
     stacks: Stacks,
-    end_ns: int,
-    found_by: Resolve = resolve,
+    ended: tuple[int, Outcome],
+    finder: StepFinder,
 ) -> Recording:
     """Return the recording of one device; references to missing rows are neutralized and noted.
 
-    *found_by* is the function that finds its steps.
+    *ended* says when and how the run ended, *finder* has seen its earlier marks.
     """
     pools = streams.pool_ids()
     first, end = streams.first_event, streams.first_event + len(streams)
@@ -52,10 +52,14 @@ def recording(
     labels, older = repair.holders_of_labels(repair.labels_within(streams.table("labels"), end))
     holders = streams.table("holders") if not len(older) else older
     marks = streams.table("marks")
+    end_ns, outcome = ended
     missing = _missing(marks, end, manifest.outcome)
     marks = repair.marks_within(marks, end)
     found = retained_timeline(
-        marks, (streams.stretch_peaks(), streams.summarized_steps()), (first, end), end_ns, found_by
+        marks,
+        (streams.stretch_peaks(), streams.summarized_steps()),
+        first,
+        finder.extend(marks, end, end_ns, outcome),
     )
     return Recording(
         source=manifest.source,

@@ -9,8 +9,7 @@ from vramscope.columns.scratch import Scratch
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording
-from vramscope.steps import resolve
-from vramscope.steps.growing import IncrementalSteps
+from vramscope.steps import StepFinder
 from vramscope.store import manifest as manifests
 from vramscope.store import parts
 from vramscope.store.directory import COPY_INDEX, MANIFEST
@@ -50,8 +49,8 @@ class RankReader:
         self._is_settled = False
         """Whether the manifest did not change while the files were read."""
         self._devices: dict[int, DeviceStreams] = {}
-        self._incremental_steps: dict[int, IncrementalSteps] = {}
-        """The steps of each device, found incrementally while the run is growing."""
+        self._finders: dict[int, StepFinder] = {}
+        """What has found the steps of each device so far."""
         self._homes: list[Path] = []
         # Row 0 is the empty stack, and is not written.
         self._stacks = ColumnStream(self._files_of(STACKS), STACKS, n_rows=1)
@@ -97,8 +96,8 @@ class RankReader:
         of_rank = (*self.notes(), *stack_notes, *unreadable)
         found = []
         for device, streams in sorted(self._devices.items()):
-            found_by = self._incremental_steps[device].resolve if self.outcome is Outcome.RUNNING else resolve
-            recording = assembly.recording(self.manifest, device, streams, stacks, self.ended_ns(), found_by)
+            ended, finder = (self.ended_ns(), self.outcome), self._finders[device]
+            recording = assembly.recording(self.manifest, device, streams, stacks, ended, finder)
             written = assembly.written_notes(self._notes, device)
             own = (
                 *written,
@@ -222,5 +221,5 @@ class RankReader:
                 self._owner_of,
                 self._scratch,
             )
-            self._incremental_steps[device] = IncrementalSteps(self._scratch)
+            self._finders[device] = StepFinder(self._scratch)
         return bool(new)
