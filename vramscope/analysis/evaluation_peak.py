@@ -15,6 +15,7 @@ from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
+from vramscope.steps.evaluations import evaluations
 from vramscope.units import format_bytes
 
 _LEAST_MORE = 1.05
@@ -27,7 +28,7 @@ class EvaluationPeak:
     """The most that was allocated in evaluation and in training."""
 
     evaluation_bytes: int = 0
-    """Peak during forwards without gradients outside of steps; 0 if there were none."""
+    """Peak of evaluations outside of steps, from their first forward on; 0 if there were none."""
     training_bytes: int = 0
     """Peak during steps; 0 if there were none."""
     instant: int = 0
@@ -41,17 +42,16 @@ class EvaluationPeak:
 def evaluation_peak(recording: Recording) -> EvaluationPeak:
     """Return the peaks of evaluation and training, from the recorded phases."""
     steps, phases = recording.steps, recording.phases
-    is_outside = (phases.phase == Phase.EVAL) & (phases.step < 0)
-    evaluations = phases.rows(is_outside & (phases.start_event < phases.end_event))
+    first, end = evaluations(steps, phases, len(recording.trace))
     trains = (phases.phase == Phase.BACKWARD) & (phases.step >= 0)
-    if not len(evaluations) or not trains.any():
+    if not (first < end).any() or not trains.any():
         return EvaluationPeak()
     allocated = timeline(recording).allocated_bytes
-    evaluation = _within(len(allocated), evaluations.start_event, evaluations.end_event)
+    evaluation = _within(len(allocated), first, end)
     at = int(np.where(evaluation, allocated, -1).argmax())
     training = _within(len(allocated), steps.start_event, steps.end_event)
     most = int(np.where(training, allocated, 0).max(initial=0))
-    begin = int(evaluations.start_event[evaluations.start_event <= at].max())
+    begin = int(first[first <= at].max())
     return EvaluationPeak(int(allocated[at]), most, at, *_line(recording, begin, at))
 
 

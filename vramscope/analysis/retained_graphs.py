@@ -40,7 +40,7 @@ def retained_graphs(recording: Recording) -> RetainedGraphs:
     """
     marks, steps = recording.marks, recording.steps
     asked = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
-    event, keeps = marks.event[asked], marks.value[asked] == BackwardKeeps.ITS_GRAPH
+    event, keeps = marks.event[asked], marks.value[asked] % BackwardKeeps.RETURNS == BackwardKeeps.ITS_GRAPH
     # The last backward of a step decides: it is the one that could free the graph.
     last_of = dict(zip(steps_of(steps, event).tolist(), keeps.tolist(), strict=True))
     retaining = [step for step, kept in last_of.items() if step >= 0 and kept and step < len(steps) - 1]

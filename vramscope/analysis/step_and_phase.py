@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
+from vramscope.steps.evaluations import is_in_evaluation
 from vramscope.steps.innermost import innermost_phase, innermost_phases, innermost_phases_at
 from vramscope.units import format_name
 
@@ -14,8 +15,15 @@ from vramscope.units import format_name
 def step_and_phase_at(recording: Recording, instant: int) -> tuple[int | None, Phase | None]:
     """The step number and the innermost phase of the event before *instant*; None outside of any."""
     step = number_of_step(recording.steps, max(instant - 1, 0))
-    innermost = innermost_phase(recording.phases, max(instant - 1, 0))
-    return step, None if innermost is None else Phase(int(recording.phases.phase[innermost]))
+    return step, _phase_at(recording, max(instant - 1, 0))
+
+
+def _phase_at(recording: Recording, event: int) -> Phase | None:
+    """Return the innermost phase of an event; the code of an evaluation between its forwards is of it."""
+    innermost = innermost_phase(recording.phases, event)
+    if innermost is not None:
+        return Phase(int(recording.phases.phase[innermost]))
+    return Phase.EVAL if is_in_evaluation(recording.steps, recording.phases, event) else None
 
 
 def phase_words(recording: Recording, instant: int) -> str:
@@ -23,7 +31,8 @@ def phase_words(recording: Recording, instant: int) -> str:
     phases = recording.phases
     innermost = innermost_phase(phases, max(instant - 1, 0))
     if innermost is None:
-        return ""
+        phase_now = _phase_at(recording, max(instant - 1, 0))
+        return "" if phase_now is None else format_name(phase_now)
     phase, name = Phase(int(phases.phase[innermost])), phases.names[phases.name[innermost]]
     if phase is Phase.OTHER:
         return ""

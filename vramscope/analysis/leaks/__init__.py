@@ -164,8 +164,8 @@ def _context(levels: Levels) -> _LeakContext:
         levels=levels,
         holdings=held(recording, levels.found, levels.born),
         assigned=undivided(assign(recording, levels.found)),
-        retains_graph=BackwardKeeps.ITS_GRAPH in backward.value,
-        creates_graph=BackwardKeeps.A_NEW_GRAPH in backward.value,
+        retains_graph=BackwardKeeps.ITS_GRAPH in backward.value % BackwardKeeps.RETURNS,
+        creates_graph=BackwardKeeps.A_NEW_GRAPH in backward.value % BackwardKeeps.RETURNS,
         backward_grows=_backward_grows(levels),
     )
 

@@ -97,7 +97,10 @@ def _graph_kept(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
         for i, name in ((at, "retain_graph"), (at + 1, "create_graph"))
     )
     # If retain_graph is not given, creating a graph retains the old one.
-    return BackwardKeeps.A_NEW_GRAPH if creates else BackwardKeeps.ITS_GRAPH if retains else 0
+    keeps = BackwardKeeps.A_NEW_GRAPH if creates else BackwardKeeps.ITS_GRAPH if retains else 0
+    # torch.autograd.grad asks the engine for the gradients, which are not accumulated.
+    returns = run.__name__ == "grad" or not kwargs.get("accumulate_grad", True)
+    return keeps + BackwardKeeps.RETURNS if returns else keeps
 
 
 def _begin_backward(_listener: Listener, keeps: int, owner: FrameType) -> None:

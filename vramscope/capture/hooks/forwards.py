@@ -21,6 +21,7 @@ from vramscope.capture.hooks.open_phases import (
     in_backward,
     is_open,
     leave_root,
+    loads_data,
     other_threads,
     state,
     thread,
@@ -161,6 +162,9 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
     # DataParallel runs its replicas on threads of its own, within the forward of the thread that called it.
     if getattr(module, "_is_replica", False):
         return
+    # Transforms of a data set are modules too: that they are called is loading, and no forward.
+    if loads_data() and next(module.parameters(), None) is None:
+        return
     calls = thread.calls
     if state.log is not None and phase not in (Phase.RECOMPUTE, Phase.LOSS):
         state.log.learn(module)
@@ -174,6 +178,8 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
 def _end_forward(listener: Listener, module: Any, inputs: Any, result: Any) -> None:
     name = type(module).__name__
     for opened in reversed(thread.open):
+        if opened.phase == Phase.DATA:
+            return
         if opened.name == name and opened.phase in FORWARDS:
             if opened.phase != Phase.RECOMPUTE:
                 listener.forward_ends(inputs, result)
