@@ -2,8 +2,10 @@
 
 import pytest
 
-from vramscope.model.marks import MarkKind, Marks, Phase
+from vramscope.model.marks import BackwardKeeps, MarkKind, Marks, Phase
+from vramscope.model.recording import Outcome
 from vramscope.steps import resolve
+from vramscope.steps.evaluations import evaluations
 
 LOOP = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 NAMES = ("", "Model", "Adam", "SGD", "Critic", "Generator")
@@ -42,9 +44,15 @@ class Program:
             self.whole(Phase.OPTIMIZER, value=optimizer, name=2)
         return self
 
-    def resolve(self):
+    def updates(self, text):
+        """One forward, backward and update for each letter, which names the optimizer."""
+        for letter in text:
+            self.step(ord(letter))
+        return self
+
+    def resolve(self, *outcome):
         columns = dict(zip(Marks.DTYPES, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
-        return resolve(Marks.of(**columns, names=NAMES), self.now + 5, 9999)
+        return resolve(Marks.of(**columns, names=NAMES), self.now + 5, 9999, *outcome)
 
 
 def spans(steps):
@@ -328,3 +336,146 @@ def test_building_the_model_before_the_loop_belongs_to_no_step():
     steps, _ = program.step().resolve()
 
     assert spans(steps) == [(2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("updates", "n_steps"),
+    [
+        ("A" * 20 + "B" * 5, 25),  # two phases of a training
+        ("A" * 6 + "B" * 6 + "C" * 6, 18),  # trials or folds, a new optimizer each
+        ("A" * 30 + "B" * 30 + "A" * 30, 90),
+        ("AB" * 8, 8),  # a GAN
+        ("ABC" * 8, 8),
+        ("AB", 1),
+        ("ABA", 2),
+        ("AB" * 6 + "CD" * 6, 12),  # GANs of two folds
+        ("A" * 10 + "AB" * 6, 16),  # the generator alone, then both
+        ("AB" * 6 + "A" * 10, 16),
+        ("ABB" * 6, 6),
+        ("AAAAAB" * 6, 6),  # five steps of the critic to one of the generator
+        ("AB" + "AAAAAB" * 5 + "AAA", 7),  # that begin with one, and end within a turn
+        ("BAAAAA" * 6, 7),
+        ("ABABABC" * 5, 5),
+        (("A" * 15 + "B" * 15) * 3, 90),  # epochs that alternate
+        ("A" * 30 + "BC" * 8 + "A" * 30, 68),
+        ("IMJMKMLM", 4),  # an inner optimizer, made anew for each task
+    ],
+)
+def test_every_optimizers_steps_count_and_a_turn_of_several_is_one(updates, n_steps):
+    steps, phases = Program().updates(updates).resolve()
+
+    assert len(steps) == n_steps
+    # No work is lost: each phase is in a step, and each step has a backward.
+    assert (phases.step >= 0).all()
+    assert set(phases.step[phases.phase == Phase.BACKWARD].tolist()) == set(range(n_steps))
+
+
+def test_two_optimizers_that_update_after_one_backward_are_one_step_whenever_they_do():
+    program = Program()
+    for turn in range(60):
+        program.step(*((1, 2) if turn % 30 == 29 else (1,)))
+
+    assert len(program.resolve()[0]) == 60
+
+
+def test_a_second_training_whose_updates_run_their_own_backward_loses_no_step():
+    """Adam, then L-BFGS, whose closure is run within its step."""
+    program = Program()
+    for _ in range(3):
+        program.step(1)
+    for _ in range(3):
+        program.begin(Phase.OPTIMIZER, value=2).whole(Phase.FORWARD).whole(Phase.BACKWARD)
+        program.end(Phase.OPTIMIZER, value=2)
+
+    assert len(program.resolve()[0]) == 6
+
+
+def meta_step(program):
+    """A forward that updates the network itself."""
+    program.begin(Phase.FORWARD, name=1)
+    for _ in range(2):
+        program.whole(Phase.BACKWARD).whole(Phase.OPTIMIZER, value=7, name=2)
+    return program.end(Phase.FORWARD, name=1)
+
+
+def test_an_optimizer_that_steps_within_a_forward_steps_once_a_forward():
+    program = Program()
+    for turn in range(12):
+        meta_step(program)
+        if turn % 4 == 0:
+            for _ in range(5):
+                program.whole(Phase.FORWARD, name=1).whole(Phase.BACKWARD)
+
+    steps, _ = program.resolve()
+
+    assert len(steps) == 12
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_last_forward_with_gradients_is_a_step_only_if_the_program_did_not_end_there(outcome):
+    steps, _ = Program().step().step().whole(Phase.FORWARD, name=1).resolve(outcome)
+
+    assert len(steps) == (2 if outcome is Outcome.FINISHED else 3)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
+def test_gradients_that_were_asked_for_after_the_last_step_are_none_of_a_finished_program(outcome):
+    program = Program().step().step().whole(Phase.FORWARD, name=1)
+    steps, _ = program.whole(Phase.BACKWARD, value=BackwardKeeps.RETURNS).resolve(outcome)
+
+    assert len(steps) == (2 if outcome is Outcome.FINISHED else 3)
+
+
+def test_a_backward_after_the_last_step_is_an_unfinished_one():
+    program = Program().step().step().whole(Phase.FORWARD, name=1).whole(Phase.BACKWARD)
+
+    assert len(program.resolve(Outcome.FINISHED)[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("outcome", "n_steps"), [(Outcome.FINISHED, 2), (Outcome.FAILED, 0), (Outcome.DIED, 0)]
+)
+def test_forwards_without_gradients_are_no_steps_of_a_run_that_ended_before_it_trained(outcome, n_steps):
+    program = Program().enter().whole(Phase.EVAL).whole(Phase.EVAL).exit()
+
+    assert len(program.resolve(outcome)[0]) == n_steps
+
+
+def test_what_an_evaluation_does_between_and_after_its_forwards_belongs_to_it():
+    program = Program()
+    for turn in range(6):
+        program.whole(Phase.DATA, value=5).step()
+        if turn == 2:
+            begin = program.now + 2
+            for _ in range(3):
+                program.whole(Phase.DATA, value=6).whole(Phase.EVAL, name=1).mark(MarkKind.MARK)
+            program.whole(Phase.DATA, value=6)  # the loader has no more
+            program.mark(MarkKind.MARK).mark(MarkKind.MARK)  # predictions are joined
+            end = program.now
+    steps, phases = program.resolve(Outcome.FINISHED)
+
+    assert len(steps) == 6
+    assert steps.start_event[3] == end
+    assert [columns.tolist() for columns in evaluations(steps, phases, program.now)] == [[begin], [end]]
+
+
+def test_code_after_an_evaluation_belongs_to_it_in_a_loop_that_makes_its_batches_itself():
+    program = Program()
+    for turn in range(6):
+        program.mark(MarkKind.MARK).step().whole(Phase.ZERO_GRAD)
+        if turn == 2:
+            program.whole(Phase.EVAL, name=1).whole(Phase.EVAL, name=1)
+            program.mark(MarkKind.MARK).mark(MarkKind.MARK).mark(MarkKind.MARK)
+    steps, phases = program.resolve(Outcome.FINISHED)
+
+    (begin,), (end,) = evaluations(steps, phases, program.now)
+    assert (begin, end) == (27, 35)
+    assert steps.start_event[3] == 35
+
+
+def test_an_evaluation_at_the_end_of_a_run_lasts_as_long_as_the_run():
+    program = Program().step().step().whole(Phase.EVAL, name=1).mark(MarkKind.MARK)
+    steps, phases = program.resolve(Outcome.FAILED)
+
+    assert len(steps) == 2
+    assert [columns.tolist() for columns in evaluations(steps, phases, program.now)] == [[12], [15]]
