@@ -56,6 +56,7 @@ class Stretch:
 
     @property
     def phase(self) -> int:
+        """Return the ``Phase``."""
         return self.mark.phase
 
 
