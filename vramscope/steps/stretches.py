@@ -56,7 +56,7 @@ class Stretch:
 
     @property
     def phase(self) -> int:
-        """Return the ``Phase``."""
+        """Return its ``Phase`` as a number."""
         return self.mark.phase
 
 
