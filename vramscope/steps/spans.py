@@ -1,6 +1,6 @@
 """Finds from where to where each step lasts, as rows of the marks.
 
-Steps come from the best source available, in the order of ``Source``. All else is decided by marks that are
+Steps come from the best source available, in the order of ``StepsFrom``. All else is decided by marks that are
 near, and by few facts on all marks, the ``Rules``: so the finished steps of a long run stay as they are.
 """
 
@@ -26,7 +26,7 @@ _NEAR = 6
 it, an evaluation to a step if its neighbors have one, too."""
 
 
-class Source(IntEnum):
+class StepsFrom(IntEnum):
     """What steps are taken from, the best first."""
 
     REPORTED = 0
@@ -58,8 +58,8 @@ class Span(NamedTuple):
 class Rules:
     """What the marks until a cut say about the steps after it."""
 
-    source: Source = Source.EVALUATIONS
-    inferred: Source = Source.EVALUATIONS
+    source: StepsFrom = StepsFrom.EVALUATIONS
+    inferred: StepsFrom = StepsFrom.EVALUATIONS
     """The best source of steps among those that the program does not name itself."""
     clears_first: bool | None = None
     """Whether the loop clears its gradients before the forward; None while there is no step."""
@@ -111,23 +111,23 @@ def spans_of(program: Program) -> tuple[list[Span], Rules]:
     program = replace(program, rows=rows, stretches=mine)
     rules = program.rules
     reported = [row.at for row in rows if row.kind == MarkKind.STEP]
-    if reported or rules.source == Source.REPORTED:
-        return _between(reported, program), replace(rules, source=Source.REPORTED)
+    if reported or rules.source == StepsFrom.REPORTED:
+        return _between(reported, program), replace(rules, source=StepsFrom.REPORTED)
     inferred, rules = _inferred(program)
     nested = [s for s in _entries(program, outermost=False) if s.first < s.last]
     # A single entry around a whole loop is no step: a program that records itself, under ``vramscope run``.
     n_nested = rules.n_nested + len(nested)
     if n_nested > 1 or (nested and _one_at_most(nested, inferred)):
-        return nested, replace(rules, source=Source.NESTED)
+        return nested, replace(rules, source=StepsFrom.NESTED)
     entries = list(_entries(program, outermost=True))
     if rules.n_entries + len(entries) > 1 and rules.are_steps and _one_at_most(entries, inferred):
-        return entries, replace(rules, source=Source.ENTRIES)
+        return entries, replace(rules, source=StepsFrom.ENTRIES)
     return inferred, replace(rules, source=rules.inferred)
 
 
 def rules_until(program: Program, rules: Rules, cut: int) -> Rules:
     """Return the *rules* that all marks lead to, with the blocks until *cut* only."""
-    if rules.source == Source.REPORTED:
+    if rules.source == StepsFrom.REPORTED:
         return rules
     inferred, _ = _inferred(program)
     nested, entries = (list(_entries(program, outermost=is_outer)) for is_outer in (False, True))
@@ -204,16 +204,19 @@ def _inferred(program: Program) -> tuple[list[Span], Rules]:
     )
     found = (optimizers, stepping, backwards, forwards, evaluations)
     source = min(
-        [program.rules.inferred, *(Source(Source.OPTIMIZERS + i) for i, ends in enumerate(found) if ends)]
+        [
+            program.rules.inferred,
+            *(StepsFrom(StepsFrom.OPTIMIZERS + i) for i, ends in enumerate(found) if ends),
+        ]
     )
     rules = replace(program.rules, inferred=source)
-    if source == Source.OPTIMIZERS:
+    if source == StepsFrom.OPTIMIZERS:
         rules = _with_optimizers(rules, optimizers, outer)
         return _between(_with_zero_grad(_closing(optimizers, rules), outer, rules), program), rules
-    if source <= Source.BACKWARDS:
-        return _between(stepping if source == Source.OPTIMIZER_IN_FORWARD else backwards, program), rules
+    if source <= StepsFrom.BACKWARDS:
+        return _between(stepping if source == StepsFrom.OPTIMIZER_IN_FORWARD else backwards, program), rules
     has_died = program.outcome in (Outcome.FAILED, Outcome.DIED)
-    return (forwards if source == Source.FORWARDS else [] if has_died else evaluations), rules
+    return (forwards if source == StepsFrom.FORWARDS else [] if has_died else evaluations), rules
 
 
 def _updates(stretches: list[Stretch]) -> list[Stretch]:

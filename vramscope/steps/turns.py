@@ -23,7 +23,7 @@ REACH = 3 * _MOST_OF_ALL + 4 * _CLOSES
 """Whether an update ends a step does not depend on updates that are farther away."""
 
 
-class _Run(NamedTuple):
+class _Streak(NamedTuple):
     """Updates of one optimizer in a row, with the positions of its neighboring runs among all runs."""
 
     of: Any
@@ -61,8 +61,8 @@ def ends_of_steps(updates: list[Any], order: Mapping[Hashable, int]) -> list[boo
     return ends
 
 
-def _runs(updates: list[Any]) -> list[_Run]:
-    runs: list[_Run] = []
+def _runs(updates: list[Any]) -> list[_Streak]:
+    runs: list[_Streak] = []
     latest: dict[Any, int] = {}
     for of, group in groupby(updates):
         first = runs[-1].end if runs else 0
@@ -70,11 +70,11 @@ def _runs(updates: list[Any]) -> list[_Run]:
         if before >= 0:
             runs[before] = runs[before]._replace(after=len(runs))
         latest[of] = len(runs)
-        runs.append(_Run(of, first, first + len(list(group)), before))
+        runs.append(_Streak(of, first, first + len(list(group)), before))
     return runs
 
 
-def _is_first_turn(updates: list[Any], runs: list[_Run]) -> bool:
+def _is_first_turn(updates: list[Any], runs: list[_Streak]) -> bool:
     """Whether nothing but a first turn, and the beginning of the second one, is there so far."""
     turn = _first_return(updates)
     if turn == len(updates):
@@ -91,7 +91,7 @@ def _first_return(updates: list[Any]) -> int:
     return next((at for at in range(other, len(updates)) if updates[at] == updates[0]), len(updates))
 
 
-def _is_turn(runs: list[_Run], at: int) -> bool:
+def _is_turn(runs: list[_Streak], at: int) -> bool:
     """Whether the optimizer of a run may close the turn that lasts until its next run."""
     run = runs[at]
     if run.after < 0 or not (run.is_short and runs[run.after].is_short):
@@ -104,7 +104,7 @@ def _is_turn(runs: list[_Run], at: int) -> bool:
     return max(counts.values()) <= _MOST_OF_ONE
 
 
-def _inside_of_turn(runs: list[_Run], at: int, order: Mapping[Hashable, int]) -> list[tuple[int, int]]:
+def _inside_of_turn(runs: list[_Streak], at: int, order: Mapping[Hashable, int]) -> list[tuple[int, int]]:
     """Return the updates from one run of an optimizer to its next run that end no step.
 
     Before the first turn and after the last one there are as many as within a turn, or fewer.
@@ -127,7 +127,7 @@ def _inside_of_turn(runs: list[_Run], at: int, order: Mapping[Hashable, int]) ->
     return inside
 
 
-def _held(runs: list[_Run], at: int, order: Mapping[Hashable, int], *, is_regular: bool) -> list[_Run]:
+def _held(runs: list[_Streak], at: int, order: Mapping[Hashable, int], *, is_regular: bool) -> list[_Streak]:
     """Return the runs of others that a turn holds open: of optimizers that could not close it better.
 
     These step more often or more at a time, or began before; or they are made anew in each of several turns.
@@ -145,7 +145,7 @@ def _held(runs: list[_Run], at: int, order: Mapping[Hashable, int], *, is_regula
     ]
 
 
-def _is_alone(runs: list[_Run], run: _Run) -> bool:
+def _is_alone(runs: list[_Streak], run: _Streak) -> bool:
     before = run.before >= 0 and run.first - runs[run.before].end <= _MOST_OF_ALL
     after = run.after >= 0 and runs[run.after].first - run.end <= _MOST_OF_ALL
     return not (before or after)
