@@ -1,6 +1,6 @@
 """Finds from where to where each step lasts, as rows of the marks.
 
-Steps come from the best source available, in the order of ``StepsFrom``. All else is decided by marks that are
+Steps come from the best of ``StepsFrom`` that there is. All else is decided by marks that are
 near, and by few facts on all marks, the ``Rules``: so the finished steps of a long run stay as they are.
 """
 
