@@ -215,7 +215,7 @@ def _verdict(
         other = verdict(data, view, fit, total, chosen) if chosen else None
     reason = ""
     if found is FitVerdict.UNKNOWN and fit.without_limit is not None:
-        reason = fit.judged(target(fit, total), fit.without_limit)[1]
+        reason = fit.judged_as_recorded(target(fit, total), fit.without_limit)[1]
     return DeviceVerdict(key, name, total, room, found, reason, other)
 
 
@@ -235,7 +235,7 @@ def _here(data: Data, search: SettingsSearch, address: Address) -> DeviceVerdict
 def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     phrases = {card.label: card.phrase for card in CARDS}
     name = phrases.get(here.name, here.name if here.key == "this-device" else f"a card of {here.name}")
-    spare = here.room - _most_bytes(fit)[0]
+    spare = here.room - fit.most_bytes[0]
     claim = {
         FitVerdict.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
         FitVerdict.TIGHT: f"It just fits {name}: the cache has to be released to make room",
@@ -257,22 +257,16 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     )  # fmt: skip
 
 
-def _most_bytes(fit: FitAnswer) -> tuple[int, int]:
-    """Return the most reserved and allocated bytes without a limit; until they are replayed, as recorded."""
-    free = fit.without_limit
-    if free is None:
-        return fit.recorded_peak_bytes, fit.recorded_allocated_bytes
-    return free.peak_reserved_bytes, free.peak_allocated_bytes
-
-
 def _support(fit: FitAnswer, here: DeviceVerdict) -> str:
-    reserved, allocated = _most_bytes(fit)
-    lacking, least = allocated - here.room, "at least " if fit.ending else ""
+    reserved, allocated = fit.most_bytes
+    is_open = bool(fit.ending) if fit.prediction is None else not fit.prediction.is_bounded
+    lacking, least = allocated - here.room, "at least " if is_open else ""
     why = f"; {least}{format_bytes(lacking)} too much with any setting" if lacking > 0 else ""
-    if fit.ending:
+    if is_open:
         needs = f"{format_bytes(reserved)} reserved, {format_bytes(allocated)} allocated"
-        return f"What was recorded needs {needs}{why}."
-    if fit.without_limit is not None:
+        what = "What was recorded needs" if fit.prediction is None else "By a dry run, it needs at least"
+        return f"{what} {needs}{why}."
+    if fit.without_limit is not None or fit.prediction is not None:
         limit = "" if here.word is FitVerdict.FITS else "Without a limit "
         return (
             f"{limit}{format_bytes(reserved)} are reserved at most, {format_bytes(allocated)} allocated{why}."

@@ -251,13 +251,14 @@ def verdict(
         found: ReplayResult = data.derive(view, ("replayed", candidate, room, total_bytes), made)
         return found
 
-    word = None if trial else answer.recorded_word(target(answer, total_bytes))
+    recorded = None if trial else answer.recorded_verdict(target(answer, total_bytes))
     free = trial.outcome if trial else answer.without_limit
     assert free is not None  # noqa: S101 - a whole answer without problem has one
-    return word or answer.word_on(target(answer, total_bytes), free, kept)
+    return recorded or answer.verdict_on(target(answer, total_bytes), free, kept)
 
 
 def verdict_so_far(answer: FitAnswer, total_bytes: int) -> FitVerdict | None:
     """Return the verdict for a device with the recorded settings; None where it needs another replay."""
     device, free = target(answer, total_bytes), answer.without_limit
-    return answer.recorded_word(device) or (None if free is None else answer.word_by_bytes(device, free))
+    recorded = answer.recorded_verdict(device)
+    return recorded or (None if free is None else answer.verdict_by_bytes(device, free))

@@ -46,6 +46,7 @@ def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
         "batch": _batch(answer),
         "strategies": answer.strategies and _strategies(answer.strategies),
         "reruns": answer.reruns and _reruns(answer.reruns, answer.recorded_allocated_bytes),
+        "prediction": answer.prediction and answer.prediction.to_json(),
         "basis": BASIS,
     }
 

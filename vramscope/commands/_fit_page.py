@@ -11,7 +11,8 @@ from vramscope.analysis.what_if import ReplayResult
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.model.cards import BASIS as CARDS_BASIS
 from vramscope.model.cards import Card
-from vramscope.units import format_bytes, format_name
+from vramscope.model.prediction import Prediction
+from vramscope.units import format_bytes, format_name, format_share
 
 _NOTABLE = 0.02
 """Share by which a dry run is off the recorded peak before the answer states it."""
@@ -35,7 +36,8 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
             "note",
         )
     yield Text(_smallest(answer))
-    if answer.ending and (not answer.placed or answer.ending != answer.placed[0].reason):
+    is_said = answer.prediction is not None or (answer.placed and answer.ending == answer.placed[0].reason)
+    if answer.ending and not is_said:
         yield Text(answer.ending, "note")
     yield from _other_devices(answers[1:])
     yield from _settings(answer)
@@ -65,33 +67,45 @@ def _verdict(answer: FitAnswer) -> str:
     """Return the first line: does it fit, and what helps."""
     if not answer.placed:
         return _without_a_device(answer)
-    here = answer.placed[0]
-    plain, label = here.plain, here.target.label
-    if here.verdict is FitVerdict.UNKNOWN:
-        sentence = (
-            f"Whether it fits {label} is not known: {here.reason}; what was recorded needs "
-            f"{format_bytes(answer.recorded_peak_bytes or plain.peak_reserved_bytes)} reserved"
-        )
-    elif here.verdict is FitVerdict.TOO_SMALL and plain.fits:
-        sentence = f"Does not fit {label}: {_too_small(answer, here)}"
-    elif here.verdict is FitVerdict.TOO_SMALL:
-        sentence = (
-            f"Does not fit {label}: out of memory {_where(answer, plain)}, tried to allocate "
-            f"{format_bytes(plain.failed_bytes)} with {format_bytes(plain.failed_requested_bytes)} in use"
-        )
-    elif here.verdict is FitVerdict.TIGHT:
-        sentence = f"Just fits {label}: the whole cache is released {_times(plain)} to make room"
-    else:
-        spare = format_bytes(max(here.room_bytes - plain.peak_reserved_bytes, 0))
-        sentence = (
-            f"Fits {label}: at most {format_bytes(plain.peak_reserved_bytes)} reserved, {spare} to spare"
-        )
+    here, predicted = answer.placed[0], answer.prediction
+    if predicted is not None and predicted.need.allocated_bytes > here.room_bytes:
+        return f"{_predicted(predicted, here)}; no setting makes it fit"
+    sentence = _replayed(answer, here) if predicted is None else _predicted(predicted, here)
     helps = _what_helps(answer, here)
     return f"{sentence}; {helps}" if helps else sentence
 
 
+def _predicted(prediction: Prediction, here: Placed) -> str:
+    """Return the verdict of a dry run, with what the program needs without a limit."""
+    label = here.target.label
+    verdict = {
+        FitVerdict.TOO_SMALL: f"Does not fit {label}",
+        FitVerdict.UNKNOWN: f"Whether it fits {label} is not known: {here.reason}",
+    }.get(here.verdict, f"Fits {label}")
+    return f"{verdict}; by a dry run, {prediction.needs}"
+
+
+def _replayed(answer: FitAnswer, here: Placed) -> str:
+    plain, label = here.plain, here.target.label
+    if here.verdict is FitVerdict.UNKNOWN:
+        recorded = format_bytes(answer.recorded_peak_bytes or plain.peak_reserved_bytes)
+        return f"Whether it fits {label} is not known: {here.reason}; what was recorded needs {recorded} reserved"
+    if here.verdict is FitVerdict.TOO_SMALL:
+        return f"Does not fit {label}: {_too_small(answer, here)}"
+    if here.verdict is FitVerdict.TIGHT:
+        return f"Just fits {label}: the whole cache is released {_times(plain)} to make room"
+    spare = format_bytes(max(here.room_bytes - plain.peak_reserved_bytes, 0))
+    return f"Fits {label}: at most {format_bytes(plain.peak_reserved_bytes)} reserved, {spare} to spare"
+
+
 def _too_small(answer: FitAnswer, here: Placed) -> str:
-    """Return why a device is too small although the replay goes on there."""
+    """Return why a device is too small."""
+    plain = here.plain
+    if not plain.fits:
+        return (
+            f"out of memory {_where(answer, plain)}, tried to allocate "
+            f"{format_bytes(plain.failed_bytes)} with {format_bytes(plain.failed_requested_bytes)} in use"
+        )
     if answer.has_failed_on(here.target):
         return "memory ran out there when it was recorded"
     return f"{format_bytes(answer.recorded_allocated_bytes)} were allocated when it was recorded"
@@ -154,7 +168,7 @@ def _to_do(answer: FitAnswer) -> Iterator[Block]:
 
 def _smallest(answer: FitAnswer) -> str:
     plain, chosen = answer.smallest_card, answer.smallest_card_chosen
-    if plain is None and answer.ending:
+    if plain is None and answer.ending and answer.prediction is None:
         why = "the recording ends too early" if answer.until else "the recording is incomplete"
         return f"Smallest card that fits: not known, for {why}"
     sentence = f"Smallest card that fits: {_named(plain)}"
@@ -223,6 +237,8 @@ def _cards(answer: FitAnswer) -> Iterator[Block]:
 
 def _rows_of_card(answer: FitAnswer, card: Placed) -> Iterator[tuple[str, ...]]:
     *numbers, end = _row(answer, card.target.label, card.plain)
+    if answer.prediction is not None:
+        end = {True: "fits", False: "does not fit", None: ""}[card.verdict.fits]
     yield (*numbers, f"not known: {card.reason}" if card.verdict is FitVerdict.UNKNOWN else end)
     if card.chosen is not None and answer.chosen is not None:
         yield _row(answer, f"  with {answer.chosen.name}", card.chosen)
@@ -292,7 +308,8 @@ def _reruns(found: Reruns, recorded_bytes: int) -> Iterator[Block]:
     off = differs_from_recorded(found, recorded_bytes)
     if off is not None and abs(off) >= _NOTABLE:
         yield Text(
-            f"{format_bytes(recorded_bytes)} were recorded, {abs(off):.1%} {'less' if off > 0 else 'more'}: "
+            f"the dry run needs {format_share(abs(off), 1)} {'more' if off > 0 else 'less'} than the "
+            f"{format_bytes(recorded_bytes)} that were recorded: "
             "the recorded run was not the same, or not on this card; compare dry runs with each other only",
             "warning",
         )

@@ -129,6 +129,8 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
     yield Heading(_title(recording))
     if _unreal(recording):
         yield Text(_UNREAL[_unreal(recording)], "quiet")
+    if recording.prediction is not None:
+        yield Text(recording.prediction.sentence)
     for note in recording.notes:
         yield Text(note.text, "note")
     yield from _lower_bounds(summary)

@@ -181,6 +181,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         "growth": growth_as_json(summary.verdicts.growth),
         "missing": missing_as_json(summary.verdicts.missing),
         "outcome": recording.outcome.value,
+        "prediction": recording.prediction and recording.prediction.to_json(),
         "notes": [{"code": note.code, "text": note.text, "value": note.value} for note in recording.notes],
     }
 

@@ -196,6 +196,18 @@ class Prediction:
         is_whole = self.out_of_memory is None and all(each.is_whole for each in runs)
         return Need(low, least, doubt, is_whole)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the program surely needs no more than its range says."""
+        return self.need.most_allocated_bytes is not None
+
+    @property
+    def undecided(self) -> str:
+        """Why a verdict is not known, where one is not, as a clause."""
+        if self.reasons:
+            return f"the dry run does not decide it ({self.reasons[0]})"
+        return "it is close, and a dry run for this card decides it: vramscope predict --card"
+
     def fits_on(self, total_bytes: int) -> bool | None:
         """Return whether the program fits a card of so many bytes; None where that is not known.
 

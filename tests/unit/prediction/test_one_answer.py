@@ -14,9 +14,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramscope  # noqa: E402
+from vramscope.analysis.fit import Question, fit, own_target  # noqa: E402
+from vramscope.analysis.fit.answer import Target  # noqa: E402
 from vramscope.commands._mcp_tools import Tools  # noqa: E402
 from vramscope.errors import VramscopeError  # noqa: E402
 from vramscope.model.prediction import Prediction  # noqa: E402
+from vramscope.units import format_bytes  # noqa: E402
 
 pytest.importorskip("torch.utils.backend_registration")
 if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
@@ -151,3 +154,36 @@ def test_an_answer_that_cannot_be_read_is_a_note_and_one_of_the_future_is_read(t
     assert "prediction.json" in " ".join(note.text for note in damaged.notes)
     assert later.prediction == replace(found, loaded=None)
     assert not any("prediction.json" in note.text for note in later.notes)
+
+
+def test_fit_in_the_terminal_and_on_its_page_says_what_the_prediction_says(answered: Any):
+    dashboard_data = pytest.importorskip("vramscope.dashboard.data")
+    from vramscope.dashboard.address import Address
+    from vramscope.dashboard.pages import fit as page
+    from vramscope.dashboard.queries.settings_search import searches, verdict_so_far
+
+    from vramscope.commands._fit_page import page as terminal_page
+
+    folder, found, *_ = answered
+    recording = vramscope.load(folder / "by-function").recordings[0]
+    target = Target("a card of 8 GiB", 8 << 30)
+    answer = fit(recording, Question(targets=(*own_target(recording), target)))
+    data = dashboard_data.Data(folder)
+    address = Address(run=next(key for key, path in data.paths().items() if path.name == "by-function"))
+    view = data.view(address)
+    search = searches(data).of(view)
+    assert search.wait(60)
+
+    assert [each.verdict.fits for each in answer.placed] == [found.fits, found.fits_on(8 << 30)]
+    assert found.needs in "".join(str(block) for block in terminal_page([answer], "run"))
+    for card in found.cards:
+        assert verdict_so_far(search.fit, card.capacity_bytes).fits == found.fits_on(card.capacity_bytes)
+    printed = str(page.printed(data, search, address))
+    assert {True: "It fits this device", False: "It does not fit", None: "is not known"}[
+        found.fits
+    ] in printed
+    need = found.need
+    if need.is_whole and need.doubt_bytes is not None:
+        assert f"{format_bytes(need.reserved_bytes + need.doubt_bytes)} are reserved at most" in printed
+    else:
+        assert f"it needs at least {format_bytes(need.reserved_bytes)} reserved" in printed

@@ -133,7 +133,9 @@ def fit(
 
 def recorded_answer(recording: Recording, setting: Candidate | None = None) -> FitAnswer:
     """Return what the recording alone says, before any replay."""
-    known, totals = outside_bytes(recording), timeline(recording)
+    measured, totals = outside_bytes(recording), timeline(recording)
+    predicted = recording.prediction
+    outside = UNKNOWN_OUTSIDE_BYTES if predicted is None else predicted.context_bytes
     missing = missing_parts(recording)
     has_outgrown = any(note.code == NoteCode.SIMULATED_OOM for note in recording.notes)
     return FitAnswer(
@@ -143,8 +145,8 @@ def recorded_answer(recording: Recording, setting: Candidate | None = None) -> F
         recorded_allocated_bytes=int(totals.allocated_bytes.max(initial=0)),
         recorded_requested_bytes=int(totals.requested_bytes.max(initial=0)),
         has_run_short=recorded_capacity(recording) is not None,
-        outside_bytes=UNKNOWN_OUTSIDE_BYTES if known is None else known,
-        is_outside_measured=known is not None,
+        outside_bytes=outside if measured is None else measured,
+        is_outside_measured=measured is not None,
         limit_bytes=recorded_limit(recording),
         own_total_bytes=recording.device.total_bytes,
         is_simulated=is_simulated(recording),
@@ -156,6 +158,7 @@ def recorded_answer(recording: Recording, setting: Candidate | None = None) -> F
         has_outgrown_device=has_outgrown,
         cached_before_bytes=cached_bytes(recording.initial),
         setting=setting,
+        prediction=predicted,
     )
 
 
@@ -242,8 +245,7 @@ class _Answering:
         else:
             plain = self._replayed(None, target)
             other = self._replayed(chosen, target) if chosen else None
-        word = self._base.recorded_word(target)
-        verdict, reason = self._base.judged(target, plain) if word is None else (word, "")
+        verdict, reason = self._base.judged_as_recorded(target, plain)
         return Placed(target, self._base.room_on(target), plain, verdict, reason, other)
 
     def _without_limit(self, candidate: Candidate | None) -> ReplayResult:
@@ -257,9 +259,9 @@ class _Answering:
             free = self._without_limit(candidate)
         for card in CARDS:
             target = Target(card.label, card.total_bytes)
-            word = self._base.recorded_word(target) if candidate is None else None
-            word = word or self._base.word_on(target, free, partial(self._replayed, candidate, target))
-            if word.fits:
+            verdict = self._base.recorded_verdict(target) if candidate is None else None
+            play = partial(self._replayed, candidate, target)
+            if (verdict or self._base.verdict_on(target, free, play)).fits:
                 return card
         return None
 

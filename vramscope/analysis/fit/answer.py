@@ -10,6 +10,7 @@ from vramscope.analysis.settings_advice import Candidate, SettingsAdvice
 from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.model.cards import Card
+from vramscope.model.prediction import Prediction
 from vramscope.units import format_bytes
 
 UNKNOWN_OUTSIDE_BYTES = 600 << 20
@@ -27,6 +28,11 @@ class FitVerdict(str, Enum):
     TOO_SMALL = "too small"
     UNKNOWN = "unknown"
     """The recording does not decide it; ``Placed.reason`` says why."""
+
+    @classmethod
+    def of(cls, fits: bool | None) -> "FitVerdict":
+        """Return the verdict that a dry run has given."""
+        return {True: cls.FITS, False: cls.TOO_SMALL, None: cls.UNKNOWN}[fits]
 
     @property
     def fits(self) -> bool | None:
@@ -126,6 +132,8 @@ class FitAnswer:
     """Strategies that lower the peak."""
     reruns: Reruns | None = None
     """What-ifs that were run dry, where that was requested."""
+    prediction: Prediction | None = None
+    """Of a dry run: its own answer, which decides what the program needs as it is."""
     moments: dict[int, str] = field(default_factory=dict)
     """Phrase for each event at which a replay failed: ``at step 3 in forward``."""
 
@@ -155,6 +163,17 @@ class FitAnswer:
             return self.placed[0].verdict.fits
         ran_out = self.is_exact and self.as_recorded is not None and not self.as_recorded.fits
         return False if ran_out else None
+
+    @property
+    def most_bytes(self) -> tuple[int, int]:
+        """The most reserved and allocated bytes without a limit; as recorded until they are replayed."""
+        if self.prediction is not None:
+            need = self.prediction.need
+            doubt = need.doubt_bytes or 0 if need.is_whole else 0
+            return need.reserved_bytes + doubt, need.allocated_bytes + doubt
+        if self.without_limit is None:
+            return self.recorded_peak_bytes, self.recorded_allocated_bytes
+        return self.without_limit.peak_reserved_bytes, self.without_limit.peak_allocated_bytes
 
     def room_on(self, target: Target) -> int:
         """Return the bytes that the allocator can reserve on *target*: at least 1."""
@@ -210,37 +229,50 @@ class FitAnswer:
             return FitVerdict.UNKNOWN, f"{reserved}, of which the replay explains {reached}"
         return (FitVerdict.TIGHT if outcome.n_retries else FitVerdict.FITS), ""
 
-    def recorded_word(self, target: Target) -> FitVerdict | None:
+    def judged_as_recorded(self, target: Target, plain: ReplayResult) -> tuple[FitVerdict, str]:
+        """Return the verdict with the recorded settings, and the reason if it is not known."""
+        verdict = self.recorded_verdict(target)
+        if verdict is None:
+            return self.judged(target, plain)
+        is_open = verdict is FitVerdict.UNKNOWN
+        return verdict, self.prediction.undecided if is_open and self.prediction is not None else ""
+
+    def recorded_verdict(self, target: Target) -> FitVerdict | None:
         """Return the verdict with the recorded settings that needs no replay; None where only one decides.
 
-        A program that was never short reserves the same on any device with room for what it reserved. The
-        tolerance is that of a replay that reproduces the recording, so that no replay contradicts it.
+        A dry run has answered it. Else a program that was never short reserves the same on any device with
+        room for what it reserved. The tolerance is that of a replay that reproduces the recording, so that no
+        replay contradicts it.
         """
+        if self.prediction is not None:
+            return FitVerdict.of(self.prediction.fits_on(target.total_bytes))
         room, recorded = self.room_on(target), self.recorded_peak_bytes
         if min(self.recorded_allocated_bytes, self.recorded_requested_bytes) > room:
             return FitVerdict.TOO_SMALL
         is_decided = recorded and not (self.ending or self.has_run_short or self.has_failed_on(target))
         return FitVerdict.FITS if is_decided and room >= (1 + _REPRODUCED) * recorded else None
 
-    def word_by_bytes(self, target: Target, free: ReplayResult) -> FitVerdict | None:
+    def verdict_by_bytes(self, target: Target, free: ReplayResult) -> FitVerdict | None:
         """Return the verdict on *target* that the peaks of *free* decide; None where they do not.
 
         *free* is a replay on a device without a limit.
         """
         room = self.room_on(target)
         if free.capacity_bytes is None and free.peak_reserved_bytes <= room:
-            return self._word(target, free)
+            return self._verdict_of(target, free)
         if free.capacity_bytes is None and free.peak_allocated_bytes > room:
             return FitVerdict.TOO_SMALL
         return None
 
-    def word_on(self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]) -> FitVerdict:
+    def verdict_on(
+        self, target: Target, free: ReplayResult, replayed: Callable[[], ReplayResult]
+    ) -> FitVerdict:
         """Return the verdict on *target*; *replayed* is called only if the bytes alone do not decide.
 
         *free* is the replay under the same setting on a device without a limit.
         """
-        return self.word_by_bytes(target, free) or self._word(target, replayed())
+        return self.verdict_by_bytes(target, free) or self._verdict_of(target, replayed())
 
-    def _word(self, target: Target, outcome: ReplayResult) -> FitVerdict:
+    def _verdict_of(self, target: Target, outcome: ReplayResult) -> FitVerdict:
         is_recorded = self.without_limit is None or outcome.settings == self.without_limit.settings
         return self.judged(target, outcome)[0] if is_recorded else self.judged_with(target, outcome)
