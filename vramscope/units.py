@@ -26,13 +26,18 @@ def format_bytes(n_bytes: int | float) -> str:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Parse a size in bytes: ``'20GiB'``, ``'1.5 G'``, ``'512'``; raises ValueError.
+    """Parse a size in bytes: ``'20GiB'``, ``'1.5 G'``, ``'512B'``; raises ValueError.
 
-    Units are powers of 1024; a number without a unit is bytes.
+    Units are powers of 1024. A text without a unit is refused, as who writes ``'24'`` means GiB: only a
+    number is bytes.
     """
+    if not isinstance(text, str):
+        text = f"{text}B"
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
     if match is None or match[2].upper() not in _BYTE_SCALE:
         raise ValueError(f"not a size: {text!r}; write for example 512MiB or 20GiB")
+    if not match[2] and float(match[1]):
+        raise ValueError(f"not a size: {text!r} has no unit; {match[1]}GiB? Bytes are {match[1]}B")
     return round(float(match[1]) * int(_BYTE_SCALE[match[2].upper()]))
 
 

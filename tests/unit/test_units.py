@@ -32,16 +32,29 @@ def test_formatted_bytes_parse_back_within_their_three_digits(n_bytes):
 
 @pytest.mark.parametrize(
     ("text", "n_bytes"),
-    [("20GiB", 20 * 2**30), ("1.5 G", 3 * 2**29), ("512", 512), (" 2 kb ", 2048), ("3MiB", 3 * 2**20)],
+    [
+        ("20GiB", 20 * 2**30),
+        ("1.5 G", 3 * 2**29),
+        ("512B", 512),
+        (512, 512),
+        ("0", 0),
+        (" 2 kb ", 2048),
+        ("3MiB", 3 * 2**20),
+    ],
 )
 def test_sizes_parse_in_powers_of_1024(text, n_bytes):
     assert parse_bytes(text) == n_bytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "1.2.3", "5 parsecs", "1e9"])
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1.2.3", "5 parsecs", "1e9", "24", " 1.5 "])
 def test_what_is_not_a_size_is_refused(text):
     with pytest.raises(ValueError, match="not a size"):
         parse_bytes(text)
+
+
+def test_a_number_without_a_unit_is_asked_about():
+    with pytest.raises(ValueError, match="24GiB\\?"):
+        parse_bytes("24")
 
 
 @pytest.mark.parametrize(

@@ -252,12 +252,12 @@ def _target(text: str) -> "Target":
         return Target(f"the {card.label} ({format_bytes(card.total_bytes)})", card.total_bytes)
     try:
         size = parse_bytes(text)
-    except ValueError:
-        size = 0
-    if not size or text.isdigit():
+    except ValueError as error:
         known = [each.name for each in (*CARDS, *OWNED)]
         near = ", ".join(names_near(text, known) or known)
-        raise UsageError(f"--capacity {text!r}: a size such as 24GiB, or a card: {near}")
+        raise UsageError(f"--capacity: {error}; or a card: {near}") from None
+    if not size:
+        raise UsageError("--capacity: above 0")
     return Target(f"a card of {format_bytes(size)}", size)
 
 

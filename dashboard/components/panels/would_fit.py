@@ -55,7 +55,7 @@ def answer(view: View, state: Snapshot, text: str | None) -> Any:
         if n_bytes <= 0:
             raise UsageError("a size above 0")
     except (UsageError, ValueError):
-        return html.P("This is not a size; try 512 MiB or 1.5 GiB.", className="dim")
+        return html.P("This is not a size with its unit; try 512 MiB or 1.5 GiB.", className="dim")
     process = view.recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
     capacity = view.recording.device.total_bytes or None
