@@ -89,7 +89,8 @@ def _replayed(answer: FitAnswer, here: Placed) -> str:
     plain, label = here.plain, here.target.label
     if here.verdict is FitVerdict.UNKNOWN:
         recorded = format_bytes(answer.recorded_peak_bytes or plain.peak_reserved_bytes)
-        return f"Whether it fits {label} is not known: {here.reason}; what was recorded needs {recorded} reserved"
+        needs = f"what was recorded needs {recorded} reserved"
+        return f"Whether it fits {label} is not known: {here.reason}; {needs}"
     if here.verdict is FitVerdict.TOO_SMALL:
         return f"Does not fit {label}: {_too_small(answer, here)}"
     if here.verdict is FitVerdict.TIGHT:
