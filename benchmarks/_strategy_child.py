@@ -19,7 +19,7 @@ sys.path += [str(HERE), str(HERE.parent / "tests" / "cuda" / "scripts")]
 
 import vramscope  # noqa: E402
 
-HOW = ("plain", "amp", "checkpointed", "micro", "fused", "eight", "momentum")
+HOW = ("plain", "checkpointed", "micro", "fused", "eight", "momentum")
 
 
 def main(folder: Path, group: str, name: str) -> None:

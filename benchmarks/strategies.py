@@ -35,7 +35,6 @@ _FIRST_RUNS = (
     "they were, are in [STRATEGIES_FIRST_RUNS.md](STRATEGIES_FIRST_RUNS.md)."
 )
 SAID = {
-    "amp": "mixed precision",
     "checkpointed": "activation checkpointing",
     "micro": "2 micro-batches",
     "fused": "fused optimizer",

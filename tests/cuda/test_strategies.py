@@ -10,7 +10,6 @@ from vramscope.loading import load
 pytestmark = [pytest.mark.standin, pytest.mark.xdist_group("cuda-fit")]
 
 SAID = {
-    "amp": "mixed precision",
     "checkpointed": "activation checkpointing",
     "micro": "2 micro-batches",
     "eight": "optimizer state in 8 bits",
@@ -19,7 +18,6 @@ SAID = {
     "loop": "optimizer without foreach",
 }
 ACTIVATIONS = {
-    "amp": ("perceptron", "encoder", "convolutions", "resnet"),
     "checkpointed": ("perceptron", "written_out", "encoder", "convolutions", "unet", "gpt"),
     "micro": (
         "perceptron", "written_out", "encoder", "convolutions",
@@ -49,26 +47,11 @@ def test_a_strategy_lowers_the_peak_by_what_was_predicted(fit_runs, name, how):
         assert said.by_category["activation"] > 0
 
 
-@pytest.mark.parametrize("name", ["perceptron", "written_out", "encoder", "convolutions", "unet", "gpt"])
-def test_what_runs_under_autocast_already_is_not_advised_to(fit_runs, name):
-    found = strategies_of(fit_runs / f"{name}-amp")
-
-    assert found.peak_bytes == peak(fit_runs, name, "amp")
-    assert not [each for each in found.advised if each.name.startswith("mixed precision")]
-
-
-def test_recurrent_layers_under_autocast_get_no_verdict(fit_runs):
-    found = strategies_of(fit_runs / "recurrent-plain")
-
-    assert not [name for name in names(found) if name.startswith("mixed precision")]
-
-
 @pytest.mark.parametrize(
     ("name", "how"),
-    [*((name, "amp") for name in ("written_out", "unet", "translator", "gpt")), ("resnet", "checkpointed")],
+    [("resnet", "checkpointed")],
 )
 def test_what_no_bound_decides_is_not_advised(fit_runs, name, how):
-    """Autocast looks the same where it saves a fifth, and where it costs one: see ``by-hand``."""
     found = strategies_of(fit_runs / f"{name}-plain")
 
     (said,) = (each for each in found.undecided if each.name.startswith(SAID[how]))

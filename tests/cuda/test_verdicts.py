@@ -29,15 +29,6 @@ def named(strategies, start):
     return next(each for each in strategies if each.name.startswith(start))
 
 
-def test_autocast_is_not_advised_where_attention_by_hand_needs_more_with_it(fit_runs):
-    found = recorded(fit_runs, "by-hand").strategies()
-
-    assert truth(fit_runs, "by-hand-amp") > truth(fit_runs, "by-hand") == found.peak_bytes
-    said = named(found.undecided, "mixed precision")
-    assert said.low_bytes <= truth(fit_runs, "by-hand-amp") <= said.high_bytes
-    assert not [each for each in found.advised if each.name.startswith("mixed precision")]
-
-
 def test_sequences_twice_as_long_need_what_was_foreseen(fit_runs):
     fit = recorded(fit_runs, "lengths").batch_fit()
 
@@ -55,14 +46,6 @@ def test_a_peak_in_evaluation_has_advice_that_holds(fit_runs):
     said = named(found.advised, "half the batch in evaluation")
     assert said.low_bytes <= truth(fit_runs, "evaluated-half") <= said.high_bytes < found.peak_bytes
     assert said.peak_bytes == pytest.approx(truth(fit_runs, "evaluated-half"), rel=0.1)
-
-
-def test_autocast_of_an_evaluation_is_not_reported_to_have_no_effect(fit_runs):
-    """The program calls ``torch.relu`` itself, and a softmax, which stays at 32 bits, would look the same."""
-    found = recorded(fit_runs, "evaluated").strategies()
-
-    said = named(found.undecided, "mixed precision")
-    assert said.low_bytes <= truth(fit_runs, "evaluated-amp") <= said.high_bytes
 
 
 def test_a_run_that_died_in_its_first_forward_fits_nothing_and_is_denied_nothing(fit_runs):

@@ -68,17 +68,14 @@ def trained(
     """A recording of real training on the simulated device."""
     make, shape = MODELS[name]
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if how == "bf16" else torch.float32
-    model = (Checkpointed(*make()) if how == "checkpointed" else make()).to(dtype)
+    model = Checkpointed(*make()) if how == "checkpointed" else make()
     options = {"fused": True} if fused else {"foreach": True}
     optimizer = torch.optim.AdamW(model.parameters(), **options)
     gc.collect()
     with vramscope.record(path, device="simulated", quiet=True):
         for _ in range(3):
             for _ in range(micro):
-                with torch.autocast("cpu", torch.bfloat16, enabled=how == "amp"):
-                    out = model(torch.randn(batch // micro, *shape, dtype=dtype))
-                loss = out.float().square().mean() / micro if how == "amp" else out.square().mean() / micro
+                loss = model(torch.randn(batch // micro, *shape)).square().mean() / micro
                 loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=how != "kept")
@@ -157,25 +154,6 @@ def test_retained_gradients_are_advised_to_be_cleared(tmp_path, plain):
 
     assert said.saved_bytes == pytest.approx(peak_of(before) - peak_of(after), rel=0.1)
     assert "gradients set to None" not in [each.name for each in strategies(after).advised]
-
-
-def test_a_model_of_16_bits_is_not_advised_to_use_autocast(tmp_path):
-    found = strategies(trained(tmp_path, "mlp", batch=4096, how="bf16"))
-
-    assert not [name for name in tried(found) if name.startswith("mixed precision")]
-
-
-def test_where_nothing_says_how_large_numbers_are_autocast_comes_later_and_says_so(tmp_path):
-    recording = trained(tmp_path, "blocks", batch=8192)  # large beside what placement may add
-    labels = replace(recording.labels, element_bytes=np.zeros(len(recording.labels), "u1"))
-
-    known = named(strategies(recording), "mixed precision")
-    unknown = named(strategies(replace(recording, labels=labels)), "mixed precision")
-
-    assert (known.effort, unknown.effort) == (1, 2)
-    assert known.saved_bytes == unknown.saved_bytes
-    assert "which this recording does not tell" in unknown.basis
-    assert "does not tell" not in known.basis
 
 
 @pytest.mark.usefixtures("one_process")
@@ -420,16 +398,6 @@ def test_one_gpu_cannot_shard():
 def unlabelled(recording: Recording, category: Category) -> Recording:
     """The same, without the labels of that category."""
     return replace(recording, labels=recording.labels.rows(recording.labels.category != category))
-
-
-def test_what_backward_makes_for_a_gradient_in_the_loss_may_have_16_bits(tmp_path):
-    found = strategies(trained(tmp_path / "plain", "forces", batch=2048))
-    genuine = peak_of(trained(tmp_path / "amp", "forces", batch=2048, how="amp"))
-
-    assert genuine < 0.8 * found.peak_bytes
-    every = [*found.advised, *found.undecided]
-    (amp,) = (each for each in every if each.name.startswith("mixed precision"))
-    assert amp.low_bytes <= genuine <= amp.high_bytes
 
 
 def test_a_forward_whose_modules_were_not_recorded_bars_the_words_does_not_lower(tmp_path):

@@ -147,6 +147,8 @@ def _card(card: "Card | None") -> dict[str, Any] | None:
 
 
 def _strategies(found: "Strategies") -> dict[str, Any]:
+    from vramscope.analysis.strategies import NOT_ESTIMATED
+
     advised = [asdict(each) | {"phase": each.phase.name.lower()} for each in found.advised]
     return {
         "peak_bytes": found.peak_bytes,
@@ -157,6 +159,7 @@ def _strategies(found: "Strategies") -> dict[str, Any]:
         "undecided": [asdict(each) for each in found.undecided],
         "by_phase": found.by_phase,
         "path": found.path or None,
+        "not_estimated": NOT_ESTIMATED,
     }
 
 

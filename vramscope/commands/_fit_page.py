@@ -6,7 +6,7 @@ from dataclasses import replace
 from vramscope.analysis.fit import BASIS
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Placed
 from vramscope.analysis.fit.reruns import Effect, Rerun, Reruns, differs_from_recorded
-from vramscope.analysis.strategies import Strategies
+from vramscope.analysis.strategies import NOT_ESTIMATED, Strategies
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.model.cards import BASIS as CARDS_BASIS
@@ -47,6 +47,8 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
         yield from _reruns(answer.reruns, answer.recorded_allocated_bytes)
     if answer.strategies is not None:
         yield from _strategies(_not_run(answer.strategies, answer.reruns), is_whole=not answer.ending)
+        if answer.reruns is None:
+            yield Text(NOT_ESTIMATED, "quiet")
     yield Heading("What this rests on", level=3)
     yield Text(f"{_outside(answer)}; {BASIS}; {CARDS_BASIS}", "quiet")
 

@@ -5,7 +5,7 @@ from typing import Any
 from dash import html
 
 from vramscope.analysis.batch_fit import BatchFit
-from vramscope.analysis.strategies import Strategies, Strategy
+from vramscope.analysis.strategies import NOT_ESTIMATED, Strategies, Strategy
 from vramscope.model.marks import Phase
 from vramscope.units import format_bytes, format_name
 
@@ -54,13 +54,14 @@ def savings(found: Strategies) -> html.Section:
 
 
 def _undecided(found: Strategies) -> list[html.P]:
+    """Return what the recording does not decide, and what is not estimated from any."""
     return [
         html.P(
             f"Cannot tell from this recording: {each.name}; {each.reason}. {each.to_do}.",
             className="dim fit-note",
         )
         for each in found.undecided
-    ]
+    ] + [html.P(f"{sentence(NOT_ESTIMATED)}", className="dim fit-note")]
 
 
 def _strategy(each: Strategy, peak: int) -> html.Tr:

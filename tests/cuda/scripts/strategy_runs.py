@@ -1,6 +1,6 @@
 """Ten models trained as they are, and with each strategy that is compared with the estimate of it.
 
-``FOLDER/NAME-plain`` and ``FOLDER/NAME-amp`` are recordings, ``FOLDER/NAME-HOW.json`` the peak of allocated
+``FOLDER/NAME-plain`` is a recording, ``FOLDER/NAME-HOW.json`` the peak of allocated
 bytes that torch reported. A name that ends in ``-few`` has a small batch: its peak is in the optimizer's
 step.
 """
@@ -96,16 +96,16 @@ MODELS: dict[str, tuple[Make, Batch]] = {
     "convolutions": (convolutions, pictures),
     **MORE,
 }
-ACTIVATIONS = ("amp", "checkpointed", "micro")
+ACTIVATIONS = ("checkpointed", "micro")
 RUNS: dict[str, tuple[int, tuple[str, ...]]] = {
     "perceptron": (8192, ACTIVATIONS),
     "written_out": (32, ACTIVATIONS),
     "encoder": (32, ACTIVATIONS),
     "convolutions": (32, ACTIVATIONS),
-    "resnet": (16, ("amp", "checkpointed", "micro", "eight", "momentum")),
-    "unet": (8, ("amp", "checkpointed", "micro", "eight")),
-    "translator": (32, ("amp", "micro")),
-    "gpt": (16, ("amp", "checkpointed", "micro", "eight", "momentum")),
+    "resnet": (16, ("checkpointed", "micro", "eight", "momentum")),
+    "unet": (8, ("checkpointed", "micro", "eight")),
+    "translator": (32, ("micro",)),
+    "gpt": (16, ("checkpointed", "micro", "eight", "momentum")),
     "recurrent": (32, ("micro",)),
     "perceptron-few": (64, ("fused",)),
     "translator-few": (4, ("fused", "eight", "momentum")),
@@ -165,7 +165,7 @@ def run(path: Path, name: str, how: str) -> None:
     usual = torch.optim.RMSprop if name.endswith("-rms") else torch.optim.AdamW
     optimizer = OPTIMIZERS.get(how, usual)(model.parameters())
     gc.collect()
-    with vramscope.record(path, quiet=True) if how in ("plain", "amp") else nullcontext():
+    with vramscope.record(path, quiet=True) if how == "plain" else nullcontext():
         for _ in range(3):
             train(model, optimizer, partial(batch, RUNS[name][0] // n_parts(how)), how)
     path.with_name(f"{path.name}.json").write_text(json.dumps(torch.cuda.max_memory_allocated()))
@@ -178,8 +178,7 @@ def n_parts(how: str) -> int:
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Callable[[], Tensor], how: str) -> None:
     for _ in range(n_parts(how)):
         x = batch()
-        with torch.autocast("cuda", dtype=torch.bfloat16) if how == "amp" else nullcontext():
-            loss = loss_of(model(x)) / n_parts(how)
+        loss = loss_of(model(x)) / n_parts(how)
         loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -7,7 +7,7 @@ run that ran out of memory it is null.
 import gc
 import json
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 class ByHand(nn.Module):
-    """Attention in one line: under autocast the softmax keeps 32 bits, and the product after it 16 more."""
+    """Attention in one line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,12 +48,9 @@ class Pictures(nn.Module):
 
 def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
     works: dict[str, Work] = {
-        "by-hand": partial(trained, ByHand, [(4, 512)] * 3),
-        "by-hand-amp": partial(trained, ByHand, [(4, 512)] * 3, is_amp=True),
         "lengths": partial(trained, ByHand, [(4, 128)] * 2 + [(4, 256)] * 2),
         "lengths-512": partial(trained, ByHand, [(4, 512)] * 4),
         "evaluated": evaluated,
-        "evaluated-amp": partial(evaluated, is_amp=True),
         "evaluated-half": partial(evaluated, n_evaluated=300),
         "first-forward": partial(trained, partial(Gpt, False), [(16, 128)], n_words=8000, limit_mib=160),
         "first-forward-unlimited": partial(trained, partial(Gpt, False), [(16, 128)] * 2, n_words=8000),
@@ -79,7 +76,6 @@ def trained(
     path: Path,
     *,
     n_words: int = 100,
-    is_amp: bool = False,
     limit_mib: int = 0,
 ) -> None:
     model = make().cuda()
@@ -90,26 +86,23 @@ def trained(
         torch.cuda.set_per_process_memory_fraction(limit_mib * MIB / total)
     with vramscope.record(path, quiet=True):
         for n, length in shapes:
-            with torch.autocast("cuda", dtype=torch.bfloat16) if is_amp else nullcontext():
-                loss = model(words(n_words, length, n)).square().mean()
+            loss = model(words(n_words, length, n)).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             del loss
 
 
-def evaluated(path: Path, *, is_amp: bool = False, n_evaluated: int = 600) -> None:
+def evaluated(path: Path, *, n_evaluated: int = 600) -> None:
     """Training with 20 pictures, evaluation with many more."""
     model = Pictures().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
-    cast = partial(torch.autocast, "cuda", dtype=torch.bfloat16, enabled=is_amp)
     gc.collect()
     with vramscope.record(path, quiet=True):
         for _ in range(2):
             model.train()
             for _ in range(3):
-                with cast():
-                    loss = model(torch.randn(20, 1, 28, 28, device="cuda")).square().mean()
+                loss = model(torch.randn(20, 1, 28, 28, device="cuda")).square().mean()
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -117,5 +110,4 @@ def evaluated(path: Path, *, is_amp: bool = False, n_evaluated: int = 600) -> No
             model.eval()
             with torch.no_grad():
                 for _ in range(1200 // n_evaluated):
-                    with cast():
-                        model(torch.randn(n_evaluated, 1, 28, 28, device="cuda"))
+                    model(torch.randn(n_evaluated, 1, 28, 28, device="cuda"))

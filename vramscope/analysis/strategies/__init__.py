@@ -17,7 +17,7 @@ from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.ending import ended_short
-from vramscope.analysis.strategies.autocast import autocast, is_of_own_line
+from vramscope.analysis.strategies.batches import accumulation, smaller_evaluation
 from vramscope.analysis.strategies.checkpointing import checkpointed
 from vramscope.analysis.strategies.gradients import (
     is_bucket,
@@ -48,7 +48,6 @@ from vramscope.units import format_bytes
 
 WORTH_IT = 0.01
 """A strategy that saves less than this share of the peak is not advised."""
-_MICRO_BATCHES = 2
 _MOST_NAMED = 4
 _MOST_STATE = 8
 """Ratio of optimizer state to parameters above which parameters are missing: Adam keeps 2 values of 32 bits,
@@ -56,13 +55,13 @@ with a master copy 6 times the bytes of 16-bit parameters."""
 _LARGE_MODEL = 5e9
 """Number of parameters from which on sharding state alone seldom makes a model fit."""
 _SHARED, _OF_PARAMETERS = "ZeRO", "ZeRO-3/FSDP"
-_16_AND_32_BITS = ((1, 2), (4, 8))
-"""Bytes per element: of quantized and half, of single and double precision."""
 _ROUNDING = 4096
 """Bytes below which a change of the peak counts as none."""
+NOT_ESTIMATED = (
+    "mixed precision is not estimated, as a recording does not decide it: vramscope fit --rerun runs the "
+    "program dry with it"
+)
 _RUN_IT = "Run the program with it, and compare the peaks"
-_OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
-_OF_AN_EVALUATION = (Category.ACTIVATION, Category.TEMPORARY, Category.UNKNOWN)
 _TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
@@ -175,7 +174,7 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
             continue
         if is_partial or _least_of(run, of, each) - unknown < (1 - WORTH_IT) * peak - _ROUNDING:
             bounds = each.low_bytes, each.high_bytes
-            undecided.append(Undecided(each.name, *bounds, reason, of.to_do or _RUN_IT))
+            undecided.append(Undecided(each.name, *bounds, reason, _RUN_IT))
         else:
             useless.append(each.name)
     return Strategies(
@@ -357,47 +356,6 @@ def _by_phase(run: StrategyInput, level: NDArray[Any]) -> dict[str, int]:
 # ----------------------------------------------------------------------------------- the strategies
 
 
-def _mixed_precision(run: StrategyInput) -> Iterator[StrategyTrial]:
-    recording, owners = run.recording, owners_of(run.recording, run.found, run.assigned)
-    in_16_bits, in_32_bits = (_share(run, bits) for bits in _16_AND_32_BITS)
-    if in_16_bits > in_32_bits:
-        return
-    action = recording.trace.action
-    found = autocast(recording.stacks, run.found, run.lives, owners, run.assigned, action)
-    if found is None:
-        return
-    # A phase may end after the last event, as of a recording that was cut.
-    change = np.zeros(len(run.phase) + 1)
-    np.add.at(change, np.minimum(found.born, len(run.phase)), found.n_bytes)
-    np.add.at(change, np.minimum(found.dies, len(run.phase)), -found.n_bytes)
-    copies = np.cumsum(change)[:-1]
-    # A gradient of 16 bits is there until it is one of 32.
-    largest = int(run.found.block_size[run.category == Category.PARAMETER].max(initial=0))
-    yield StrategyTrial(
-        "mixed precision (bf16 autocast)",
-        found.factor,
-        copies,
-        (
-            'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss, not around backward',
-            "faster where there are tensor cores; on GPUs before Ampere float16 with a GradScaler instead",
-            "estimate: results of matrix products halve, weights get copies"
-            + ("" if in_32_bits else "; all taken as 32 bits now, which this recording does not tell"),
-        ),
-        1 if in_32_bits else 2,
-        Category.TEMPORARY,
-        least=SizeChange(found.least),
-        most=SizeChange(found.most, copies + np.where(run.phase == Phase.BACKWARD, largest / 2, 0)),
-        to_do='Run it dry (vramscope fit --rerun), or under torch.autocast("cuda", dtype=torch.bfloat16), '
-        "and compare the peaks",
-    )
-
-
-def _share(run: StrategyInput, elements: Sequence[int]) -> int:
-    """Return the bytes of parameters with one of these element sizes."""
-    rows = (run.category == Category.PARAMETER) & np.isin(run.element, elements)
-    return int(run.found.block_size[rows].sum())
-
-
 def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
     owners = owners_of(run.recording, run.found, run.assigned)
     ways = checkpointed(run.found, run.lives, owners, run.level_bytes)
@@ -462,90 +420,14 @@ def _bucket_views(run: StrategyInput) -> Iterator[StrategyTrial]:
         )
 
 
-def _accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
-    of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
-    of_batch = np.isin(run.category, _OF_A_BATCH) | of_step
-    gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
-    if not of_batch.any() or _accumulates(run):
-        return
-    level = level_with(run, gradient.astype(float), 0)
-    largest = int(run.found.block_size[gradient].max(initial=0))
-    # From the second micro-batch on all gradients are allocated, and each new one too until it is added.
-    kept = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
-    extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
-    yield StrategyTrial(
-        f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
-        scaled(run, (of_batch, part)),
-        extra,
-        (
-            f"split the batch in {_MICRO_BATCHES}, divide the loss by it, optimizer.step() after the last",
-            "about the same time for large batches, more for small ones; BatchNorm sees smaller batches",
-            "estimate: all that layers of torch.nn make has a row for each sample of the batch",
-        ),
-        2,
-        # What holds a value for each pair of a batch shrinks quadratically; what is not certain to hold
-        # samples does not shrink at all.
-        least=SizeChange(scaled(run, (of_batch, part**2)), kept),
-        most=SizeChange(scaled(run, (of_batch & _has_samples(run, of_batch), part)), extra),
-    )
-
-
-def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
-    """Return which allocations have a row for each sample: inputs, and what layers of torch.nn make.
-
-    So does whatever has the size of such a result, but nothing that is as large as a parameter.
-    """
-    owners = owners_of(run.recording, run.found, run.assigned)
-    is_own = is_of_own_line(run.recording.stacks, run.found, run.lives, owners)
-    is_one = run.category == Category.PARAMETER
-    weights = np.unique(run.found.size[is_one])
-    weights = np.union1d(weights, np.unique(run.found.size[run.category == Category.BUFFER]))
-    in_forward = np.isin(run.born_in, (Phase.FORWARD, Phase.LOSS, Phase.EVAL))
-    by_layer = of_batch & ~is_own & in_forward & ~np.isin(run.found.size, weights)
-    sizes = np.unique(run.found.size[by_layer | (run.category == Category.INPUT)])
-    mine: NDArray[Any] = np.isin(run.found.size, np.setdiff1d(sizes, weights))
-    mine |= run.category == Category.INPUT
-    return mine
-
-
-def _smaller_evaluation(run: StrategyInput) -> Iterator[StrategyTrial]:
-    """Halve the batch of evaluation, if the peak is in evaluation and not in training."""
-    if run.phase[int(run.level_bytes.argmax())] != Phase.EVAL:
-        return
-    of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
-    yield StrategyTrial(
-        "half the batch in evaluation",
-        scaled(run, (of_evaluation, 1 / 2)),
-        0,
-        (
-            "a DataLoader of its own for evaluation, with half the batch_size",
-            "evaluation takes more, smaller steps; its results stay the same",
-            "estimate: what evaluation allocates in ratio to its batch",
-        ),
-        1,
-        least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 4))),
-        most=SizeChange(scaled(run, (of_evaluation & _has_samples(run, of_evaluation), 1 / 2))),
-    )
-
-
-def _accumulates(run: StrategyInput) -> bool:
-    """Return whether most of the optimizer's steps come after several backwards."""
-    phases = run.lives.phases
-    ends = np.unique(phases.start_event[phases.phase == Phase.OPTIMIZER])
-    backward = phases.start_event[(phases.phase == Phase.BACKWARD) & (phases.depth == 0)]
-    count = np.bincount(np.searchsorted(ends, backward), minlength=len(ends))[: len(ends)]
-    return bool(len(ends)) and bool(2 * np.count_nonzero(count > 1) > len(ends))
-
-
 _ALL: tuple[Callable[[StrategyInput], Iterator[StrategyTrial]], ...] = (
-    _mixed_precision,
-    _smaller_evaluation,
+    smaller_evaluation,
     _checkpointing,
     _gradients_to_none,
     _bucket_views,
     fused_optimizer,
     optimizer_in_a_loop,
-    _accumulation,
+    accumulation,
     state_in_8_bits,
     one_moment,
     offloaded,

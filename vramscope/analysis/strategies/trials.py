@@ -77,8 +77,6 @@ class StrategyTrial(NamedTuple):
     """The change if no assumption held in its favor."""
     is_surely_less: bool = False
     """Whether the peak falls in any case, though perhaps by less."""
-    to_do: str = ""
-    """How to find out if the recording does not decide."""
 
 
 class SizeChange(NamedTuple):

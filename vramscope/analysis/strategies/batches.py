@@ -1,0 +1,136 @@
+"""Strategies with smaller batches: accumulated gradients, and half the batch in evaluation."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.by_module import owners_of
+from vramscope.analysis.strategies.trials import (
+    SizeChange,
+    StrategyInput,
+    StrategyTrial,
+    level_with,
+    scaled,
+)
+from vramscope.model.marks import Category, Phase
+from vramscope.model.stacks import Frame, Stacks
+
+_MICRO_BATCHES = 2
+_OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
+_OF_AN_EVALUATION = (Category.ACTIVATION, Category.TEMPORARY, Category.UNKNOWN)
+_TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
+_LAYERS = frozenset(
+    f"{name}.py"
+    for name in (
+        *("linear", "conv", "rnn", "normalization", "batchnorm", "activation", "pooling", "dropout"),
+    )
+)
+"""Files in torch/nn/modules whose results have a row for each sample."""
+_FUNCTIONS = frozenset(
+    (
+        *("_in_projection_packed", "_in_projection", "multi_head_attention_forward", "layer_norm"),
+        *("group_norm", "batch_norm", "dropout", "relu", "gelu", "silu", "leaky_relu", "elu"),
+        *("_max_pool2d", "interpolate"),
+    )
+)
+"""The same of the functions in torch/nn/functional.py."""
+
+
+def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
+    """Split each batch in two, and add up the gradients."""
+    of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
+    of_batch = np.isin(run.category, _OF_A_BATCH) | of_step
+    gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
+    if not of_batch.any() or _accumulates(run):
+        return
+    level = level_with(run, gradient.astype(float), 0)
+    largest = int(run.found.block_size[gradient].max(initial=0))
+    # From the second micro-batch on all gradients are allocated, and each new one too until it is added.
+    kept = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
+    extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
+    yield StrategyTrial(
+        f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
+        scaled(run, (of_batch, part)),
+        extra,
+        (
+            f"split the batch in {_MICRO_BATCHES}, divide the loss by it, optimizer.step() after the last",
+            "about the same time for large batches, more for small ones; BatchNorm sees smaller batches",
+            "estimate: all that layers of torch.nn make has a row for each sample of the batch",
+        ),
+        2,
+        # What holds a value for each pair of a batch shrinks quadratically; what is not certain to hold
+        # samples does not shrink at all.
+        least=SizeChange(scaled(run, (of_batch, part**2)), kept),
+        most=SizeChange(scaled(run, (of_batch & _has_samples(run, of_batch), part)), extra),
+    )
+
+
+def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
+    """Return which allocations have a row for each sample: inputs, and what layers of torch.nn make.
+
+    So does whatever has the size of such a result, but nothing that is as large as a parameter.
+    """
+    owners = owners_of(run.recording, run.found, run.assigned)
+    is_own = _is_of_own_line(run, owners.forward)
+    is_one = run.category == Category.PARAMETER
+    weights = np.unique(run.found.size[is_one])
+    weights = np.union1d(weights, np.unique(run.found.size[run.category == Category.BUFFER]))
+    in_forward = np.isin(run.born_in, (Phase.FORWARD, Phase.LOSS, Phase.EVAL))
+    by_layer = of_batch & ~is_own & in_forward & ~np.isin(run.found.size, weights)
+    sizes = np.unique(run.found.size[by_layer | (run.category == Category.INPUT)])
+    mine: NDArray[Any] = np.isin(run.found.size, np.setdiff1d(sizes, weights))
+    mine |= run.category == Category.INPUT
+    return mine
+
+
+def smaller_evaluation(run: StrategyInput) -> Iterator[StrategyTrial]:
+    """Halve the batch of evaluation, if the peak is in evaluation and not in training."""
+    if run.phase[int(run.level_bytes.argmax())] != Phase.EVAL:
+        return
+    of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
+    yield StrategyTrial(
+        "half the batch in evaluation",
+        scaled(run, (of_evaluation, 1 / 2)),
+        0,
+        (
+            "a DataLoader of its own for evaluation, with half the batch_size",
+            "evaluation takes more, smaller steps; its results stay the same",
+            "estimate: what evaluation allocates in ratio to its batch",
+        ),
+        1,
+        least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 4))),
+        most=SizeChange(scaled(run, (of_evaluation & _has_samples(run, of_evaluation), 1 / 2))),
+    )
+
+
+def _accumulates(run: StrategyInput) -> bool:
+    """Return whether most of the optimizer's steps come after several backwards."""
+    phases = run.lives.phases
+    ends = np.unique(phases.start_event[phases.phase == Phase.OPTIMIZER])
+    backward = phases.start_event[(phases.phase == Phase.BACKWARD) & (phases.depth == 0)]
+    count = np.bincount(np.searchsorted(ends, backward), minlength=len(ends))[: len(ends)]
+    return bool(len(ends)) and bool(2 * np.count_nonzero(count > 1) > len(ends))
+
+
+def _is_of_own_line(run: StrategyInput, forward: NDArray[Any]) -> NDArray[Any]:
+    """Return which allocations operations of the program's own lines made, or operations on their results.
+
+    These may hold a value for each pair of a batch, or the same values for every batch, where layers of
+    torch.nn have one row for each sample. In backward they are those made for such or for unknown forwards.
+    """
+    stacks, rows = run.recording.stacks, run.found.stack_id.tolist()
+    of_layer = {each: _is_of_layer(stacks, each) for each in set(rows)}
+    is_open = np.array([not of_layer[each] for each in rows], dtype="?")
+    in_backward = run.lives.phase == Phase.BACKWARD
+    is_open[in_backward] = np.append(is_open, True)[forward[in_backward]]
+    return is_open
+
+
+def _is_of_layer(stacks: Stacks, stack_id: int) -> bool:
+    frame = stacks.frame(stack_id) if stack_id else Frame("", "", 0)
+    folder, _, name = frame.file.replace("\\", "/").rpartition("/")
+    if folder.endswith("torch/nn/modules"):
+        return name in _LAYERS
+    return folder.endswith("torch/nn") and name == "functional.py" and frame.function in _FUNCTIONS
