@@ -16,7 +16,8 @@ from vramscope.errors import FormatError, MissingExtraError, UsageError, Vramsco
 
 MOST_CHARACTERS = 24_000
 """The longest answer: about 8,000 tokens."""
-_MOST_ITEMS = 40
+_MOST_ITEMS = 48
+"""Items of a list: all cards that a prediction knows, which are the longest list that has to be whole."""
 _MOST_TEXT = 2000
 _LONGEST_S = 300
 _RUNS_SHOWN = 50
