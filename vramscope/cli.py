@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         return _main(argv)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if hasattr(error, "is_said"):  # `vramscope run`: the program ends as it would without us
+            raise
         return 130
 
 

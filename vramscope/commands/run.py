@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from vramscope.recorder import Recorder
     from vramscope.recorder.from_outside.listener import Detached
 
-_INTERRUPTED = 130
-
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``vramscope run`` to *parser*."""
@@ -56,10 +54,19 @@ def run(args: Namespace) -> int:
             raise
         own = script.own_traceback(error, program)
         sys.excepthook(type(error), error.with_traceback(own), own)
-        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        if isinstance(error, KeyboardInterrupt):
+            # The signal ends this process as it would end the program alone: a shell stops its loop.
+            sys.excepthook = _said
+            error.is_said = True  # type: ignore[attr-defined]
+            raise
+        return 1
     if recorder is not None:
         _say_if_nothing(recorder)
     return 0
+
+
+def _said(*_: object) -> None:
+    """Print nothing: the program's traceback is printed already."""
 
 
 def _recorder(args: Namespace) -> "Recorder":

@@ -120,6 +120,9 @@ def active_recorder() -> "Recorder | None":
 class Recorder:
     """One run of this process, created by ``record``."""
 
+    _is_finalizing = staticmethod(sys.is_finalizing)
+    """Asked when the names of this module may be gone."""
+
     def __init__(self, options: RecorderOptions, *, quiet: bool) -> None:
         self._requested_dir = options.directory
         self._messages = Messages(quiet=quiet)
@@ -163,6 +166,8 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_finalizing():
+            return  # a generator that nobody exhausted: its block was left, and written, before
         entry = None
         try:
             entry = self._blocks.innermost()

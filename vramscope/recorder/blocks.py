@@ -15,6 +15,7 @@ from vramscope.capture.undisturbed import Guarded, is_of_a_signal_handler, undis
 from vramscope.errors import CaptureError, UsageError
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.recorder.pipeline import Pipeline
+from vramscope.recorder.process.interrupted import keep_interrupt
 from vramscope.recorder.wrapping import untraced
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class _Runs:
     def end(self) -> None:
         for blocks in self.by_directory.values():
             blocks.end()
+        keep_interrupt()
 
 
 runs = _Runs()

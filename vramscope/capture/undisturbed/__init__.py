@@ -6,6 +6,7 @@ another thread is never interrupted.
 """
 
 import signal
+import sys
 import threading
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
@@ -37,7 +38,8 @@ def undisturbed(do: Callable[[], object], wait_s: float = -1) -> bool:
     BaseException
         What *do* raised, or the last exception of a signal handler.
     """
-    if get_ident() != threading.main_thread().ident:
+    # While the interpreter ends a new thread never runs: Python 3.11 would wait for it for ever.
+    if sys.is_finalizing() or get_ident() != threading.main_thread().ident:
         do()
         return True
     return _Task(do).wait(wait_s)
