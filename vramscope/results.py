@@ -8,6 +8,7 @@ nobody edits it.
 from vramscope.allocator.settings import Settings, TieBreak
 from vramscope.analysis.accumulation import Accumulation
 from vramscope.analysis.allocations import FoundAllocations
+from vramscope.analysis.annotations import Annotations
 from vramscope.analysis.batch_fit import BatchFit, Estimate, Largest, Lines
 from vramscope.analysis.batch_fit.step_program import Needs, SizeGrowth, StepProgram
 from vramscope.analysis.by_module import ModuleBytes
@@ -87,6 +88,7 @@ from vramscope.model.trace import Trace
 __all__ = [
     "Accumulation",
     "Allocations",
+    "Annotations",
     "Assigned",
     "Bar",
     "BatchFit",

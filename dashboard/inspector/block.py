@@ -16,6 +16,7 @@ from ..data import Data, View
 from .parts import amount, facts, line_name, pick, section, title
 
 MOST_SIBLINGS, MOST_KEEPERS = 6, 4
+_MOST_TEXTS, _LONGEST_TEXT = 8, 300
 _EVIDENCE = {
     ModuleEvidence.CALL: "allocated while it ran",
     ModuleEvidence.NAME: "by the name of the tensor",
@@ -39,6 +40,7 @@ def content(data: Data, view: View, row: int, at: int) -> Any:
             ("Category", [_swatch(texts["category"]), " ", texts["category"]]),
             ("Because", data.ask(view, "categories").why(row)[:200]),
             ("Module", _module(data, view, row)),
+            ("Annotations", _annotations(data, view, row)),
             ("Allocated", _when(texts["born"], int(found.alloc_event[row]) + 1)),
             ("Freed", _freed(data, view, row, texts)),
             ("Lived", texts["lived"]),
@@ -82,6 +84,12 @@ def _module(data: Data, view: View, row: int) -> Any:
         return ""
     evidence = _EVIDENCE.get(ModuleEvidence(int(known.known[row])), "")
     return [html.Bdi(path[:160], className="function"), html.Span(f" {evidence}", className="dim")]
+
+
+def _annotations(data: Data, view: View, row: int) -> Any:
+    """Return the texts that the program put on the block."""
+    texts = data.ask(view, "annotations").texts_of(row)
+    return [html.Div(html.Bdi(text[:_LONGEST_TEXT])) for text in texts[:_MOST_TEXTS]] or ""
 
 
 def _siblings(data: Data, view: View, row: int, at: int) -> Any:

@@ -104,8 +104,8 @@ def _search(address: Address) -> Any:
 
 _HELP = (
     'Parts of functions, files and modules; "whole name"; train.py:13; category:activation; phase:backward; '
-    "step:3..7; module:*.mlp; file: function: stream:; size>64MiB; life<2s; alive (never freed); before "
-    "(from before the recording). A - in front excludes. All must hold."
+    "step:3..7; module:*.mlp; file: function: stream: annotation:; size>64MiB; life<2s; "
+    "alive (never freed); before (from before the recording). A - in front excludes. All must hold."
 )
 
 

@@ -4,15 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from vramscope.allocator.levels import unmappable_bytes
 from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
 from vramscope.analysis import find
+from vramscope.analysis.annotations import annotations
 from vramscope.analysis.categories import categories
 from vramscope.analysis.findings import collect, with_modules
 from vramscope.analysis.identity import identity_of
 from vramscope.analysis.leaks import leaks
+from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import Peak, PeakPoint, peak_of
@@ -82,6 +86,8 @@ class Summary:
     """Each private pool in use at the peak of allocated bytes, the largest first."""
     live: tuple[LiveBytes, ...]
     """Live bytes at the peak of allocated bytes, as far as there are events, largest first."""
+    annotated: Mapping[str, tuple[int, int]]
+    """Blocks and bytes at that instant by the text that the program put on them, the most bytes first."""
     steps: tuple[StepPeak, ...]
     outside: StepPeak | None
     """The peak outside of every step: model setup, evaluation; None without steps, and without events."""
@@ -139,6 +145,7 @@ def _summary(recording: Recording) -> Summary:
         returnable_bytes=int(unmappable_bytes(state, recorded_settings(recording, state)).sum()),
         private_pools=_private_pools(recording, high.allocated.instant),
         live=live_bytes(recording, known.allocations, known.assigned, known.instant),
+        annotated=_annotated(recording, high.allocated.instant),
         steps=_steps(recording, peaks) if sampled is None else _sampled_steps(recording, sampled),
         outside=_outside(recording, peaks) if sampled is None else None,
         categories=known.totals if known.is_known else None,
@@ -175,6 +182,20 @@ def _identity(recording: Recording, state: Snapshot) -> Mapping[str, int]:
     if any(note.code == NoteCode.NO_LAYOUT for note in recording.notes):
         return {}
     return identity_of(state).parts
+
+
+def _annotated(recording: Recording, instant: int) -> Mapping[str, tuple[int, int]]:
+    found = annotations(recording)
+    if not len(found):
+        return {}
+    blocks = lifetimes(recording)
+    is_live = blocks.allocated_at(instant)[found.row] & (found.event <= instant)
+    pairs = np.unique(np.stack((found.text[is_live], found.row[is_live])), axis=1)
+    by_text = {
+        found.texts[text]: (len(rows := pairs[1][pairs[0] == text]), int(blocks.block_size[rows].sum()))
+        for text in np.unique(pairs[0]).tolist()
+    }
+    return dict(sorted(by_text.items(), key=lambda each: -each[1][1]))
 
 
 def _private_pools(recording: Recording, instant: int) -> tuple[PrivatePool, ...]:

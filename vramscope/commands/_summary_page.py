@@ -146,6 +146,7 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
     yield from _live_set(summary, top)
     yield from _categories(summary)
     yield from _private_pools(summary)
+    yield from _annotated(summary, top)
     yield from _steps([step for step in summary.steps if step.allocated_bytes is not None], summary.outside)
 
 
@@ -261,6 +262,19 @@ def _private_pools(summary: Summary) -> Iterator[Block]:
     if rows:
         yield Heading("Private pools (CUDA graphs, torch.cuda.MemPool) when most was allocated", level=3)
         yield Grid(("pool", "reserved", "allocated", "which is"), rows, "lrrl")
+
+
+def _annotated(summary: Summary, top: int) -> Iterator[Block]:
+    """Show the texts that the program put on blocks of the peak."""
+    shown = list(summary.annotated.items())[:top]
+    rows = [(format_bytes(n_bytes), f"{n_blocks:,}", text[:200]) for text, (n_blocks, n_bytes) in shown]
+    if rows:
+        rest = len(summary.annotated) - len(rows)
+        rows += (
+            [("", "", f"{format_count(rest, 'more text')} (--top {len(summary.annotated)})")] if rest else []
+        )
+        yield Heading("Annotations of the program, on what was allocated at the peak", level=3)
+        yield Grid(("bytes", "blocks", "text"), tuple(rows), "rrl")
 
 
 def _identity(summary: Summary) -> Iterator[Block]:

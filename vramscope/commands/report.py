@@ -174,6 +174,10 @@ def _recording(summary: "Summary") -> dict[str, Any]:
             }
             for pool in summary.private_pools
         ],
+        "annotations_at_peak": [
+            {"text": text, "blocks": n_blocks, "bytes": n_bytes}
+            for text, (n_blocks, n_bytes) in summary.annotated.items()
+        ],
         "categories_at_peak": summary.categories,
         "category_own_peaks": summary.category_peaks,
         "samples_peak": dict(summary.samples),

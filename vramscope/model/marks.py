@@ -79,6 +79,12 @@ class MarkKind(IntEnum):
     GAP = 13
     """Events before this instant are missing, or memory changed while nothing was recorded: what happened
     in all is shown as one moment, which ends here; value = number of missing events, 0 where unknown."""
+    ANNOTATION = 14
+    """The program annotated an allocation (``torch.cuda.memory._annotate_tensor``); value = its address,
+    name = the text."""
+    METADATA = 15
+    """From this mark on allocations carry that text (``torch.cuda.memory._set_memory_metadata``); '' for
+    none. Threads have texts of their own, so there may be many: select by kind."""
 
 
 def pool_number(first: int, second: int) -> int:

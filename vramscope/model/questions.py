@@ -32,6 +32,7 @@ class Questions:
 
     accumulation = BoundAnalysis()
     allocations = BoundAnalysis()
+    annotations = BoundAnalysis()
     batch_fit = BoundAnalysis()
     by_module = BoundAnalysis()
     by_rank = BoundAnalysis()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.accumulation import Accumulation
 from vramscope.analysis.allocations import FoundAllocations
+from vramscope.analysis.annotations import Annotations
 from vramscope.analysis.batch_fit import BatchFit
 from vramscope.analysis.by_module import ModuleBytes
 from vramscope.analysis.by_rank import RankBytes
@@ -53,6 +54,7 @@ from vramscope.model.recording import Recording
 class Questions:
     def accumulation(self) -> Accumulation: ...
     def allocations(self, where: str = "") -> FoundAllocations: ...
+    def annotations(self) -> Annotations: ...
     def batch_fit(
         self, others: Sequence[Recording] = (), sizes: Sequence[Sequence[int]] | None = None
     ) -> BatchFit: ...

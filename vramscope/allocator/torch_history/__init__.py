@@ -17,6 +17,7 @@ from vramscope.allocator.torch_history.annotations import (
     PendingMark,
     annotation_marks,
     marks_of,
+    text_marks,
 )
 from vramscope.allocator.torch_history.events import (
     DEFAULT_POOL,
@@ -38,6 +39,8 @@ from vramscope.units import format_bytes
 
 _ACTIONS = {action.name.lower(): int(action) for action in Action}
 _UNKNOWN = 255
+_TEXTS = frozenset({"annotate"})
+"""Actions that are no events: they become marks."""
 _STATES = {
     "active_allocated": BlockState.ALLOCATED,
     "active_pending_free": BlockState.PENDING_FREE,
@@ -188,11 +191,11 @@ def _history(
     pools: dict[tuple[int, int], int] = {DEFAULT_POOL: 0}
     notes: list[Note] = []
     held = _segments(segments, pools, reader)
-    trace, ooms = _trace(events, held, (pools, reader, notes))
+    trace, ooms, texts = _trace(events, held, (pools, reader, notes))
     final = _final(held, segments, trace, (reader, notes))
     marks = [*ooms, *(annotation_marks(annotations, device, trace) if trace.has_clock else ())]
     notes += _missing(trace, len(annotations))
-    return DeviceHistory(device, trace, final, tuple(pools), marks_of(marks), settings, tuple(notes))
+    return DeviceHistory(device, trace, final, tuple(pools), marks_of(marks, texts), settings, tuple(notes))
 
 
 def _missing(trace: Trace, n_annotations: int) -> list[Note]:
@@ -266,9 +269,9 @@ def _pools(events: Events, pools: dict[tuple[int, int], int]) -> NDArray[Any]:
 
 def _trace(
     events: Events, held: Segments, shared: tuple[dict[tuple[int, int], int], StackReader, list[Note]]
-) -> tuple[Trace, list[PendingMark]]:
-    """The events in order, and a mark for each out-of-memory error with the bytes that the device had
-    free.
+) -> tuple[Trace, list[PendingMark], list[PendingMark]]:
+    """The events in order, a mark for each out-of-memory error with the bytes that the device had free, and
+    marks of the texts that the program put into its events.
     """
     pools, reader, notes = shared
     action = _actions(events, notes)
@@ -288,19 +291,23 @@ def _trace(
     free, order = events.device_free, _order(trace, notes)
     if order is not None:
         trace, free = trace.rows(order), free[order]
+    texts = text_marks(events, trace, order)
     if len(pools) > 1 and not trace.pool.any():
         trace = _with_pools(trace, held)
     ooms = np.flatnonzero(trace.action == Action.OOM).tolist()
-    return trace, [PendingMark(MarkKind.OOM, int(trace.time_ns[i]), i + 1, value=int(free[i])) for i in ooms]
+    failures = [PendingMark(MarkKind.OOM, int(trace.time_ns[i]), i + 1, value=int(free[i])) for i in ooms]
+    return trace, failures, texts
 
 
 def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:
     words = events.words
     codes = np.array([_ACTIONS.get(word, _UNKNOWN) for word in words], dtype="u1")
     action = looked_up(codes, events.action)
-    n_unknown = int(np.count_nonzero(action == _UNKNOWN))
+    is_kept = np.array([word in _ACTIONS or word in _TEXTS for word in words])
+    n_unknown = 0 if is_kept.all() else int(np.count_nonzero(~is_kept[events.action]))
     if n_unknown:
-        names = ", ".join(sorted({word[:40] for word in words if word not in _ACTIONS})[:5])
+        unknown = {word[:40] for word in words} - _ACTIONS.keys() - _TEXTS
+        names = ", ".join(sorted(unknown)[:5])
         text = f"{n_unknown} events of kinds that this version does not know were left out: {names}"
         notes.append(Note(NoteCode.UNKNOWN_ACTION, text, n_unknown))
     return action

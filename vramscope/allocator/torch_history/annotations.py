@@ -6,12 +6,15 @@ torch ≥ 2.5 records every ``record_function`` region of the recording thread, 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vramscope.allocator.torch_history.events import Events
 from vramscope.allocator.torch_history.rows import Rows
 from vramscope.model.marks import MarkKind, Marks, Phase
-from vramscope.model.trace import Trace
+from vramscope.model.trace import Action, Trace
 
 _PHASES = (
     ("Optimizer.step#", Phase.OPTIMIZER),
@@ -21,6 +24,9 @@ _PHASES = (
 
 OWN_REGIONS = tuple(prefix for prefix, _ in _PHASES)
 """Beginnings of the names of torch's own regions, all of which are phases."""
+
+OWN_TEXT = "vramscope thread "
+"""The beginning of what vramscope itself writes into entries: no text of the program's."""
 
 
 @dataclass(slots=True)
@@ -77,14 +83,88 @@ def _meaning(name: str) -> tuple[Phase, str]:
     return Phase.USER, name
 
 
-def marks_of(marks: Iterable[PendingMark]) -> Marks:
-    """The table of *marks*, ordered by event; equal ones keep their order."""
+def text_marks(events: Events, trace: Trace, order: NDArray[Any] | None) -> list[PendingMark]:
+    """Marks of the texts that the program put into its entries, ordered by event.
+
+    Parameters
+    ----------
+    events
+        The entries as torch wrote them.
+    trace
+        The events that became of them.
+    order
+        The entry of each event, where not all are events in their order.
+    """
+    texts = [(row, text) for row, text in events.metadata if not text.startswith(OWN_TEXT)]
+    if not texts:
+        return []
+    is_annotation = np.array([word == "annotate" for word in events.words])[events.action]
+    place = _place_of(order, len(events))
+    instants = _instants(events, trace, place)
+    found = [
+        PendingMark(
+            MarkKind.ANNOTATION,
+            int(events.time_ns[row]),
+            int(instants[row]),
+            value=int(events.address[row]),
+            name=text,
+        )
+        for row, text in texts
+        if is_annotation[row]
+    ]
+    return sorted([*found, *_metadata_marks(texts, trace, place)], key=lambda mark: mark.event)
+
+
+def _place_of(order: NDArray[Any] | None, n_rows: int) -> NDArray[Any]:
+    """The event that each row became, if the events are the rows in *order*; −1 where none did."""
+    place = np.full(n_rows, -1)
+    kept = np.arange(n_rows) if order is None else order
+    place[kept] = np.arange(len(kept))
+    return place
+
+
+def _instants(events: Events, trace: Trace, place: NDArray[Any]) -> NDArray[Any]:
+    """The number of events before each entry; by time where the entries had to be sorted."""
+    is_event = place >= 0
+    if (np.diff(place[is_event]) < 0).any():
+        return np.searchsorted(trace.time_ns, events.time_ns, side="right")
+    found: NDArray[Any] = np.cumsum(is_event) - is_event
+    return found
+
+
+def _metadata_marks(texts: Sequence[tuple[int, str]], trace: Trace, place: NDArray[Any]) -> list[PendingMark]:
+    """A mark before each allocation with another text than the one before, and one at the end."""
+    names = {"": 0}
+    code = np.zeros(len(trace) + 1, "i8")
+    for row, text in texts:
+        if place[row] >= 0:
+            code[place[row]] = names.setdefault(text, len(names))
+    allocs = np.append(np.flatnonzero(trace.action == Action.ALLOC), len(trace))
+    changes = allocs[np.flatnonzero(np.diff(code[allocs], prepend=0))]
+    words = tuple(names)
+    last = len(trace) - 1
+    return [
+        PendingMark(MarkKind.METADATA, int(trace.time_ns[min(at, last)]), at, name=words[code[at]])
+        for at in changes.tolist()
+    ]
+
+
+def marks_of(marks: Iterable[PendingMark], placed: Sequence[PendingMark] = ()) -> Marks:
+    """The table of *marks*, ordered by event; equal ones keep their order.
+
+    Those that are *placed* lie at their events exactly; the others were placed by time.
+    """
     rows = sorted(marks, key=lambda mark: mark.time_ns)
+    # Two stamps in one microsecond may cross: instants follow the order of the marks.
+    events = np.maximum.accumulate(np.array([row.event for row in rows], dtype="i8"))
+    if placed:
+        events = np.append(events, np.array([row.event for row in placed], dtype="i8"))
+        order = np.argsort(events, kind="stable")
+        every = [*rows, *placed]
+        rows, events = [every[at] for at in order.tolist()], events[order]
     names = {"": 0}
     for row in rows:
         names.setdefault(row.name, len(names))
-    # Two stamps in one microsecond may cross: instants follow the order of the marks.
-    events = np.maximum.accumulate(np.array([row.event for row in rows], dtype="i8"))
     return Marks.of(
         kind=[row.kind for row in rows],
         phase=[row.phase for row in rows],

@@ -4,6 +4,7 @@ Files and the model meet here: a list of dicts becomes columns; a reader that ne
 (``formats/_fast_snapshot/__init__.py``) fills the same columns.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ class Events:
     """Bytes that the device had free at an out-of-memory error; else 0."""
     tells_pools: bool
     """Whether the first event names its pool (torch ≥ 2.12)."""
+    metadata: tuple[tuple[int, str], ...] = ()
+    """The rows that carry a text of the program, and the text (torch ≥ 2.11)."""
 
     def __len__(self) -> int:
         return len(self.action)
@@ -71,7 +74,20 @@ def events_of(rows: Rows) -> Events:
             rows.integers("device_free", "i8", 0) if "oom" in words else np.zeros(len(rows), dtype="i8")
         ),
         tells_pools=rows.first_has("pool_id"),
+        metadata=texts_of(rows.column("user_metadata", (str, dict), ""))
+        if rows.first_has("user_metadata")
+        else (),
     )
+
+
+def texts_of(values: Sequence[Any]) -> tuple[tuple[int, str], ...]:
+    """The index and the text of each value that is not empty; a dict is what torch ≥ 2.15 writes as JSON."""
+    given = [(at, value) for at, value in enumerate(values) if value] if any(values) else []
+    return tuple((at, value if type(value) is str else _as_json(value)) for at, value in given)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), default=str)
 
 
 def nanoseconds(time_us: NDArray[Any]) -> NDArray[Any]:

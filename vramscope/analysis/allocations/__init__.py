@@ -77,8 +77,9 @@ def allocations(recording: Recording, where: str = "") -> FoundAllocations:
     where
         The search: ``attention`` (part of a function, file or module, or a category), ``"softmax"`` (a whole
         name), ``train.py:13``, ``category:activation``, ``phase:backward``, ``step:3..7``, ``module:*.mlp``,
-        ``file:``, ``function:``, ``stream:``, ``size>64MiB``, ``life<2s``, ``alive`` (never freed),
-        ``before`` (from before the recording); ``-`` in front excludes. All terms must hold. Empty: all.
+        ``file:``, ``function:``, ``stream:``, ``annotation:output`` (part of a text that the
+        program put on it), ``size>64MiB``, ``life<2s``, ``alive`` (never freed), ``before`` (from before the
+        recording); ``-`` in front excludes. All terms must hold. Empty: all.
 
     Returns
     -------

@@ -10,6 +10,7 @@ import numpy as np
 
 from vramscope.analysis.allocations.conditions import Columns
 from vramscope.analysis.allocations.language import FLAGS, LIMITS, NAMED, Field, token_at
+from vramscope.analysis.annotations import annotations
 from vramscope.analysis.folding import Origin, origins
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.model.marks import Category, Phase
@@ -56,6 +57,7 @@ _MEANINGS = {
     Field.FILE: "a part of a file's path in its stack",
     Field.FUNCTION: "a part of a function's name in its stack",
     Field.STREAM: "the CUDA stream",
+    Field.ANNOTATION: "a part of a text that the program put on it",
     Field.SIZE: "bytes of the block, such as size>64MiB",
     Field.LIFE: "time until it was freed, such as life<2s",
     Field.ALIVE: "never freed",
@@ -72,6 +74,7 @@ def vocabulary(columns: Columns) -> Vocabulary:
         Field.MODULE: _modules(columns),
         Field.STEP: _steps(columns),
         Field.STREAM: [str(stream) for stream in np.unique(columns.found.stream).tolist()],
+        Field.ANNOTATION: _annotations(columns),
     }
     files, functions, places = _code(columns)
     return Vocabulary(values | {Field.FILE: files, Field.FUNCTION: functions}, places)
@@ -155,6 +158,12 @@ def _fitting(typed: str, names: Iterable[str]) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------- names
+
+
+def _annotations(columns: Columns) -> list[str]:
+    """Return the texts of the program; a search has no spaces within a value."""
+    found = annotations(columns.recording)
+    return [found.texts[each].replace(" ", "*") for each in np.unique(found.text).tolist()]
 
 
 def _categories(columns: Columns) -> list[str]:

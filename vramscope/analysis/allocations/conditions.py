@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.allocations.language import Field, SearchError, Term
+from vramscope.analysis.annotations import annotations
 from vramscope.analysis.by_module import Owners
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.step_and_phase import phases_of, steps_of
@@ -188,6 +189,14 @@ def _of_frames(columns: Columns, hit: NDArray[Any]) -> NDArray[Any]:
     return of_allocation
 
 
+def _annotation(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    found = annotations(columns.recording)
+    fits = np.array([_fits(text.lower(), term.value) for text in found.texts], dtype=bool)
+    hit = np.zeros(len(columns.found), dtype=bool)
+    hit[found.row[fits[found.text]]] = True
+    return hit
+
+
 def _alive(_: Term, columns: Columns, __: str) -> NDArray[Any]:
     never: NDArray[Any] = columns.found.free_event == -1
     return never
@@ -211,6 +220,7 @@ _CONDITIONS: dict[Field, Callable[[Term, Columns, str], NDArray[Any]]] = {
     Field.STREAM: _stream,
     Field.SIZE: _size,
     Field.LIFE: _life,
+    Field.ANNOTATION: _annotation,
     Field.ALIVE: _alive,
     Field.BEFORE: _before,
 }

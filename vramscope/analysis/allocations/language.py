@@ -38,6 +38,8 @@ class Field(Code):
     """Bytes of the block."""
     LIFE = "life"
     """Time from the allocation to the free."""
+    ANNOTATION = "annotation"
+    """A part of a text that the program put on it."""
     ALIVE = "alive"
     """Never freed."""
     BEFORE = "before"
@@ -46,7 +48,16 @@ class Field(Code):
 
 FLAGS = frozenset({Field.ALIVE, Field.BEFORE})
 LIMITS = frozenset({Field.SIZE, Field.LIFE})
-NAMED = (Field.CATEGORY, Field.PHASE, Field.MODULE, Field.STEP, Field.FILE, Field.FUNCTION, Field.STREAM)
+NAMED = (
+    Field.CATEGORY,
+    Field.PHASE,
+    Field.MODULE,
+    Field.STEP,
+    Field.FILE,
+    Field.FUNCTION,
+    Field.STREAM,
+    Field.ANNOTATION,
+)
 """Fields that are followed by a colon and a value."""
 
 

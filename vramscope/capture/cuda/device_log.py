@@ -35,6 +35,8 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
 
 _MANY = 1 << 62
+_NO_EVENTS = ("snapshot", "annotate")
+"""Actions of entries that change no memory."""
 _MANY_GAPS = 100
 
 
@@ -259,7 +261,9 @@ class DeviceLog:
         entries, trace, n_before = new
         if makers is None or not len(trace):
             return []
-        ring = [row for row in reading.raw.ring(self.device)[entries.start :] if row["action"] != "snapshot"]
+        ring = [
+            row for row in reading.raw.ring(self.device)[entries.start :] if row["action"] not in _NO_EVENTS
+        ]
         found = makers(ring)
         # Where torch's entries had to be sorted or left out, their order says nothing about the events.
         if [row.get("addr", 0) for row in ring] != trace.address.tolist():

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.torch_history.annotations import OWN_TEXT
 from vramscope.capture import hooks
 from vramscope.capture.torch_versions.private_functions import GET_METADATA, SET_METADATA, ask, found
 from vramscope.model.marks import ANY_THREAD
@@ -51,7 +52,7 @@ class ThreadNames:
         self._begun.add(own)
         if len(self._begun) < 2 or ask(GET_METADATA) != "":
             return False
-        self._own.text = text = f"thread {next(self._numbers)}"
+        self._own.text = text = f"{OWN_TEXT}{next(self._numbers)}"
         self._threads[text] = own
         ask(SET_METADATA, text)
         return True

@@ -89,7 +89,7 @@ the two threads waited for Python's lock more often than they computed.
 _SHORTEST_RUN = 4
 """The least number of events in a run; fewer are built faster like anything else."""
 
-NAMES = ("action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id")
+NAMES = ("action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id", "user_metadata")
 """The keys of an event that are read."""
 
 _DEFINITION = re.compile(rb"\x8c[\x04-\x0b](" + "|".join(NAMES).encode() + rb")\x94")
@@ -356,7 +356,8 @@ def _built(walk: _OpcodeWalk) -> Packed:
 
 def _wanted(walk: _OpcodeWalk) -> list[int]:
     """Return the memo indices of the objects that runs refer to; look up the lists that are inside runs."""
-    found = {key for shape in walk.shapes.known if shape.n_found for key in shape.keys if key < walk.n_memo}
+    used = [shape for shape in walk.shapes.known if shape.n_found]
+    found = {key for shape in used for key in (*shape.keys, *shape.empties) if key < walk.n_memo}
     found.update(walk.actions.memos)
     for frames in walk.lists.frames:
         found.update(memo for memo in frames if memo < walk.n_memo)
@@ -381,5 +382,7 @@ def _check_keys(found: Packed, shapes: Shapes) -> None:
         taken_for = [shapes.names.get(key, "") for key in shape.keys]
         if any(type(key) is not str for key in keys) or len(set(keys)) < len(keys):
             raise Irregular
+        if any(found.objects.get(memo) != "" for memo in shape.empties):
+            raise Irregular  # a text of the program's
         if any(key != name and (name or key in NAMES) for key, name in zip(keys, taken_for, strict=True)):
             raise Irregular

@@ -106,6 +106,7 @@ class _Joined:
             stack=stack,
             device_free=device_free,
             tells_pools=layout.tells_pools,
+            metadata=tuple((layout.at_dicts[row], text) for row, text in rest.metadata),
             **numbers,
         )
 

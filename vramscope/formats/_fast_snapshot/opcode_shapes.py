@@ -55,6 +55,8 @@ class Shape:
     """The places of the values that are read, by key."""
     gets: tuple[Value, ...]
     """The places of all references."""
+    empties: tuple[int, ...]
+    """The memo indices of what stands for an empty text of the program."""
     n_memo: int
     """The number of memo objects that the event defines."""
     mask: NDArray[Any] = field(repr=False)
@@ -67,7 +69,19 @@ class Shape:
 class _Learner:
     """Learns a shape by reading one event opcode by opcode."""
 
-    __slots__ = ("at", "bits", "data", "gets", "keys", "mask", "n_known", "n_memo", "names", "values")
+    __slots__ = (
+        "at",
+        "bits",
+        "data",
+        "empties",
+        "gets",
+        "keys",
+        "mask",
+        "n_known",
+        "n_memo",
+        "names",
+        "values",
+    )
 
     def __init__(self, data: bytes | bytearray, start: int, names: dict[int, str], n_known: int) -> None:
         self.data, self.at, self.names, self.n_known = data, start, names, n_known
@@ -75,6 +89,7 @@ class _Learner:
         self.keys: list[int] = []
         self.values: dict[str, Value] = {}
         self.gets: list[Value] = []
+        self.empties: list[int] = []
         self.n_memo = 1
 
     def shape(self) -> Shape | None:
@@ -93,7 +108,7 @@ class _Learner:
             if name == "frames" and self.data[self.at : self.at + 2] == b"]\x94":
                 self._memoized(2)
                 is_open = True
-            elif not self._value(name):
+            elif not (self._empty_text() if name == "user_metadata" else self._value(name)):
                 return None
         if not is_open:
             self._literal(1)
@@ -131,6 +146,18 @@ class _Learner:
         if name:
             self.values[name] = found
         return found.width > 0
+
+    def _empty_text(self) -> bool:
+        """Read the program's text where it is empty; an event that has one is built, so that it is kept."""
+        width = _GET.get(self.data[self.at], 0)
+        if not width:
+            is_empty = self.data[self.at : self.at + 3] == b"\x8c\x00\x94"
+            self._memoized(3)
+            return is_empty
+        memo = int.from_bytes(self.data[self.at + 1 : self.at + 1 + width], "little")
+        self._literal(1 + width)
+        self.empties.append(memo)
+        return memo < self.n_known
 
     def _integer(self) -> Value:
         opcode = self.data[self.at]
@@ -188,6 +215,7 @@ class _Learner:
             keys=tuple(self.keys),
             values=self.values,
             gets=tuple(self.gets),
+            empties=tuple(self.empties),
             n_memo=self.n_memo,
             mask=np.frombuffer(bytes(self.mask) + padding, "<u8"),
             bits=np.frombuffer(bytes(self.bits) + padding, "<u8"),

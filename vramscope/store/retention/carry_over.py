@@ -33,7 +33,14 @@ BOUNDARIES = (
 )
 """The kinds of marks at which steps and phases may begin and end, by any rule."""
 
-_ONLY_DETAIL = (MarkKind.MODULE, MarkKind.GC, MarkKind.THREAD, MarkKind.GAP)
+_ONLY_DETAIL = (
+    MarkKind.MODULE,
+    MarkKind.GC,
+    MarkKind.THREAD,
+    MarkKind.GAP,
+    MarkKind.ANNOTATION,
+    MarkKind.METADATA,
+)
 """The kinds of marks that only explain allocations; they are useless once the allocations are deleted."""
 
 

@@ -18,11 +18,14 @@ from vramscope.allocator.torch_history.events import (
     check_pools,
     distinct,
     nanoseconds,
+    texts_of,
 )
 from vramscope.model.trace import Action
 
 _KEYS = ("action", "time_us", "addr", "size", "stream", "frames")
-_WORDS = frozenset(action.name.lower() for action in Action if action != Action.OOM)
+_WORDS = frozenset(action.name.lower() for action in Action if action != Action.OOM) | {"annotate"}
+_YOUNGER = ("pool_id", "user_metadata")
+"""Keys that not every version of torch writes."""
 _FREES = frozenset({"free_requested", "free_completed"})
 
 
@@ -102,6 +105,7 @@ def ring_events(ring: Sequence[dict[str, Any]], taken: RingColumns | None = None
         stack=stack,
         device_free=_zeros(ring, "i8"),
         tells_pools=tells_pools,
+        metadata=texts_of(columns.get("user_metadata", ())),
     )
 
 
@@ -117,7 +121,7 @@ def _columns(ring: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:
     values = list(chain.from_iterable(map(dict.values, ring)))
     if len(values) != len(keys) * len(ring):
         return None
-    return {key: values[i :: len(keys)] for i, key in enumerate(keys) if key in _KEYS or key == "pool_id"}
+    return {key: values[i :: len(keys)] for i, key in enumerate(keys) if key in _KEYS or key in _YOUNGER}
 
 
 def _pools(ids: Sequence[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...], NDArray[Any]]:
