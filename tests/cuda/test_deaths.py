@@ -143,6 +143,9 @@ def test_what_could_not_be_had_is_in_the_trace_with_what_was_there_then(death, k
     totals = recording.timeline()
 
     assert recording.trace.size[at] == 1 << 42
+    # Before it fails, the allocator releases what is free: from torch 2.15 on cuBLAS's workspace is.
+    while recording.trace.action[at - 1] == Action.SEGMENT_FREE:
+        at -= 1
     assert before["step"] == step
     assert [int(getattr(totals, f"{name}_bytes")[at]) for name in QUANTITIES] == before["bytes"]
     assert len(recording.live_set(instant=int(at))) == before["live"]

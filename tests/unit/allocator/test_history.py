@@ -347,3 +347,64 @@ def test_what_is_no_snapshot_is_refused_with_the_place(data, path):
         histories(data, StackBuilder())
 
     assert path in str(caught.value)
+
+
+def test_texts_of_the_program_become_marks_at_their_events():
+    history = only(
+        snapshot(
+            [
+                event("segment_alloc", 4096, 2048, time_us=10, user_metadata=""),
+                event("alloc", 4096, 512, time_us=11, user_metadata=""),
+                event("annotate", 4096, 512, time_us=11, user_metadata="first"),
+                event("alloc", 4608, 512, time_us=12, user_metadata={"layer": 3}),
+                event("free_requested", 4608, 512, time_us=13, user_metadata="thread's"),
+                event("alloc", 5120, 512, time_us=14, user_metadata=""),
+            ]
+        )
+    )
+
+    marks = history.marks
+    names = [marks.names[each] for each in marks.name.tolist()]
+    rows = list(zip(marks.kind.tolist(), marks.event.tolist(), marks.value.tolist(), names, strict=True))
+    assert len(history.trace) == 5
+    assert rows == [
+        (MarkKind.ANNOTATION, 2, 4096, "first"),
+        (MarkKind.METADATA, 2, 0, '{"layer":3}'),
+        (MarkKind.METADATA, 4, 0, ""),
+    ]
+
+
+def test_an_annotation_is_no_unknown_action_and_ours_is_no_text_of_the_programs():
+    data = snapshot(
+        [
+            event("alloc", 4096, 512, user_metadata="vramscope thread 1"),
+            event("annotate", 4096, 512, user_metadata="x"),
+        ]
+    )
+
+    assert "unknown_action" not in codes(data)
+    assert [only(data).marks.names[each] for each in only(data).marks.name] == ["x"]
+
+
+def test_the_block_in_front_of_a_wished_address_is_allocated_and_freed_like_any():
+    inner = {"internal_metadata": "mallocWithAddress", "user_metadata": ""}
+    history = only(
+        snapshot(
+            [
+                event("segment_alloc", 4096, 2048, time_us=10, user_metadata=""),
+                event("alloc", 4096, 1024, time_us=11, **inner),
+                event("alloc", 5120, 512, time_us=12, user_metadata=""),
+                event("free_requested", 4096, 1024, time_us=13, **inner),
+                event("free_completed", 4096, 1024, time_us=13, **inner),
+            ]
+        )
+    )
+
+    assert [Action(each).name for each in history.trace.action] == [
+        "SEGMENT_ALLOC",
+        "ALLOC",
+        "ALLOC",
+        "FREE_REQUESTED",
+        "FREE_COMPLETED",
+    ]
+    assert not len(history.marks)

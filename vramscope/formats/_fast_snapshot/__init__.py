@@ -92,7 +92,8 @@ _SHORTEST_RUN = 4
 NAMES = ("action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id", "user_metadata")
 """The keys of an event that are read."""
 
-_DEFINITION = re.compile(rb"\x8c[\x04-\x0b](" + "|".join(NAMES).encode() + rb")\x94")
+_DEFINITION = re.compile(rb"\x8c[\x04-\x0d](" + "|".join(NAMES).encode() + rb")\x94")
+_EMPTY = re.compile(rb"\x8c\x00\x94")
 _BEGIN_EVENT = b"}\x94("
 _MOST_DEFINITIONS = 64
 """The most definitions of key names; torch writes each once, but functions may have the same names."""
@@ -245,7 +246,13 @@ class _OpcodeWalk:
         given = {name: column[at] for name, column in found.numbers.items()}
         stack = self._stacks(run, found.frames[at], before + counts - 1)
         self.columns.append(
-            given | {"action": self.actions.of(found.action[at]), "stack": stack, "pool": found.pool[at]}
+            given
+            | {
+                "action": self.actions.of(found.action[at]),
+                "stack": stack,
+                "pool": found.pool[at],
+                "text": found.text[at],
+            }
         )
         self._sum_kept()
         self.pieces.append(run)
@@ -318,6 +325,8 @@ class _OpcodeWalk:
 
     def _keep(self, piece: bytes) -> None:
         """Keep opcodes that are to be built."""
+        for found in _EMPTY.finditer(piece):
+            self.shapes.empties.add(self.n_memo + n_memoized(piece[: found.start()]))
         for found in _DEFINITION.finditer(piece):
             self._define(self.n_memo + n_memoized(piece[: found.start()]), found[1])
         if self._sums is not None:
@@ -368,6 +377,9 @@ def _wanted(walk: _OpcodeWalk) -> list[int]:
     number = walk.lists.numbers_of(memo)
     stack[refers[number >= 0]] = number[number >= 0]
     found.update(np.unique(memo[number < 0]).tolist())
+    if not walk.columns.is_zero("text"):
+        found.update((np.unique(walk.columns.column("text", rows)) - 1).tolist())
+        found.discard(-1)
     if not walk.columns.is_zero("pool"):
         found.update(np.unique(-1 - pool[pool < 0]).tolist())
     return sorted(found)
@@ -383,6 +395,6 @@ def _check_keys(found: Packed, shapes: Shapes) -> None:
         if any(type(key) is not str for key in keys) or len(set(keys)) < len(keys):
             raise Irregular
         if any(found.objects.get(memo) != "" for memo in shape.empties):
-            raise Irregular  # a text of the program's
+            raise Irregular  # no empty text, but letters that look like one
         if any(key != name and (name or key in NAMES) for key, name in zip(keys, taken_for, strict=True)):
             raise Irregular

@@ -1,6 +1,6 @@
 """Reads the values of all events of one window into columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ class Decoded:
     """The number of a list in ``FrameLists``; −1 if there is none, −2 − memo index for a reference."""
     pool: NDArray[Any]
     """Both halves of the pool's id in one number; −1 − memo index for a reference."""
+    text: NDArray[Any]
+    """1 + the memo index of the program's text; 0 where it has none."""
     numbers: dict[str, NDArray[Any]]
 
     @classmethod
@@ -53,6 +55,7 @@ class Decoded:
             action=np.zeros(n, "i4"),
             frames=np.full(n, -1, "i4"),
             pool=np.zeros(n, "i8"),
+            text=np.zeros(n, "i4"),
             numbers={},
         )
 
@@ -126,6 +129,11 @@ class _ShapeNumbers:
         found: NDArray[Any] = np.array([*map(bool, values), False]).take(self._shape)
         return found
 
+    def of_shapes(self, values: Sequence[int]) -> NDArray[Any]:
+        """Return for each event one of *values*, which are one per shape; 0 if no shape fits."""
+        found: NDArray[Any] = np.array([*values, 0], "i4").take(self._shape)
+        return found
+
     def values(self, name: str) -> tuple[Value | None, ...]:
         """Return the location of the value *name* in each shape."""
         return tuple(shape.values.get(name) for shape in self.shapes)
@@ -141,6 +149,8 @@ def _fill(found: Decoded, numbers: _ShapeNumbers) -> None:
     found.numbers = {name: numbers.column(given[name]) for name in NUMBERS}
     frames = numbers.column(given["frames"]).astype("i4")
     found.frames = np.where(numbers.has(given["frames"]), -2 - frames, np.int32(-1))
+    if any(shape.text for shape in shapes):
+        found.text = numbers.of_shapes([shape.text for shape in shapes])
     if any(given["pool_id"]):
         first, second = (numbers.column(given[name]).astype("i8") for name in ("pool_id", "pool_id[1]"))
         is_get = numbers.has(tuple(value if value and value.is_get else None for value in given["pool_id"]))

@@ -106,7 +106,7 @@ class _Joined:
             stack=stack,
             device_free=device_free,
             tells_pools=layout.tells_pools,
-            metadata=tuple((layout.at_dicts[row], text) for row, text in rest.metadata),
+            metadata=self._texts(layout, rest),
             **numbers,
         )
 
@@ -117,6 +117,20 @@ class _Joined:
         action = self._columns.column("action", layout.rows)
         action[layout.at_dicts] = rest.action + len(words)
         return (*words, *rest.words), action
+
+    def _texts(self, layout: _Layout, rest: Events) -> tuple[tuple[int, str], ...]:
+        """Return the rows that carry a text of the program, and the text."""
+        of_dicts = [(layout.at_dicts[row], text) for row, text in rest.metadata]
+        if self._columns.is_zero("text"):
+            return tuple(of_dicts)
+        column = self._columns.column("text", layout.rows)
+        column[layout.at_dicts] = 0
+        rows = np.flatnonzero(column)
+        texts = [self._found.objects.get(memo) for memo in (column[rows] - 1).tolist()]
+        if any(type(text) is not str for text in texts):
+            raise Irregular
+        of_runs = [(row, text) for row, text in zip(rows.tolist(), texts, strict=True) if text]
+        return tuple(sorted([*of_dicts, *of_runs]))
 
     def _pools(self, layout: _Layout, rest: Events) -> tuple[tuple[tuple[int, int], ...], NDArray[Any]]:
         pool_ids: dict[tuple[int, int], int] = {}

@@ -55,6 +55,8 @@ class Shape:
     """The places of the values that are read, by key."""
     gets: tuple[Value, ...]
     """The places of all references."""
+    text: int
+    """1 + the memo index of the program's text; 0 where it has none."""
     empties: tuple[int, ...]
     """The memo indices of what stands for an empty text of the program."""
     n_memo: int
@@ -79,17 +81,19 @@ class _Learner:
         "mask",
         "n_known",
         "n_memo",
-        "names",
+        "shapes",
+        "text",
         "values",
     )
 
-    def __init__(self, data: bytes | bytearray, start: int, names: dict[int, str], n_known: int) -> None:
-        self.data, self.at, self.names, self.n_known = data, start, names, n_known
+    def __init__(self, data: bytes | bytearray, start: int, shapes: "Shapes", n_known: int) -> None:
+        self.data, self.at, self.shapes, self.n_known = data, start, shapes, n_known
         self.bits, self.mask = bytearray(), bytearray()
         self.keys: list[int] = []
         self.values: dict[str, Value] = {}
         self.gets: list[Value] = []
         self.empties: list[int] = []
+        self.text = 0
         self.n_memo = 1
 
     def shape(self) -> Shape | None:
@@ -104,11 +108,11 @@ class _Learner:
                 return None  # a key that is not defined yet
             self.keys.append(key)
             self._literal(1 + _GET[opcode])
-            name = self.names.get(key, "")
+            name = self.shapes.names.get(key, "")
             if name == "frames" and self.data[self.at : self.at + 2] == b"]\x94":
                 self._memoized(2)
                 is_open = True
-            elif not (self._empty_text() if name == "user_metadata" else self._value(name)):
+            elif not (self._own_text() if name == "user_metadata" else self._value(name)):
                 return None
         if not is_open:
             self._literal(1)
@@ -147,17 +151,16 @@ class _Learner:
             self.values[name] = found
         return found.width > 0
 
-    def _empty_text(self) -> bool:
-        """Read the program's text where it is empty; an event that has one is built, so that it is kept."""
+    def _own_text(self) -> bool:
+        """Read the program's text if it is a reference; an event that defines one is built, so it is kept."""
         width = _GET.get(self.data[self.at], 0)
-        if not width:
-            is_empty = self.data[self.at : self.at + 3] == b"\x8c\x00\x94"
-            self._memoized(3)
-            return is_empty
         memo = int.from_bytes(self.data[self.at + 1 : self.at + 1 + width], "little")
         self._literal(1 + width)
-        self.empties.append(memo)
-        return memo < self.n_known
+        if memo in self.shapes.empties:
+            self.empties.append(memo)
+        else:
+            self.text = memo + 1
+        return width > 0 and memo < self.n_known
 
     def _integer(self) -> Value:
         opcode = self.data[self.at]
@@ -215,6 +218,7 @@ class _Learner:
             keys=tuple(self.keys),
             values=self.values,
             gets=tuple(self.gets),
+            text=self.text,
             empties=tuple(self.empties),
             n_memo=self.n_memo,
             mask=np.frombuffer(bytes(self.mask) + padding, "<u8"),
@@ -244,12 +248,14 @@ class EventCandidates:
 class Shapes:
     """The shapes learned from one file."""
 
-    __slots__ = ("_order", "known", "names")
+    __slots__ = ("_order", "empties", "known", "names")
 
     def __init__(self) -> None:
         self.known: list[Shape] = []
         self.names: dict[int, str] = {}
         """The strings that are keys of events, by memo index."""
+        self.empties: set[int] = set()
+        """The memo indices of empty strings."""
         self._order: list[int] = []
 
     def match(self, data: bytes | bytearray, start: NDArray[Any], n_known: int) -> EventCandidates:
@@ -269,7 +275,7 @@ class Shapes:
         for _ in range(_MOST_ATTEMPTS):
             if not len(rest) or len(self.known) >= _MOST_SHAPES:
                 break
-            shape = _Learner(data, int(start[rest[0]]), self.names, n_known).shape()
+            shape = _Learner(data, int(start[rest[0]]), self, n_known).shape()
             if shape is None:
                 rest = rest[1:]
                 continue

@@ -12,7 +12,8 @@ from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 from vramscope.formats._fast_snapshot.opcode_shapes import Shape
 
 _DTYPES = {
-    "action": "u1", "stack": "i4", "pool": "i8", "addr": "u8", "size": "i8", "stream": "u8", "time_ns": "i8",
+    "action": "u1", "stack": "i4", "pool": "i8", "text": "i4",
+    "addr": "u8", "size": "i8", "stream": "u8", "time_ns": "i8",
 }  # fmt: skip
 _RESERVE = 1.1
 """The events that a file is expected to have, as a multiple of what its events so far suggest."""
