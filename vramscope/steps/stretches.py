@@ -62,7 +62,7 @@ class Stretch:
 
 def marks_at(marks: Marks, rows: NDArray[np.int64]) -> list[Mark]:
     """Return the *rows* of the marks that steps and phases follow from."""
-    rows = rows[~np.isin(marks.kind[rows], (MarkKind.MODULE, MarkKind.THREAD))]
+    rows = rows[~np.isin(marks.kind[rows], (MarkKind.MODULE, MarkKind.THREAD, MarkKind.METADATA))]
     columns = (column[rows].tolist() for _, column in marks.columns())
     return [Mark(*row) for row in zip(rows.tolist(), *columns, strict=True)]
 
