@@ -45,6 +45,7 @@ def test_every_name_finds_an_allocation(sample: str) -> None:
 
     assert set(known.values) == {
         Field.CATEGORY, Field.PHASE, Field.MODULE, Field.STEP, Field.FILE, Field.FUNCTION, Field.STREAM,
+        Field.ANNOTATION,
     }  # fmt: skip
     searches = [f"{field}:{value}" for field, values in known.values.items() for value in values[:25]]
     for text in [*searches, *known.places[:25]]:
