@@ -97,7 +97,7 @@ class _DryRun:
         capture, change, changed = self._capture, self._trial.change, self._changed
         if capture is None:
             raise CaptureError("the program ended before it could be run dry")
-        if capture.is_endless:
+        if capture.world.choices.is_endless:
             raise CaptureError("the program does not go on with this answer")
         return Prediction(
             peak_allocated_bytes=capture.peaks["allocated"],
@@ -116,7 +116,7 @@ class _DryRun:
             out_of_memory_point=capture.out_of_memory,
             unchanged="" if change is None or changed is None else changed.problem(change),
             n_blocks=0 if changed is None else changed.n_blocks,
-            choices=capture.choices,
+            choices=capture.world.choices.all(),
             ended_after=capture.ended_after,
         )
 

@@ -17,11 +17,12 @@ from vramscope.capture.undisturbed.tracked import tracked_objects
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note
-from vramscope.model.prediction import Choice, OutOfMemoryPoint
+from vramscope.model.prediction import OutOfMemoryPoint
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import own_frames, own_line
-from vramscope.prediction.dry.mode import Event, lies_there
+from vramscope.prediction.dry.mode import Event
 from vramscope.prediction.dry.operators.matmul import workspace_bytes
+from vramscope.prediction.dry.shim.own_device import lies_there
 from vramscope.prediction.dry.shim.world import World
 from vramscope.prediction.trial import Trial, card_of
 from vramscope.units import format_bytes
@@ -169,16 +170,6 @@ class Predicted(Simulated):
     def reasons(self) -> tuple[str, ...]:
         """Why it is not ``checked``."""
         return tuple(map(str, self.world.doubts.all()))
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """The places of the program that decide by a value that nobody computed."""
-        return self.world.choices.all()
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether the run was ended since a place that is answered otherwise asked again and again."""
-        return self.world.choices.is_endless
 
     @property
     def range_bytes(self) -> tuple[int, int | None]:

@@ -24,10 +24,11 @@ from vramscope.prediction.dry.in_place import IN_PLACE
 from vramscope.prediction.dry.operators import NOTHING, Extra, Met, extra_of
 from vramscope.prediction.dry.shapes import ShapeMemo
 from vramscope.prediction.dry.shim import ranks
-from vramscope.prediction.dry.shim.own_device import NAME
+from vramscope.prediction.dry.shim.own_device import NAME, is_own, lies_there
 from vramscope.prediction.dry.shim.replaced import WHOLE, instead
 from vramscope.prediction.dry.values import known
-from vramscope.prediction.dry.values.unknown import assume, count_as, decide, of_initialization
+from vramscope.prediction.dry.values.host_values import HostValues
+from vramscope.prediction.dry.values.unknown import assume
 
 Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What an operator raises whose result no dry run can know."""
@@ -37,7 +38,6 @@ OutOfMemoryError = torch.OutOfMemoryError
 # tokens or a permutation of a whole dataset, which must be real.
 _LARGEST_REAL_FLOATS = 1 << 20
 _LARGEST_REAL_INTEGERS = 1 << 26
-_LARGEST_ANSWER = 1 << 20
 
 _FACTORIES = frozenset(
     {"aten::empty", "aten::zeros", "aten::ones", "aten::full", "aten::rand", "aten::randn",
@@ -48,19 +48,6 @@ _FACTORIES = frozenset(
 
 Event: TypeAlias = tuple[str, Any]
 """``made`` and a storage; ``made_as``, and it with its bytes; ``taken``, ``given`` or ``kept`` and bytes."""
-
-
-# Change what they are given and return nothing; torch has no formula for their shapes.
-_IN_PLACE_WITHOUT_SHAPES = frozenset({"aten::_fused_sgd_", "aten::_fused_adagrad_"})
-
-
-_COMPARING = frozenset({"aten::is_nonzero", "aten::equal"})
-_ANSWERED = (
-    _IN_PLACE_WITHOUT_SHAPES
-    | _COMPARING
-    | {"aten::_local_scalar_dense", "aten::_to_copy", "aten::copy_"}
-)  # fmt: skip
-"""Operators that may be answered without torch."""
 
 
 # Fill a tensor and return it; torch's formula for their shapes makes and copies another one.
@@ -106,8 +93,7 @@ class DryMode(TorchDispatchMode):
         # Its own is slower than working the shapes out once and remembering them here.
         self.fake.cache_enabled = False
         self._shapes = ShapeMemo(self._run_fake)
-        self.has_tainted = False
-        """Some tensor of the host has values that come from the device."""
+        self._host_values = HostValues(met, self._gathers)
         self.is_inside = False
         """An operator is being run: torch's own code asks for devices now, not the program."""
         self.pending: BaseException | None = None
@@ -177,7 +163,7 @@ class DryMode(TorchDispatchMode):
         is_real = self._is_of_host(types, kwargs)
         if is_real and not self._is_large(func, args, kwargs):
             return self._on_host(func, args, kwargs)
-        answer = self._answered(func, args, kwargs)
+        answer = self._host_values.answer(func, args, kwargs)
         if answer is not None:
             return answer[0]
         apart = _parts_of(func) if torch.is_inference_mode_enabled() else None
@@ -203,7 +189,11 @@ class DryMode(TorchDispatchMode):
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it: values of the host are real, but for those that came from the device."""
         out = func(*args, **kwargs)
-        if self.has_tainted and known.spread(func, args, kwargs, out) and _SIZED & set(func.tags):
+        if (
+            self._host_values.has_unknown
+            and known.spread(func, args, kwargs, out)
+            and _SIZED & set(func.tags)
+        ):
             name = func._schema.name.replace("::", ".")
             assume(name, "zeros of the device", sys._getframe(3))
         return out
@@ -274,67 +264,14 @@ class DryMode(TorchDispatchMode):
     def _fake_inside(self, tensor: Any) -> Any:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
-    # --------------------------------------------------------------------------- values that nobody has
+    def knows_of_unknown(self) -> None:
+        """Note that a tensor of the host has values that come from the device."""
+        self._host_values.has_unknown = True
 
-    def _answered(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any] | None:
-        name = func._schema.name
-        if name not in _ANSWERED:
-            return None
-        if name in _IN_PLACE_WITHOUT_SHAPES:
-            self.met.operators[name] = self.met.operators.get(name, 0) + 1
-            return (None,)
-        if name == "aten::_local_scalar_dense":
-            return (self._value(args[0]),)
-        if name == "aten::_to_copy" and kwargs.get("device") is not None:
-            source, target = args[0], kwargs["device"]
-            if target.type == "cpu" and is_own(source) and source.numel() <= _LARGEST_ANSWER:
-                self._copied_out(source)
-                return (self.host_copy(source, kwargs.get("dtype") or source.dtype),)
-        if name == "aten::copy_" and type(args[0]) is not FakeTensor:
-            self._copied_out(args[1])
-            args[0].copy_(self.host_copy(args[1], args[0].dtype).expand(args[1].shape))
-            if known.value_of(args[1]) is None:
-                known.taint(args[0])
-            return (args[0],)
-        return self._compared(func, args) if name in _COMPARING else None
-
-    def _compared(self, func: Any, args: Any) -> tuple[bool]:
-        values = [known.value_of(one) for one in args]
-        if all(value is not None for value in values):
-            return (func(*values),)
-        return (decide(func._schema.name.replace("::", "."), False, sys._getframe(4)),)
-
-    def host_copy(self, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of the host with the values of one on the device, or with zeros that count as unknown."""
-        value = known.value_of(tensor)
-        if value is not None:
-            return value.to(dtype, copy=True)
-        zeros = torch.zeros(tensor.shape, dtype=dtype)
-        known.taint(zeros)
-        self.has_tainted = True
-        return zeros
-
-    def _value(self, tensor: Any) -> Any:
-        """A number that torch's own code asks for; 0 where it is unknown, which is an assumption."""
-        value = known.value_of(tensor)
-        if value is not None:
-            return value.item()
-        zero = False if tensor.dtype == torch.bool else 0.0 if tensor.is_floating_point() else 0
-        frame = sys._getframe(4)
-        if not is_own(tensor) and of_initialization(frame) is not None:
-            return zero
-        if tensor.is_complex() or not (tensor.is_floating_point() or tensor.dtype == torch.bool):
-            assume("a value", zero, frame)
-            return zero
-        if tensor.dtype == torch.bool:
-            return decide("a value", False, frame)
-        return count_as("a value", 0.0, frame)
-
-    def _copied_out(self, tensor: Any) -> None:
-        """A copy to the host of what is not contiguous is gathered on the device first."""
-        if self.listener is not None and is_own(tensor) and not tensor.is_contiguous():
-            n_bytes = tensor.numel() * tensor.element_size()
-            self.listener.works([("taken", n_bytes)], 0, sys._getframe(4))
+    def _gathers(self, n_bytes: int) -> None:
+        """Report what a copy to the host takes, of a tensor that is not contiguous."""
+        if self.listener is not None:
+            self.listener.works([("taken", n_bytes)], 0, sys._getframe(5))
 
     # -------------------------------------------------------------------------------------- as shapes
 
@@ -440,16 +377,6 @@ def _events(extra: Extra, out: Any) -> list[Event]:
         found += (("taken", n) for n in extra.after)
     found += (("kept", n) for n in extra.kept)
     return found
-
-
-def is_own(value: Any) -> bool:
-    """Whether it lies on our device."""
-    return type(value) is FakeTensor and value._fake_device.type == NAME
-
-
-def lies_there(value: Any) -> bool:
-    """Whether it has a storage on our device: a sparse tensor has none, its indices and values have."""
-    return is_own(value) and value.layout is torch.strided
 
 
 def tensors_of(out: Any) -> list[Any]:

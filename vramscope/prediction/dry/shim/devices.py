@@ -7,9 +7,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from vramscope.prediction.dry.doubts import Certainty, Doubts
-from vramscope.prediction.dry.mode import DryMode, is_own
+from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators.libraries import why_recurrent
 from vramscope.prediction.dry.shim.asked import ASKED
+from vramscope.prediction.dry.shim.own_device import is_own
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.unknown import is_unknown
 
@@ -46,7 +47,7 @@ class OwnDevices(TorchFunctionMode):
             return torch.Tensor.to(args[0], self._own, _TYPES.get(str(args[1]).rpartition(".")[2]))
         out = func(*args, **kwargs) if kwargs else func(*args)
         if is_unknown(args) or (kwargs and is_unknown(tuple(kwargs.values()))):
-            self._mode.has_tainted = True
+            self._mode.knows_of_unknown()
             for one in (out, args[0] if name.endswith("_") else None):
                 known.forget(one)
                 known.taint(one)

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from vramscope.errors import CaptureError
 
@@ -80,3 +81,13 @@ def _start_engine() -> None:
     """
     with torch.inference_mode(False), torch.enable_grad():
         torch.ones((), requires_grad=True).clone().backward()
+
+
+def is_own(value: Any) -> bool:
+    """Whether it lies on our device."""
+    return type(value) is FakeTensor and value._fake_device.type == NAME
+
+
+def lies_there(value: Any) -> bool:
+    """Whether it has a storage on our device: a sparse tensor has none, its indices and values have."""
+    return is_own(value) and value.layout is torch.strided

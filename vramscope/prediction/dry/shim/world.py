@@ -21,7 +21,7 @@ from vramscope.model.prediction import ChangedAnswer
 from vramscope.prediction.dry import autocast, state, versions
 from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
-from vramscope.prediction.dry.mode import DryMode, is_own
+from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators import Met
 from vramscope.prediction.dry.shim import (
     asked,
@@ -37,6 +37,7 @@ from vramscope.prediction.dry.shim.devices import OwnDevices
 from vramscope.prediction.dry.shim.engine_order import EngineOrder
 from vramscope.prediction.dry.shim.own_device import (
     NAME,
+    is_own,
     own_device,
 )
 from vramscope.prediction.dry.shim.patches import Patches, when_imported
