@@ -109,7 +109,8 @@ bench-programs: $(TOOLS) allocator  ## what recording costs real programs, into 
 	STANDIN_DEVICES=0 .cache/standin/2.13.0/python benchmarks/overhead_programs.py $(PROGRAMS) --out benchmarks/OVERHEAD_PROGRAMS.md $(BENCH)
 	.cache/standin/2.13.0/python benchmarks/overhead_programs.py $(PROGRAMS) --out benchmarks/OVERHEAD_PROGRAMS.md $(BENCH)
 
-bench-predict: $(TOOLS) allocator  ## predictions against torch's genuine allocator, into benchmarks/PREDICTION.md
+bench-predict: $(TOOLS)  ## predictions against torch's genuine allocator, into benchmarks/PREDICTION.md
+	for torch in 2.13.0 2.14.1 2.15.0; do $(BIN)/python tests/standin/build.py --torch $$torch || exit 1; done
 	$(BIN)/python benchmarks/prediction.py --out benchmarks/PREDICTION.md $(BENCH)
 
 bench-reruns: $(TOOLS) allocator  ## what fit --rerun says about changes, against genuine runs of them
