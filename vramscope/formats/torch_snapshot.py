@@ -91,6 +91,7 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
             *notes,
             Note(NoteCode.TRAILING, f"{n_trailing} bytes after the end were not read", n_trailing),
         ]
+    notes = [*notes, *_host_left_out(snapshot)]
     process = Process(allocator=_settings(snapshot))
     del snapshot
     stacks = builder.build()
@@ -106,6 +107,16 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
         ended_ns=max(ends, default=0),
         notes=tuple(notes),
     )
+
+
+def _host_left_out(snapshot: Any) -> list[Note]:
+    """Return a note on the pinned host memory that torch ≥ 2.14 writes beside that of the devices."""
+    given = [snapshot.get(key) for key in ("host_traces", "host_segments")] if type(snapshot) is dict else []
+    n_events, n_segments = ([len(each) if type(each) is list else 0 for each in given] + [0, 0])[:2]
+    if not n_events and not n_segments:
+        return []
+    text = f"{n_events:,} events and {n_segments:,} segments of pinned host memory are not shown"
+    return [Note(NoteCode.CPU_LEFT_OUT, text, n_events)]
 
 
 def _parsed(path: Path, data: bytes) -> tuple[Any, int]:

@@ -14,7 +14,7 @@ from vramscope import formats as package
 from vramscope import registry
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats.torch_snapshot import read, sniff
+from vramscope.formats.torch_snapshot import read, run_of, sniff
 from vramscope.model.recording import Outcome, Run
 
 FRAMES = [{"filename": "train.py", "name": "main", "line": 9}]
@@ -204,3 +204,12 @@ def test_a_failed_request_may_be_of_any_size(tmp_path: Path) -> None:
     run = opened(tmp_path / "a.pickle", pickle.dumps(data))
 
     assert run.recordings[0].trace.size[-1] == 1 << 60
+
+
+def test_pinned_host_memory_that_is_left_out_is_noted(tmp_path):
+    host = {"host_traces": [{"action": "alloc", "addr": 1, "size": 8}] * 3, "host_segments": [{}]}
+
+    notes = run_of({"segments": [], "device_traces": [[]], **host}, tmp_path / "a.pickle").notes
+
+    without = run_of({"segments": [], "device_traces": [[]]}, tmp_path / "a.pickle").notes
+    assert [(note.code, note.value) for note in notes if note not in without] == [("cpu_left_out", 3)]
