@@ -399,7 +399,7 @@ def _check_the_text_of_fit(path: Path, answers: list[dict[str, Any]]) -> None:
 def _check_the_pages(folder: Path, answers: list[dict[str, Any]]) -> None:
     """The pages say the same."""
     data = Data(folder)
-    (name,) = data.paths()
+    (name,) = data.runs.paths()
     data.read(name)
     recordings = data.view(Address(run=name)).run.recordings
     for each, recording in zip(answers, recordings, strict=True):

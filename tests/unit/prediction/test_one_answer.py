@@ -169,7 +169,7 @@ def test_fit_in_the_terminal_and_on_its_page_says_what_the_prediction_says(answe
     target = Target("a card of 8 GiB", 8 << 30)
     answer = fit(recording, Question(targets=(*own_target(recording), target)))
     data = dashboard_data.Data(folder)
-    address = Address(run=next(key for key, path in data.paths().items() if path.name == "by-function"))
+    address = Address(run=next(key for key, path in data.runs.paths().items() if path.name == "by-function"))
     view = data.view(address)
     search = searches(data).of(view)
     assert search.wait(60)
