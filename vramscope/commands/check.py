@@ -151,6 +151,8 @@ def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> 
     high = peak(recording).highest(quantity)
     at = "" if high.step is None else f" in step {high.step}"
     at += f" in {high.phase_words}" if high.phase_words else ""
+    # What the program did before is not in the recording, and no limit is about it.
+    at += " since the recording began" if len(recording.initial.segments) else ""
     reason = _undecided(recording)
     bound = "at least " if reason else ""
     text = f"{bound}{format_bytes(high.n_bytes)} {quantity}{at}, {format_bytes(allowed)} allowed"
