@@ -32,6 +32,7 @@ from ..figures import composition, segment_map
 from ..figures.drawing.series import EVENTS, TIME, Series
 from ..figures.drawing.theme import CATEGORY_COLOR, PART_COLOR
 from ..figures.drawing.window import instants_in, zoomed
+from ..queries.headline import bound
 from ..server import api
 from ..server.callbacks import (
     Click,
@@ -150,7 +151,7 @@ def _opening(data: Data, view: View) -> list[Any]:
     if found.was_asked:
         claim = f"{fragmented} when cudaMalloc was called, at {when}"
     else:
-        claim = f"At most {fragmented}, at {when}"
+        claim = f"{'At least' if bound(view) else 'At most'} {fragmented}, at {when}"
     facts = [
         _most(data, view, parts) if found.was_asked else "",
         f"{found.churn.n_made:,} segments from cudaMalloc, {found.churn.n_released:,} released by cudaFree",
@@ -164,7 +165,8 @@ def _opening(data: Data, view: View) -> list[Any]:
 def _most(data: Data, view: View, parts: Any) -> str:
     """Return the greatest fragmentation of all instants; it is harmless while nothing is requested."""
     at = int(parts.inactive_split_bytes.argmax())
-    return f"{format_bytes(int(parts.inactive_split_bytes[at]))} at most, at {moment(data, view, at).words}"
+    n_bytes, when = format_bytes(int(parts.inactive_split_bytes[at])), moment(data, view, at).words
+    return f"{bound(view)}{n_bytes}, at {when}" if bound(view) else f"{n_bytes} at most, at {when}"
 
 
 def _parts_key() -> Any:

@@ -12,6 +12,8 @@ from vramscope.analysis.oom.cause import Cause
 from vramscope.analysis.oom.message import OomMessage, message_of
 from vramscope.analysis.oom.remedies import Remedies, Remedy, remedies
 from vramscope.analysis.pins import PinningLine, pinning_lines, pins
+from vramscope.analysis.verdicts import is_exact
+from vramscope.analysis.verdicts.missing import full_device, missing_parts
 from vramscope.model.finding import Finding
 from vramscope.units import format_bytes, format_share
 
@@ -22,7 +24,7 @@ from ..components.graph import graph
 from ..components.panels import cause, stack_table
 from ..components.panels.code_box import to_code
 from ..components.panels.pins import function_of
-from ..components.prose import claim_heading, prose
+from ..components.prose import claim_heading, prose, sentence
 from ..data import Data, View
 from ..figures import approach
 from ..figures.drawing.names import place
@@ -51,13 +53,23 @@ def _layout(context: Context) -> Any:
     return html.Div(content(context.data, view, context.address), id="oom-content", className="page")
 
 
+def _without_failure(view: View) -> tuple[str, str]:
+    """Return title and text where no failed allocation is among the events."""
+    missing, full = missing_parts(view.recording), full_device(view.recording)
+    if full:
+        return "The simulated device was full", sentence(full)
+    if not is_exact(missing):
+        return "Whether an allocation failed is not known", sentence(missing[0].text)
+    return "No allocation failed", "Memory did not run out in this recording."
+
+
 def content(data: Data, view: View, address: Address, found: Remedies | None = None) -> list[Any]:
     """Return the panels of the page; the remedies are asked for when it is drawn, unless they are given."""
     failures = data.ask(view, "oom")
     if not len(failures):
         peak = address.go(path="/peak", at=None).url
         near = dcc.Link("The highest use: the peak", href=peak, className="link")
-        return [states.state("No allocation failed", "Memory did not run out in this recording.", near)]
+        return [states.state(*_without_failure(view), near)]
     question = analysis.analyses()["oom"]
     findings = question.findings(failures) if question.findings else []
     first = len(failures) - len(findings)

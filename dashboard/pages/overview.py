@@ -6,7 +6,7 @@ from dash import ClientsideFunction, Input, Output, State, ctx, dcc, html, no_up
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
-from vramscope.analysis.verdicts.missing import missing_parts, until
+from vramscope.analysis.verdicts.missing import full_device, missing_parts, until
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_duration, format_share
@@ -142,9 +142,10 @@ def _steady(data: Data, view: View, n_steps: int) -> html.Li:
     """Return that nothing was found; a run that was broken off, or lacks something, is not called fine."""
     missing = missing_parts(view.recording)
     growth = memory_growth(view.recording, data.ask(view, "leaks"), missing)
-    word = "fine" if growth.is_decided else "info"
-    text = sentence(growth.text)
-    if growth.verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE):
+    full = full_device(view.recording)
+    word = "fine" if growth.is_decided and not full else "info"
+    text = sentence(full or growth.text)
+    if growth.verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE) and not full:
         end = f", {until(missing)}" if until(missing) else ""
         found = "no leak, no failed allocation, no fragmentation to speak of"
         text = f"Steady over {n_steps:,} steps{end}: {found}."

@@ -22,6 +22,7 @@ from ..components.panels import breakdown, call_tree, live_set, own_peaks, stack
 from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import icicle
+from ..queries.headline import bound
 from ..server.callbacks import Pressed, Stored, view_or_nothing
 from ..server.plain import plain
 from . import Context, Page
@@ -64,7 +65,8 @@ def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
     known = totals(data, view)
     peak = fullest(data, view)
     n_bytes = int(known.allocated_bytes[at])
-    claim = f"{'Peak: ' if at == peak else ''}{format_bytes(n_bytes)} live at {moment(data, view, at).words}"
+    word = f"Peak: {bound(view)}" if at == peak else ""
+    claim = f"{word}{format_bytes(n_bytes)} live at {moment(data, view, at).words}"
     below = (
         "" if at == peak else f"{format_bytes(int(known.allocated_bytes[peak]) - n_bytes)} below the peak."
     )

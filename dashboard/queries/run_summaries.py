@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
-from vramscope.analysis.verdicts.missing import Part, missing_parts
+from vramscope.analysis.verdicts.missing import Part, full_device, missing_parts
 from vramscope.errors import VramscopeError
 from vramscope.fleet import read_ranks
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
@@ -257,6 +257,7 @@ MOST_EVENTS_JUDGED = 300_000
 def _verdict(run: Run, recording: Recording) -> str:
     """Return the verdict in words: out of memory on any device first, then leaks on the fullest device."""
     n_ooms = sum(int((each.trace.action == Action.OOM).sum()) for each in run.recordings)
+    n_ooms += sum(bool(full_device(each)) for each in run.recordings)
     if n_ooms:
         return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"
     missing = missing_parts(recording)

@@ -13,10 +13,10 @@ from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.device import stacked
 from vramscope.dashboard.pages import Context, pages
-from vramscope.dashboard.queries.run_summaries import _verdict
+from vramscope.dashboard.queries.run_summaries import _verdict, summarize
 from vramscope.dashboard.runs import Pace
 
-from vramscope.model.marks import Phase
+from vramscope.model.marks import Note, Phase
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
@@ -313,3 +313,37 @@ def test_a_growing_batch_is_shown_as_such_and_not_as_a_leak(tmp_path: Any) -> No
     assert "A leak" not in text
     view = data.view(Address("/leaks", run=run(data, "grows")))
     assert _verdict(view.run, view.recording) == "batch grows"
+
+
+def test_a_simulated_device_that_was_full_is_neither_fine_nor_without_a_failure(
+    open_program: Any, tmp_path: Path
+) -> None:
+    program = open_program(tmp_path / "full")
+    program.writer.note(Note("simulated_oom", "the simulated device of 1.00 GiB was full", 1 << 30), 0)
+    program.begin()
+    for _ in range(9):
+        program.step()
+    program.writer.close(Outcome.FINISHED)
+    data = Data(tmp_path)
+    name = run(data, "full")
+
+    assert "The simulated device of 1.00 GiB was full" in shown("oom", data, name)
+    assert "severity fine" not in shown("overview", data, name)
+    assert summarize(data, name).verdict == "ran out of memory"
+
+
+def test_of_events_that_are_missing_no_page_says_that_nothing_happened(run_at: Any) -> None:
+    path = run_at("damaged", steps=9)
+    file = path / "rank0" / "events-0.arrows"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3 : len(data) // 3 + 300] = b"\xaa" * 300
+    file.write_bytes(data)
+    opened = Data(path.parent)
+    name = run(opened, "damaged")
+
+    assert "Whether an allocation failed is not known" in shown("oom", opened, name)
+    assert "Whether anything leaks is not known" in shown("leaks", opened, name)
+    assert "severity fine" not in shown("overview", opened, name)
+    assert "Peak at least" in shown("overview", opened, name)
+    assert "Of what was recorded" in shown("phases", opened, name)
+    assert summarize(opened, name).verdict == "incomplete"

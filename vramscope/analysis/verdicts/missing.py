@@ -129,6 +129,11 @@ def missing_parts(recording: Recording) -> tuple[Missing, ...]:
     )
 
 
+def full_device(recording: Recording) -> str:
+    """Return that a simulated device was full, as the recording notes it; '' where it was not."""
+    return next((note.text for note in recording.notes if note.code == NoteCode.SIMULATED_OOM), "")
+
+
 def missing_ranks(run: Run) -> tuple[Missing, ...]:
     """Return the ranks of the job that *run* lacks; empty where it has all."""
     return tuple(Missing(Part.RANKS, note.code, note.text) for note in run.notes if note.code in _OF_RUNS)
