@@ -24,8 +24,11 @@ class Lag(NamedTuple):
     """Largest share of the time for it."""
     clock: Callable[[], float] = spent_s
     """What counts as its time, in seconds."""
-    waits: bool = True
-    """Whether a page waits for a new answer where there is an earlier one; else a thread computes it."""
+    longest_s: float = float("inf")
+    """The longest pause that follows from *share*."""
+    meanwhile: Any = None
+    """What is returned before the first answer, which a thread computes as every later one; a page waits for
+    all of them where it is None."""
 
 
 class LaggingAnswers:
@@ -56,9 +59,10 @@ class LaggingAnswers:
             making = self._making.setdefault(what, Lock())
         # Where a thread computes it already, the others answer with what they have: at five million events
         # eight at once took 2 GB, and a page was four minutes late.
-        if not making.acquire(blocking=self.latest(what) is None):
-            return self.latest(what)
-        if lag.waits or self.latest(what) is None:
+        is_awaited = lag.meanwhile is None
+        if not making.acquire(blocking=is_awaited and self.latest(what) is None):
+            return self.latest(what, lag.meanwhile)
+        if is_awaited:
             return self._answered(what, recording, make, (lag, making))
         # On a busy machine a process took 12 s for it, and the page had no request to spare.
         if self._is_due(what, recording, lag):
@@ -66,13 +70,13 @@ class LaggingAnswers:
             Thread(target=self._answered, args=arguments, daemon=True).start()
         else:
             making.release()
-        return self.latest(what)
+        return self.latest(what, lag.meanwhile)
 
-    def latest(self, what: Hashable) -> Any:
-        """Return the last answer; None where there is none."""
+    def latest(self, what: Hashable, meanwhile: Any = None) -> Any:
+        """Return the last answer; *meanwhile* where there is none."""
         with self._lock:
             known = self._known.get(what)
-        return known[0] if known is not None else None
+        return known[0] if known is not None else meanwhile
 
     def _is_due(self, what: Hashable, recording: Recording, lag: Lag) -> bool:
         with self._lock:
@@ -93,7 +97,7 @@ class LaggingAnswers:
             if self._is_due(what, recording, lag):
                 began = lag.clock()
                 made = make()
-                again_s = monotonic() + (lag.clock() - began) / lag.share
+                again_s = monotonic() + min((lag.clock() - began) / lag.share, lag.longest_s)
                 with self._lock:
                     self._known[what] = made, len(recording.trace), len(recording.steps), again_s
             return self.latest(what)

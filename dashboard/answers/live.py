@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 MOST_KEPT = 12
 _OF_ANALYSES = Lag()
 _OF_FINDINGS = Lag(longer=1.0, share=0.05)
-_OF_FINDINGS_APART = Lag(longer=1.0, share=0.2, clock=monotonic, waits=False)
+_OF_FINDINGS_APART = Lag(longer=1.0, share=0.2, longest_s=15.0, meanwhile=LatestFindings([], 0))
 """A search takes 0.35 s per million events, of another core: at ten million the findings lag by 20 s."""
 
 
@@ -264,7 +263,8 @@ class LiveAnswers(Answers):
         if search is None:
             found = self.lagging("findings", self._searched, _OF_FINDINGS)
         else:
-            found = self.lagging("findings", lambda: search.search() or self._searched(), _OF_FINDINGS_APART)
+            lag = _OF_FINDINGS_APART._replace(clock=lambda: search.spent_s)
+            found = self.lagging("findings", lambda: search.search() or self._searched(), lag)
         return found
 
     def _search(self) -> FindingsProcess | None:

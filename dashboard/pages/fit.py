@@ -5,25 +5,21 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.fit import BASIS
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict
-from vramscope.analysis.settings_advice import Candidate, SettingTrial
-from vramscope.analysis.what_if import ReplayResult
 from vramscope.model.cards import BASIS as CARDS_BASIS
 from vramscope.model.cards import CARDS
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
 from ..components import states, typed
-from ..components.graph import graph
+from ..components.panels import allocator_settings
 from ..components.panels.savings import another_batch, savings
 from ..components.prose import claim_heading, sentence
 from ..data import Data
-from ..figures import curves
 from ..queries.settings_search import (
     SettingsSearch,
     devices,
@@ -40,8 +36,6 @@ _AT_ONCE_S = 0.2
 _POLL_MS = 400
 _NOTCHES = 400
 """Steps of the slider, from half of what the run needs to the largest card or beyond, in equal ratios."""
-_POINTS = 1000
-"""Points of the recorded curves: as many as a replay has."""
 _LARGEST = 192 << 30
 _LEAST = 64 << 20
 
@@ -93,8 +87,8 @@ def _body(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
         _capacity(data, search, here, address),
         html.Div(
             [
-                _settings_panel(search, address),
-                html.Div(_curves(data, search, here, address), id="fi-curves"),
+                allocator_settings.panel(search, address),
+                html.Div(allocator_settings.reserved_panel(data, search, here.room, address), id="fi-curves"),
             ],
             className="fit-pair",
         ),
@@ -144,53 +138,11 @@ def printed(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
     return [
         _opening(search.fit, here),
         html.Div(_cards(data, search, here, address), className="fit-cards"),
-        _settings_panel(search, address),
+        allocator_settings.panel(search, address),
         _savings(search),
         _batch(search, here),
         _basis(search.fit),
     ]
-
-
-# ------------------------------------------------------------------------------- during the search
-
-
-def _searching() -> list[Any]:
-    stop = html.Button("Stop", id="fi-stop", className="fit-stop", title="Stops after the current replay")
-    return [html.P(stop, className="fit-note")]
-
-
-def _progress(search: SettingsSearch) -> list[Any]:
-    """Return how far the search for a setting is; nothing once it has ended."""
-    if search.fit is not None and search.fit.settings is not None:
-        return []
-    trials, wanted = list(search.trials), search.wanted
-    n_bytes = [trial.outcome.peak_reserved_bytes for trial in trials if trial.outcome.fits]
-    best = min(
-        trials, key=lambda trial: (not trial.outcome.fits, trial.outcome.peak_reserved_bytes), default=None
-    )
-    done = f"{len(trials)} of {len(wanted)}" if wanted else ""
-    text = [html.Span(f"{search.stage} …"), html.Span(done, className="dim")]
-    if best is not None and n_bytes:
-        least = format_bytes(min(n_bytes))
-        text.append(html.Span(f"best so far: {best.candidate.name}, {least}", className="dim"))
-    bar = html.Progress(value=str(len(trials)), max=str(max(len(wanted), 1)), className="fit-bar-of-search",
-                        **{"aria-label": "Settings tried"})  # fmt: skip
-    rows = [
-        html.Tr([html.Td(candidate.name), *_so_far(trials[number] if number < len(trials) else None)])
-        for number, candidate in enumerate(wanted)
-    ]
-    head = html.Tr([html.Th("Setting"), html.Th("Peak reserved", className="number")])
-    table = [html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table fit-so-far")]
-    found = [html.P(text, className="fit-stage"), bar, *(table if rows else [])]
-    return [html.Div(found, className="fit-note", **{"aria-busy": "true"})]
-
-
-def _so_far(trial: SettingTrial | None) -> list[html.Td]:
-    if trial is None:
-        return [html.Td("…", className="number dim")]
-    if not trial.outcome.fits:
-        return [html.Td("out of memory", className="number verdict-bad")]
-    return [html.Td(format_bytes(trial.outcome.peak_reserved_bytes), className="number")]
 
 
 # ---------------------------------------------------------------------------------------- the card
@@ -210,7 +162,7 @@ def _verdict(
     if not search.is_done:
         found, other = verdict_so_far(fit, total), None  # a replay here would make the reader wait
     else:
-        chosen = _chosen(fit, address)
+        chosen = allocator_settings.chosen(fit, address)
         found = verdict(data, view, fit, total, None)
         other = verdict(data, view, fit, total, chosen) if chosen else None
     reason = ""
@@ -357,138 +309,6 @@ def _second(verdict: DeviceVerdict) -> str:
     return f"{verdict.with_setting.value} with the setting"
 
 
-# ------------------------------------------------------------------------------------ the settings
-
-
-def _chosen(fit: FitAnswer, address: Address) -> SettingTrial | None:
-    """Return the setting that the address names, else the advised one; None until settings are known."""
-    if fit.settings is None:
-        return None
-    named = [trial for trial in fit.settings.trials if trial.candidate.name == address.q]
-    return named[0] if named else fit.settings.advised
-
-
-def _settings_panel(search: SettingsSearch, address: Address) -> html.Section:
-    bar = html.Div([html.H3("Allocator settings"), html.Span("by replay", className="dim")],
-                   className="panel-bar")  # fmt: skip
-    far = html.Div(_progress(search), id="fi-progress")
-    found = html.Div(_settings(search, address), id="fi-settings")
-    return html.Section([bar, far, found], className="panel", **{"aria-label": "Allocator settings"})
-
-
-def _settings(search: SettingsSearch, address: Address) -> list[Any]:
-    assert search.fit is not None  # noqa: S101 - for the type checker
-    advice, chosen = search.fit.settings, _chosen(search.fit, address)
-    if advice is None:
-        return _searching()
-    parts = [] if search.is_whole else [_stopped(search)]
-    if search.is_whole or advice.advised is not None:
-        parts.append(html.P(sentence(advice.reason), className="fit-reason"))
-    if advice.environment:
-        copy = dcc.Clipboard(content=advice.environment, title="Copy", className="fit-copy only-live")
-        parts.append(html.P([html.Span("Set before it starts ", className="dim"),
-                            states.command(advice.environment), copy], className="fit-set"))  # fmt: skip
-    if advice.advised is not None and advice.advised.candidate.call:
-        call = advice.advised.candidate.call
-        parts.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
-                           className="fit-set"))  # fmt: skip
-    if not search.fit.is_reproduced:
-        recorded = format_bytes(advice.recorded_peak_bytes)
-        text = f"An estimate: the replay of the recorded settings does not reproduce the peak, {recorded}."
-        parts.append(html.P(text, className="dim"))
-    note = html.Div(parts, className="fit-note")
-    return [note, _trials(search, chosen, address)] if advice.trials else [note]
-
-
-def _stopped(search: SettingsSearch) -> html.P:
-    again = html.Button("Try all", id="fi-again", className="fit-stop only-live")
-    text = f"Stopped: {len(search.trials)} of {len(search.wanted)} settings were tried. "
-    return html.P([text, again], className="fit-reason")
-
-
-def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Address) -> html.Table:
-    assert search.fit is not None  # noqa: S101 - for the type checker
-    assert search.fit.settings is not None  # noqa: S101 - for the type checker
-    advice = search.fit.settings
-    words = ("Peak reserved", "Change", "cudaMalloc calls", "Cache released")
-    head = html.Tr([html.Th("Setting"), *(html.Th(word, className="number") for word in words)])
-    base = advice.base
-    rows = [html.Tr([html.Td("as it is"), *_numbers(base, base)])]
-    for trial in advice.trials:
-        name = trial.candidate.name
-        here = chosen is not None and trial is chosen
-        link = dcc.Link(name, href=address.go(q=name).url, className="link")
-        badge = html.Span("advised", className="badge badge-cuda") if trial is advice.advised else html.Span()
-        rows.append(
-            html.Tr(
-                [html.Td([link, " ", badge]), *_numbers(trial.outcome, base)],
-                className="fit-here" if here else "",
-            )
-        )
-    rows += [_untried(candidate) for candidate in search.wanted[len(advice.trials) :]]
-    return html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
-
-
-def _untried(candidate: Candidate) -> html.Tr:
-    name, untried = html.Td(candidate.name, className="dim"), html.Td("not tried", className="number dim")
-    return html.Tr([name, untried, *(html.Td() for _ in range(3))])
-
-
-def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[html.Td]:
-    if not outcome.fits:
-        return [html.Td("out of memory", className="number verdict-bad", colSpan=4)]
-    change = outcome.peak_reserved_bytes - base.peak_reserved_bytes
-    sign = "+" if change > 0 else "−" if change else ""
-    tone = "number strong fit-less" if change < 0 else "number"
-    return [
-        html.Td(format_bytes(outcome.peak_reserved_bytes), className="number",
-                title=f"{outcome.peak_reserved_bytes:,} bytes"),
-        html.Td(f"{sign}{format_bytes(abs(change))}" if change else "", className=tone,
-                title=f"{change:+,} bytes"),
-        html.Td(_calls(outcome), className="number dim"),
-        html.Td(f"{outcome.n_retries:,} ×" if outcome.n_retries else "never", className="number dim"),
-    ]  # fmt: skip
-
-
-def _calls(outcome: ReplayResult) -> str:
-    """Return the number of cudaMalloc calls, or of mappings: expandable segments map memory without it."""
-    return f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
-
-
-def _drawn(data: Data, search: SettingsSearch, here: DeviceVerdict, address: Address) -> dict[str, Any]:
-    assert search.fit is not None  # noqa: S101 - for the type checker
-    known = data.ask(search.view, "timeline")
-    advice, chosen = search.fit.settings, _chosen(search.fit, address)
-    if advice is None:
-        n_events = len(search.view.recording.trace)
-        events = np.unique(np.linspace(0, n_events - 1, min(n_events, _POINTS)).astype("i8"))
-        reserved = curves.outline(events, known.reserved_bytes)
-    else:
-        events, reserved = advice.base.events, advice.base.reserved_bytes
-    before = curves.NamedCurve("reserved, as it is", events, reserved)
-    allocated = curves.NamedCurve("allocated", events, curves.outline(events, known.allocated_bytes))
-    after = None
-    if chosen is not None:
-        after = curves.NamedCurve(chosen.candidate.name, chosen.outcome.events, chosen.outcome.reserved_bytes)
-    return curves.figure(before, after, allocated, here.room)
-
-
-def _curves(data: Data, search: SettingsSearch, here: DeviceVerdict, address: Address) -> html.Section:
-    assert search.fit is not None  # noqa: S101 - for the type checker
-    chosen = _chosen(search.fit, address)
-    words = [("before", "as it is (dotted)"), ("allocated", "allocated")]
-    words += [("after", chosen.candidate.name)] if chosen else []
-    words.append(("capacity", "what the allocator can reserve on the card"))
-    key = [html.Span([html.I(className="swatch", style={"background": curves.COLOR[kind]}), word])
-           for kind, word in words]  # fmt: skip
-    bar = html.Div([html.H3("Reserved"), html.Div(key, className="lane-key parts-key")],
-                   className="panel-bar")  # fmt: skip
-    sentence = f"Reserved bytes over {len(search.view.recording.trace):,} events, before and after."
-    drawn = _drawn(data, search, here, address)
-    return html.Section([bar, graph("fi-graph", drawn, sentence, "steps")], className="panel chart",
-                        **{"aria-label": "Reserved, before and after"})  # fmt: skip
-
-
 def _basis(fit: FitAnswer) -> html.P:
     how = "as measured" if fit.is_outside_measured else "assumed: not recorded"
     limit = ""
@@ -533,7 +353,7 @@ def _register(app: Any, data: Data) -> None:
         if not n:
             raise PreventUpdate
         searches(data).of(data.view(restore(stored)), again=True)
-        return _searching(), False, [0, 0, 0, 0]
+        return allocator_settings.searching(), False, [0, 0, 0, 0]
 
     @app.callback(
         Output("fi-opening", "children", allow_duplicate=True),
@@ -557,7 +377,7 @@ def _register(app: Any, data: Data) -> None:
         return (
             _opening(fit, here),
             _cards(data, search, here, address),
-            _drawn(data, search, here, address),
+            allocator_settings.drawn(data, search, here.room, address),
             _batch(search, here),
             _size(here),
             address.by,
@@ -582,7 +402,7 @@ def _follow(app: Any, data: Data) -> None:
         if search.problem:
             return *(no_update for _ in range(8)), True, [states.failure(search.problem)]
         parts = _renewed(data, search, address.go(by=by) if by else address, shown or [])
-        return *parts, _progress(search), now, is_done, no_update
+        return *parts, allocator_settings.progress(search), now, is_done, no_update
 
 
 def _renewed(data: Data, search: SettingsSearch, address: Address, shown: list[int]) -> list[Any]:
@@ -595,8 +415,8 @@ def _renewed(data: Data, search: SettingsSearch, address: Address, shown: list[i
     makers = (
         (newer[0], lambda: _opening(fit, here)),
         (newer[0], lambda: _cards(data, search, here, address)),
-        (newer[1], lambda: _settings(search, address)),
-        (newer[1], lambda: _curves(data, search, here, address)),
+        (newer[1], lambda: allocator_settings.settings(search, address)),
+        (newer[1], lambda: allocator_settings.reserved_panel(data, search, here.room, address)),
         (newer[2], lambda: _savings(search)),
         (newer[3], lambda: _batch(search, here)),
     )

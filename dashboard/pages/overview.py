@@ -131,6 +131,8 @@ def _found(data: Data, view: View) -> list[Any]:
 
 def _lag(data: Data, view: View, latest: LatestFindings, *, has_found: bool) -> str:
     """Return up to when the events of a live run are searched, and how far that is behind them."""
+    if not latest.instant:
+        return "Searching for leaks, fragmentation and failed allocations …"
     times_ns = totals(data, view).time_ns
     behind_ns = int(times_ns[-1] - times_ns[latest.instant])
     behind = f", {format_duration(behind_ns)} ago" if view.recording.trace.has_clock and behind_ns > 0 else ""

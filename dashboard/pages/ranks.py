@@ -9,34 +9,27 @@ import numpy as np
 from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.findings import ranks_words
-from vramscope.analysis.lines import place_words
-from vramscope.analysis.rank_comparison import Fleet, RankGroup
+from vramscope.analysis.rank_comparison import Fleet
 from vramscope.analysis.rank_comparison.heat_map import Quantity, heat_map
-from vramscope.analysis.rank_comparison.pair import LineDifference, differing_lines
-from vramscope.analysis.rank_comparison.words import group_words, imbalance_words, odd_words, rank_line_words
+from vramscope.analysis.rank_comparison.words import imbalance_words, odd_words
 from vramscope.errors import VramscopeError
-from vramscope.model.rank_summary import DeviceSummary, RankSummary
 from vramscope.model.recording import Outcome
 from vramscope.units import format_bytes, format_count
 
 from ..address import UNZOOMED, Address, restore
 from ..components import header, states
-from ..components.definitions import term
 from ..components.graph import graph
-from ..components.panels.differences import Difference, table
+from ..components.panels.two_ranks import chosen, groups, pair, ranks_in_words, typical
 from ..components.prose import claim_heading
 from ..data import Data
 from ..figures import rank_map
 from ..figures.drawing.theme import byte_unit
 from ..queries.rank_answers import RankAnswers, queries_of
-from ..runs import MOST_OPENED_WHOLE, one_rank
 from ..server.callbacks import Stored
 from . import Context, Page
 
 FOLLOW_MS = 5000
-MOST_ODD, MOST_GROUPS, MOST_ENDED, MOST_LINES, MOST_NOTES = 8, 12, 4, 12, 8
-MOST_LETTERS = 120
+MOST_ODD, MOST_ENDED, MOST_NOTES = 8, 4, 8
 QUANTITIES: tuple[Quantity, ...] = ("allocated", "reserved")
 _REST = "Drag to zoom, click a cell for its rank"
 
@@ -60,9 +53,9 @@ def _layout(context: Context) -> Any:
         _head(data, address, found),
         html.Div(_content(found, address), id="rk-content", className="page"),
         _heat(found, address),
-        html.Section(_pair(found, address, *_chosen(found, address)), id="rk-pair", className="panel pad",
+        html.Section(pair(found, address, *chosen(found, address)), id="rk-pair", className="panel pad",
                      hidden=is_alone, **{"aria-label": "Two ranks"}),
-        html.Div(_groups(found.fleet, address), id="rk-groups", hidden=is_alone),
+        html.Div(groups(found.fleet, address), id="rk-groups", hidden=is_alone),
         *_notes(found),
         dcc.Interval(id="rk-tick", interval=FOLLOW_MS, disabled=not found.fleet.running),
         dcc.Store(id="rk-version", data=found.version),
@@ -145,7 +138,7 @@ def _problems(fleet: Fleet, address: Address) -> list[Any]:
         )
         rows.append(_item("out of memory", "error", _rank_link(failure.rank, address), text))
     if fleet.missing:
-        rows.append(_item("missing", "warning", _ranks(fleet.missing), "recorded nothing"))
+        rows.append(_item("missing", "warning", ranks_in_words(fleet.missing), "recorded nothing"))
     for each in fleet.ended[:MOST_ENDED]:
         text = f"{each.outcome.value}{f' after step {each.last_step}' if each.last_step is not None else ''}"
         text += f": {each.error[:200]}" if each.error else ""
@@ -177,11 +170,6 @@ def _rank_link(rank: int, address: Address) -> Any:
     return dcc.Link(f"Rank {rank}", href=address.go(rank=rank, **UNZOOMED).url, className="link")
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
-    text = ranks_words([(rank, 0) for rank in ranks])
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
-
-
 def _notes(found: RankAnswers) -> list[Any]:
     """Return what is missing or doubtful, each kind once with the ranks that have it."""
     texts: dict[str, str] = {}
@@ -190,7 +178,9 @@ def _notes(found: RankAnswers) -> list[Any]:
         for note in (note for device in summary.devices for note in device.notes):
             texts.setdefault(note.code, note.text)
             ranks.setdefault(note.code, []).append(rank)
-    rows = [f"{_ranks(tuple(sorted(set(ranks[code]))))}: {text[:400]}" for code, text in texts.items()]
+    rows = [
+        f"{ranks_in_words(tuple(sorted(set(ranks[code]))))}: {text[:400]}" for code, text in texts.items()
+    ]
     rows += [f"cannot be read: {reason[:400]}" for _, reason in found.read.unreadable]
     if not rows:
         return []
@@ -262,145 +252,6 @@ def _zoomed(window: dict[str, Any] | None, address: Address) -> Address:
     return restore(address.stored | known)
 
 
-# -------------------------------------------------------------------------------- two ranks, and groups
-
-
-def _chosen(found: RankAnswers, address: Address) -> tuple[int, int]:
-    """Return the rank to look at and the one to compare it with."""
-    known = found.read.summaries
-    fleet = found.fleet
-    first = [fleet.failure.rank] if fleet.failure is not None else []
-    first += [odd.rank for odd in fleet.odd] + [each.rank for each in fleet.ended]
-    wanted = [*([address.rank] if address.rank is not None else []), *first, *known]
-    rank = next(each for each in wanted if each in known)
-    named = address.other[1:] if address.other[:1] == "r" else ""
-    other = int(named) if named.isdigit() and int(named) in known else _typical(fleet, rank)
-    return rank, other
-
-
-def _group(fleet: Fleet, rank: int) -> RankGroup | None:
-    return next((group for group in fleet.groups if any(row[0] == rank for row in group.rows)), None)
-
-
-def _typical(fleet: Fleet, rank: int) -> int:
-    """Return the rank that stands for the group of *rank*, or another one of it."""
-    group = _group(fleet, rank)
-    if group is None:
-        return rank
-    others = [row[0] for row in group.rows if row[0] != rank]
-    return group.typical[0] if group.typical[0] != rank or not others else others[0]
-
-
-def _fullest(summary: RankSummary) -> DeviceSummary:
-    return max(summary.devices, key=lambda device: _peak(device, "allocated"), default=DeviceSummary())
-
-
-def _peak(device: DeviceSummary, quantity: str) -> int:
-    place = device.peak.get(quantity)
-    return place.n_bytes if place is not None else 0
-
-
-def _pair(found: RankAnswers, address: Address, rank: int, other: int) -> list[Any]:
-    mine, its = found.read.summaries[rank], found.read.summaries[other]
-    before, after = _fullest(its), _fullest(mine)
-    choice = html.Div(
-        [html.Label("Rank", htmlFor="rk-rank"), _number("rk-rank", rank),
-         html.Label("beside rank", htmlFor="rk-other"), _number("rk-other", other)],
-        className="rank-choice",
-    )  # fmt: skip
-    head = html.Div([html.H3(f"Rank {rank} at its peak, beside rank {other}"), choice], className="panel-bar")
-    rows = [_row(each) for each in differing_lines(before, after)[:MOST_LINES]]
-    totals = [
-        Difference(f"peak {quantity}", "", _peak(before, quantity), _peak(after, quantity))
-        for quantity in QUANTITIES
-        if _peak(before, quantity) or _peak(after, quantity)
-    ]
-    nothing = "Both hold the same bytes in the same lines."
-    return [
-        head,
-        html.P(_facts(found, mine), className="dim pair-facts"),
-        table([*totals, *rows], f"rank {other}", f"rank {rank}", nothing),
-        html.P(_links(found, address, rank, other), className="card-links pair-links"),
-    ]
-
-
-def _number(name: str, value: int) -> Any:
-    return dcc.Input(
-        id=name, type="number", value=value, min=0, step=1, debounce=True, className="rank-number"
-    )
-
-
-def _facts(found: RankAnswers, summary: RankSummary) -> str:
-    process = summary.process
-    group = _group(found.fleet, process.rank)
-    mesh = ", ".join(f"{name} {at}" for name, at in process.mesh.items())
-    alike = f"one of {len(group.rows):,} like ranks" if group is not None and len(group.rows) > 1 else ""
-    words = [process.host, f"local rank {process.local_rank}" if process.local_rank >= 0 else "", mesh, alike,
-             header.OUTCOME[summary.outcome]]  # fmt: skip
-    return " · ".join(word for word in words if word)
-
-
-def _row(each: LineDifference) -> Difference:
-    line = each.line
-    if line is None:
-        return Difference("all other lines", "", each.before_bytes, each.after_bytes)
-    frame = line.frames[0] if line.frames else None
-    name = f"{frame.function}: {line.via}" if frame and line.via else frame.function if frame else ""
-    detail = place_words(frame.file, frame.line) if frame else ""
-    return Difference(name or rank_line_words(line), detail, each.before_bytes, each.after_bytes)
-
-
-def _links(found: RankAnswers, address: Address, rank: int, other: int) -> list[Any]:
-    if found.fleet.n_ranks > MOST_OPENED_WHOLE:
-        one = Address("/overview", run=one_rank(address.run, rank))
-        both = one.go(path="/compare", other=one_rank(address.run, other))
-    else:
-        device = _fullest(found.read.summaries[other]).device.index
-        one = Address("/overview", run=address.run, rank=rank)
-        both = one.go(path="/compare", other=f"{address.run}.r{other}.d{device}")
-    links = [dcc.Link(f"Open rank {rank}", href=one.url, className="link")]
-    if other != rank:
-        links.append(dcc.Link("Compare both step by step", href=both.url, className="link"))
-    return links
-
-
-def _groups(fleet: Fleet, address: Address) -> Any:
-    head = html.Tr(
-        [html.Th("Ranks"), html.Th("Number", className="number"),
-         html.Th(term("allocated", "Peak allocated"), className="number"),
-         html.Th(term("reserved", "Peak reserved"), className="number"),
-         html.Th("Typical", className="number"), html.Th("Differs from the first group most at")]
-    )  # fmt: skip
-    rows = [_group_row(group, address) for group in fleet.groups[:MOST_GROUPS]]
-    more = len(fleet.groups) - MOST_GROUPS
-    after = [html.P(f"{format_count(more, 'more group')}.", className="dim nothing")] if more > 0 else []
-    title = html.Div(html.H3("Groups of like ranks"), className="panel-bar")
-    return html.Section(
-        [title, html.Table([html.Thead(head), html.Tbody(rows)], className="diff rank-groups"), *after],
-        className="panel", **{"aria-label": "Groups of like ranks"},
-    )  # fmt: skip
-
-
-def _group_row(group: RankGroup, address: Address) -> html.Tr:
-    typical = group.typical[0]
-    return html.Tr(
-        [
-            html.Td(_ranks(tuple(rank for rank, _ in group.rows))),
-            html.Td(f"{len(group.rows):,}", className="number"),
-            html.Td(_median(group.allocated_median_bytes, group.allocated_max_bytes), className="number"),
-            html.Td(_median(group.reserved_median_bytes, group.reserved_max_bytes), className="number"),
-            html.Td(dcc.Link(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
-                    className="number"),
-            html.Td(html.Bdi(group_words(group)[:300]), className="dim"),
-        ]
-    )  # fmt: skip
-
-
-def _median(median: int, most: int) -> str:
-    same = format_bytes(median)
-    return same if format_bytes(most) == same else f"{same}, at most {format_bytes(most)}"
-
-
 # --------------------------------------------------------------------------------------- callbacks
 
 
@@ -459,8 +310,8 @@ def _register_map(app: Any, data: Data) -> None:
             raise PreventUpdate
         if ctx.triggered_id == "rk-rank" and other == rank:
             other = None
-        beside = _typical(found.fleet, rank) if other is None else other
-        return _pair(found, address, rank, beside), [rank, beside]
+        beside = typical(found.fleet, rank) if other is None else other
+        return pair(found, address, rank, beside), [rank, beside]
 
 
 def _register_following(app: Any, data: Data) -> None:
@@ -477,7 +328,7 @@ def _register_following(app: Any, data: Data) -> None:
             raise PreventUpdate
         dot = header.outcome_dot(_outcome(found))
         is_over = not found.fleet.running
-        return found.version, _content(found, address), _groups(found.fleet, address), dot, is_over
+        return found.version, _content(found, address), groups(found.fleet, address), dot, is_over
 
 
 def _patched(found: RankAnswers, quantity: Quantity, ranks: tuple[int, int], steps: tuple[int, int]) -> Patch:

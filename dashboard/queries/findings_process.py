@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
+from time import process_time
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
@@ -50,6 +51,8 @@ class FindingsProcess:
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._has_failed = False
+        self.spent_s = 0.0
+        """CPU seconds of the process until its last answer."""
 
     @staticmethod
     def path(data: "Data", view: "View") -> Path | None:
@@ -69,6 +72,7 @@ class FindingsProcess:
                 _LOG.warning("the process for findings failed; the server searches itself", exc_info=True)
                 self._has_failed = True
                 return None
+        self.spent_s = float(found["spent_s"])
         return LatestFindings([Finding(**each) for each in found["findings"]], int(found["n_events"]))
 
     def _asked(self) -> dict[str, Any]:
@@ -119,6 +123,7 @@ class Search:
         found = self._following.findings(recording)
         return {
             "n_events": len(recording.trace),
+            "spent_s": process_time(),
             "findings": [asdict(each) | {"evidence": dict(each.evidence)} for each in found],
         }
 

@@ -299,9 +299,9 @@ def test_a_run_that_is_opened_late_is_taken_in_parts_that_add_up(random_run: Rec
 
 def test_an_answer_that_nobody_waits_for_comes_later(random_run: Recording) -> None:
     answers, go_on, made = LaggingAnswers(), Event(), Event()
-    apart = Lag(waits=False)
+    apart = Lag(meanwhile="nothing yet")
     early = replace(random_run, trace=random_run.trace.rows(slice(len(random_run.trace) // 2)))
-    assert answers.ask("many", early, lambda: "early", apart) == "early"
+    assert answers.ask("many", early, lambda: "early", Lag()) == "early"
 
     def slow() -> str:
         assert go_on.wait(30)

@@ -1,0 +1,195 @@
+"""The allocator settings of the page "Fit": which were tried, which is advised, and how far the search is."""
+
+from typing import Any
+
+import numpy as np
+from dash import dcc, html
+
+from vramscope.analysis.fit.answer import FitAnswer
+from vramscope.analysis.settings_advice import Candidate, SettingTrial
+from vramscope.analysis.what_if import ReplayResult
+from vramscope.units import format_bytes
+
+from ...address import Address
+from ...data import Data
+from ...figures import curves
+from ...queries.settings_search import SettingsSearch
+from .. import states
+from ..graph import graph
+from ..prose import sentence
+
+_POINTS = 1000
+"""Points of the recorded curves: as many as a replay has."""
+
+
+def chosen(fit: FitAnswer, address: Address) -> SettingTrial | None:
+    """Return the setting that the address names, else the advised one; None until settings are known."""
+    if fit.settings is None:
+        return None
+    named = [trial for trial in fit.settings.trials if trial.candidate.name == address.q]
+    return named[0] if named else fit.settings.advised
+
+
+def panel(search: SettingsSearch, address: Address) -> html.Section:
+    """Return the panel with all settings, as far as they are tried."""
+    bar = html.Div([html.H3("Allocator settings"), html.Span("by replay", className="dim")],
+                   className="panel-bar")  # fmt: skip
+    far = html.Div(progress(search), id="fi-progress")
+    found = html.Div(settings(search, address), id="fi-settings")
+    return html.Section([bar, far, found], className="panel", **{"aria-label": "Allocator settings"})
+
+
+def settings(search: SettingsSearch, address: Address) -> list[Any]:
+    """Return the advice and the settings that were tried; while the search goes on, a way to stop it."""
+    assert search.fit is not None  # noqa: S101 - for the type checker
+    advice, trial = search.fit.settings, chosen(search.fit, address)
+    if advice is None:
+        return searching()
+    parts = [] if search.is_whole else [_stopped(search)]
+    if search.is_whole or advice.advised is not None:
+        parts.append(html.P(sentence(advice.reason), className="fit-reason"))
+    if advice.environment:
+        copy = dcc.Clipboard(content=advice.environment, title="Copy", className="fit-copy only-live")
+        parts.append(html.P([html.Span("Set before it starts ", className="dim"),
+                            states.command(advice.environment), copy], className="fit-set"))  # fmt: skip
+    if advice.advised is not None and advice.advised.candidate.call:
+        call = advice.advised.candidate.call
+        parts.append(html.P([html.Span("In the program ", className="dim"), states.command(call)],
+                           className="fit-set"))  # fmt: skip
+    if not search.fit.is_reproduced:
+        recorded = format_bytes(advice.recorded_peak_bytes)
+        text = f"An estimate: the replay of the recorded settings does not reproduce the peak, {recorded}."
+        parts.append(html.P(text, className="dim"))
+    note = html.Div(parts, className="fit-note")
+    return [note, _trials(search, trial, address)] if advice.trials else [note]
+
+
+def _stopped(search: SettingsSearch) -> html.P:
+    again = html.Button("Try all", id="fi-again", className="fit-stop only-live")
+    text = f"Stopped: {len(search.trials)} of {len(search.wanted)} settings were tried. "
+    return html.P([text, again], className="fit-reason")
+
+
+def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Address) -> html.Table:
+    assert search.fit is not None  # noqa: S101 - for the type checker
+    assert search.fit.settings is not None  # noqa: S101 - for the type checker
+    advice = search.fit.settings
+    words = ("Peak reserved", "Change", "cudaMalloc calls", "Cache released")
+    head = html.Tr([html.Th("Setting"), *(html.Th(word, className="number") for word in words)])
+    base = advice.base
+    rows = [html.Tr([html.Td("as it is"), *_numbers(base, base)])]
+    for trial in advice.trials:
+        name = trial.candidate.name
+        here = chosen is not None and trial is chosen
+        link = dcc.Link(name, href=address.go(q=name).url, className="link")
+        badge = html.Span("advised", className="badge badge-cuda") if trial is advice.advised else html.Span()
+        rows.append(
+            html.Tr(
+                [html.Td([link, " ", badge]), *_numbers(trial.outcome, base)],
+                className="fit-here" if here else "",
+            )
+        )
+    rows += [_untried(candidate) for candidate in search.wanted[len(advice.trials) :]]
+    return html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
+
+
+def _untried(candidate: Candidate) -> html.Tr:
+    name, untried = html.Td(candidate.name, className="dim"), html.Td("not tried", className="number dim")
+    return html.Tr([name, untried, *(html.Td() for _ in range(3))])
+
+
+def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[html.Td]:
+    if not outcome.fits:
+        return [html.Td("out of memory", className="number verdict-bad", colSpan=4)]
+    change = outcome.peak_reserved_bytes - base.peak_reserved_bytes
+    sign = "+" if change > 0 else "−" if change else ""
+    tone = "number strong fit-less" if change < 0 else "number"
+    return [
+        html.Td(format_bytes(outcome.peak_reserved_bytes), className="number",
+                title=f"{outcome.peak_reserved_bytes:,} bytes"),
+        html.Td(f"{sign}{format_bytes(abs(change))}" if change else "", className=tone,
+                title=f"{change:+,} bytes"),
+        html.Td(_calls(outcome), className="number dim"),
+        html.Td(f"{outcome.n_retries:,} ×" if outcome.n_retries else "never", className="number dim"),
+    ]  # fmt: skip
+
+
+def _calls(outcome: ReplayResult) -> str:
+    """Return the number of cudaMalloc calls, or of mappings: expandable segments map memory without it."""
+    return f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
+
+
+def searching() -> list[Any]:
+    """Return what stands in the place of the settings until the search ends."""
+    stop = html.Button("Stop", id="fi-stop", className="fit-stop", title="Stops after the current replay")
+    return [html.P(stop, className="fit-note")]
+
+
+def progress(search: SettingsSearch) -> list[Any]:
+    """Return how far the search for a setting is; nothing once it has ended."""
+    if search.fit is not None and search.fit.settings is not None:
+        return []
+    trials, wanted = list(search.trials), search.wanted
+    n_bytes = [trial.outcome.peak_reserved_bytes for trial in trials if trial.outcome.fits]
+    best = min(
+        trials, key=lambda trial: (not trial.outcome.fits, trial.outcome.peak_reserved_bytes), default=None
+    )
+    done = f"{len(trials)} of {len(wanted)}" if wanted else ""
+    text = [html.Span(f"{search.stage} …"), html.Span(done, className="dim")]
+    if best is not None and n_bytes:
+        least = format_bytes(min(n_bytes))
+        text.append(html.Span(f"best so far: {best.candidate.name}, {least}", className="dim"))
+    bar = html.Progress(value=str(len(trials)), max=str(max(len(wanted), 1)), className="fit-bar-of-search",
+                        **{"aria-label": "Settings tried"})  # fmt: skip
+    rows = [
+        html.Tr([html.Td(candidate.name), *_so_far(trials[number] if number < len(trials) else None)])
+        for number, candidate in enumerate(wanted)
+    ]
+    head = html.Tr([html.Th("Setting"), html.Th("Peak reserved", className="number")])
+    table = [html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table fit-so-far")]
+    found = [html.P(text, className="fit-stage"), bar, *(table if rows else [])]
+    return [html.Div(found, className="fit-note", **{"aria-busy": "true"})]
+
+
+def _so_far(trial: SettingTrial | None) -> list[html.Td]:
+    if trial is None:
+        return [html.Td("…", className="number dim")]
+    if not trial.outcome.fits:
+        return [html.Td("out of memory", className="number verdict-bad")]
+    return [html.Td(format_bytes(trial.outcome.peak_reserved_bytes), className="number")]
+
+
+def drawn(data: Data, search: SettingsSearch, room: int, address: Address) -> dict[str, Any]:
+    """Return the figure of the bytes that are reserved, as it is and with the chosen setting."""
+    assert search.fit is not None  # noqa: S101 - for the type checker
+    known = data.ask(search.view, "timeline")
+    advice, trial = search.fit.settings, chosen(search.fit, address)
+    if advice is None:
+        n_events = len(search.view.recording.trace)
+        events = np.unique(np.linspace(0, n_events - 1, min(n_events, _POINTS)).astype("i8"))
+        reserved = curves.outline(events, known.reserved_bytes)
+    else:
+        events, reserved = advice.base.events, advice.base.reserved_bytes
+    before = curves.NamedCurve("reserved, as it is", events, reserved)
+    allocated = curves.NamedCurve("allocated", events, curves.outline(events, known.allocated_bytes))
+    after = None
+    if trial is not None:
+        after = curves.NamedCurve(trial.candidate.name, trial.outcome.events, trial.outcome.reserved_bytes)
+    return curves.figure(before, after, allocated, room)
+
+
+def reserved_panel(data: Data, search: SettingsSearch, room: int, address: Address) -> html.Section:
+    """Return the panel with that figure."""
+    assert search.fit is not None  # noqa: S101 - for the type checker
+    trial = chosen(search.fit, address)
+    words = [("before", "as it is (dotted)"), ("allocated", "allocated")]
+    words += [("after", trial.candidate.name)] if trial else []
+    words.append(("capacity", "what the allocator can reserve on the card"))
+    key = [html.Span([html.I(className="swatch", style={"background": curves.COLOR[kind]}), word])
+           for kind, word in words]  # fmt: skip
+    bar = html.Div([html.H3("Reserved"), html.Div(key, className="lane-key parts-key")],
+                   className="panel-bar")  # fmt: skip
+    caption = f"Reserved bytes over {len(search.view.recording.trace):,} events, before and after."
+    figure = drawn(data, search, room, address)
+    return html.Section([bar, graph("fi-graph", figure, caption, "steps")], className="panel chart",
+                        **{"aria-label": "Reserved, before and after"})  # fmt: skip
