@@ -50,6 +50,8 @@ class FindingsProcess:
         self._arguments = [str(path), str(recording.process.rank), str(recording.device.index)]
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._end: Any = None
+        """What ends the process, with this object or with the server."""
         self._has_failed = False
         self.spent_s = 0.0
         """CPU seconds of the process until its last answer."""
@@ -69,8 +71,9 @@ class FindingsProcess:
             try:
                 found = self._asked()
             except (OSError, ValueError, KeyError, TypeError):
-                _LOG.warning("the process for findings failed; the server searches itself", exc_info=True)
                 self._has_failed = True
+                if self._end is None or self._end.alive:  # it was not ended with the server
+                    _LOG.warning("the process for findings failed; the server searches itself", exc_info=True)
                 return None
         self.spent_s = float(found["spent_s"])
         return LatestFindings([Finding(**each) for each in found["findings"]], int(found["n_events"]))
@@ -78,7 +81,7 @@ class FindingsProcess:
     def _asked(self) -> dict[str, Any]:
         if self._process is None:
             self._process = _started(self._arguments)
-            finalize(self, _end, self._process)
+            self._end = finalize(self, _end, self._process)
         assert self._process.stdin is not None  # noqa: S101 - for the type checker
         assert self._process.stdout is not None  # noqa: S101 - for the type checker
         self._process.stdin.write(b"\n")
