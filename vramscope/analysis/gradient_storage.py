@@ -43,9 +43,10 @@ def gradient_storage(recording: Recording) -> GradientStorage:
 
     Memory of private pools is not counted: a captured CUDA graph needs its gradients where they are.
     """
-    found = lifetimes(recording)
-    if not len(found) or not len(recording.phases):
+    named = np.isin(recording.labels.category, (Category.GRADIENT, Category.SHARDED_GRADIENT))
+    if not named.any() or not len(recording.phases):
         return GradientStorage()
+    found = lifetimes(recording)
     assigned = undivided(assign(recording, found))
     is_gradient = _is_certain(recording, found, assigned)
     if not is_gradient.any():

@@ -92,16 +92,16 @@ class _PlacedEvents:
         # Autograd's own threads have no Python frames: among stacks without C++, an empty stack is theirs.
         is_cpp = any("::" in text for text in recording.stacks.strings)
         self.no_stack_is_backward = not is_cpp and bool(np.isin(kind_of, (StackKind.FORWARD,)).any())
-        self._events, kinds = _events_with_kind(recording, found, kind_of)
+        events, kinds = _events_with_kind(recording, found, kind_of)
         if self.no_stack_is_backward:
             kinds = np.where(kinds == StackKind.NONE, StackKind.BACKWARD, kinds)
         is_placed = kinds != StackKind.NONE
-        self._events, kinds = self._events[is_placed], kinds[is_placed]
-        self.n_placed = len(self._events)
-        self._padded = np.append(self._events, self.n_events + 1)
+        events, kinds = events[is_placed], kinds[is_placed]
+        self.n_placed = len(events)
+        self._padded = np.append(events, self.n_events + 1).astype("i4")
         forward = kinds == StackKind.FORWARD
         backward = (kinds == StackKind.BACKWARD) | (kinds == StackKind.RECOMPUTE)
-        self.last_of_models = int(self._events[forward | backward].max(initial=-1))
+        self.last_of_models = int(events[forward | backward].max(initial=-1))
         self.forward, self.backward = _next(forward), _next(backward)
         """The row of the first such event at or after each row; one past the last where there is none."""
         self.of_others = _next(forward | (kinds == StackKind.OPTIMIZER))
@@ -110,7 +110,7 @@ class _PlacedEvents:
 
     def rows(self, born: NDArray[Any]) -> NDArray[Any]:
         """The row of the first placed event that is not before each birth."""
-        return np.searchsorted(self._events, born)
+        return np.searchsorted(self._padded[:-1], born.astype("i4"))
 
     def event_at(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The event of each row; one past the last instant for one past the last row."""
