@@ -1,7 +1,7 @@
 """Twenty questions have one answer each: from the function, the command, the agent and the page.
 
-Twelve kinds of recordings are asked, among them those that lack something: what one of the four says of them,
-every other says too.
+Thirteen kinds of recordings are asked, among them those that lack something: what one of the four says of
+them, every other says too.
 """
 
 import contextlib
@@ -158,6 +158,16 @@ def predicted(folder: Path, _: Callable[..., Any]) -> None:
     vramscope.predict(program, directory=folder / "run")
 
 
+def predicted_to_run_out(folder: Path, _: Callable[..., Any]) -> None:
+    torch = pytest.importorskip("torch")
+
+    def program() -> None:
+        model = torch.nn.Linear(4096, 4096, device="cuda")
+        model(torch.randn(4096, 4096, device="cuda")).square().mean().backward()
+
+    vramscope.predict(program, directory=folder / "run", capacity="600MiB")
+
+
 def late(folder: Path, _: Callable[..., Any]) -> None:
     shutil.copytree(ROOT / "sample_traces" / "transformer", folder / "run")
 
@@ -179,7 +189,7 @@ def nvidia_smi(folder: Path, _: Callable[..., Any]) -> None:
 
 RECORDINGS = (
     finished, live, damaged, dead, predicted, late, counters, snapshot, several_devices, out_of_memory,
-    nvidia_smi, old,
+    nvidia_smi, old, predicted_to_run_out,
 )  # fmt: skip
 
 
@@ -357,6 +367,9 @@ def test_twenty_questions_have_one_answer_each(tmp_path, open_program, monkeypat
 
     assert len(answers) >= 1
     assert all(tuple(each) == QUESTIONS for each in answers)
+    for recording in vramscope.load(path).recordings:
+        # What a dry run has answered about its own card stands in its recording.
+        assert recording.prediction is None or recording.fit().fits == recording.prediction.fits
     assert by_command(path) == answers
     of_agent = by_agent(path, monkeypatch)
     assert of_agent == [
