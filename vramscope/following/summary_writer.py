@@ -233,7 +233,7 @@ class SummaryWriter:
         devices = {device.index: device for device in manifest.devices}
         found = [
             replace(
-                course.summary(devices.get(index, Device(index)), manifest.source, stacks),
+                course.summary(devices.get(index, Device(index)), manifest.source, stacks, outcome),
                 notes=short_notes([note for note, of in self._notes if of in (EVERY_DEVICE, index)]),
             )
             for index, course in sorted(self._courses.items())
@@ -360,11 +360,11 @@ class _DeviceCourse:
         )
         self._course = replace(course, stretches=stretches)
 
-    def _with_peaks(self, settled: SummarizedSteps) -> StepsWithPeaks:
+    def _with_peaks(self, settled: SummarizedSteps, outcome: Outcome = Outcome.RUNNING) -> StepsWithPeaks:
         """The steps and phases of the marks, after those of *settled*."""
         course = self._course or Course()
         last_ns = max(self._last_ns, int(self._marks.time_ns.max(initial=0)))
-        found = with_summarized(settled, *resolve(self._marks, course.n_events, last_ns))
+        found = with_summarized(settled, *resolve(self._marks, course.n_events, last_ns, outcome))
         return course_steps(course, *found, settled)
 
     def _keep_phases(self, known: StepsWithPeaks) -> StepsWithPeaks:
@@ -402,9 +402,9 @@ class _DeviceCourse:
             self._figures(), device=device, source=source, is_exact=is_exact, samples=dict(self._samples)
         )
 
-    def summary(self, device: Device, source: str, stacks: Stacks) -> DeviceSummary:
+    def summary(self, device: Device, source: str, stacks: Stacks, outcome: Outcome) -> DeviceSummary:
         """The summary until now."""
-        known = self._keep_phases(self._with_peaks(self._settled.all()))
+        known = self._keep_phases(self._with_peaks(self._settled.all(), outcome))
         found = summary_of_course(self._course or Course(), known, stacks, device, source)
         return replace(found, samples=dict(self._samples))
 

@@ -10,6 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vramscope.analysis.categories import categories  # noqa: E402
+from vramscope.loading import load  # noqa: E402
+from vramscope.model.marks import Phase  # noqa: E402
 from vramscope.prediction import predict, predict_largest  # noqa: E402
 
 pytest.importorskip("torch.utils.backend_registration")
@@ -110,6 +112,23 @@ def test_a_program_that_makes_room_after_an_error_goes_on():
     found = predict(program, capacity="1GiB")
 
     assert found.peak_allocated_bytes == 200 * MIB
+
+
+@pytest.mark.parametrize(("capacity", "phases"), [("1200MiB", [Phase.FORWARD]), ("80GiB", None)])
+def test_a_program_that_runs_out_in_its_first_forward_does_so_in_step_0(tmp_path, capacity, phases):
+    def program():
+        model = torch.nn.Linear(256, MIB // 4, bias=False, device="cuda")
+        for _ in range(2):
+            model(torch.zeros(512, 256, device="cuda")).sum().backward()
+            model.zero_grad()
+
+    found = predict(program, capacity=capacity, directory=tmp_path / "run")
+    (recording,) = load(tmp_path / "run").recordings
+    whole = [Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.ZERO_GRAD] * 2
+
+    assert (found.fits is False) == (phases is not None)
+    assert recording.phases.phase.tolist() == (phases or whole)
+    assert len(recording.steps) == (1 if phases else 2)
 
 
 def test_memory_that_runs_out_in_backward_is_raised_after_it():
