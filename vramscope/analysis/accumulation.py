@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.model.codes import FindingKind, Severity
@@ -54,12 +55,18 @@ def accumulation(recording: Recording) -> Accumulation:
     for row in last.rows:
         start, end = phases.start_event[row], phases.end_event[row]
         parts.append(np.flatnonzero(is_kept & (found.alloc_event >= start) & (found.alloc_event < end)))
-    # Different calls are no accumulation: two towers, or a discriminator that sees both kinds.
-    if len({tuple(np.unique(found.stack_id[part]).tolist()) for part in parts}) > 1:
+    # Different calls are no accumulation: two towers, a discriminator of both kinds, layers of one model.
+    if len({_calls(recording, found, part) for part in parts}) > 1:
         return Accumulation()
     kept = [int(found.block_size[part].sum()) for part in parts]
     frame = _line(recording, found, np.concatenate(parts))
     return Accumulation(len(parts), len(counted), sum(kept), max(kept), frame)
+
+
+def _calls(recording: Recording, found: Allocations, rows: NDArray[Any]) -> tuple[frozenset[Any], ...]:
+    """Return the stacks and the modules that made the allocations of one forward."""
+    modules = modules_at(recording.marks, found.alloc_event[rows])
+    return frozenset(found.stack_id[rows].tolist()), frozenset(modules)
 
 
 class _Group(NamedTuple):

@@ -107,6 +107,20 @@ def test_graphs_that_are_summed_before_one_backward_are_counted(tmp_path):
     assert found.evidence["kept_bytes"] == 4 * MIB
 
 
+def test_layers_of_one_model_that_the_program_calls_one_after_another_are_no_accumulation(tmp_path):
+    def program():
+        layer = lambda: nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 256))  # noqa: E731
+        model = nn.Sequential(*(layer() for _ in range(6)))
+        for _ in range(4):
+            x = torch.randn(256, 256)
+            for block in model:
+                x = block(x)
+            x.square().mean().backward()
+            model.zero_grad()
+
+    assert findings_of(recorded(tmp_path / "run", program), "accumulation") == []
+
+
 def test_two_towers_and_a_backward_after_each_forward_are_no_accumulation(tmp_path):
     def program():
         model = nn.Sequential(nn.Linear(256, 1024), nn.Tanh())
