@@ -23,6 +23,7 @@ from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
 from vramscope.steps import resolve
+from vramscope.steps.stretches import End, marks_at, stretches_of
 
 Row: TypeAlias = Trace | Marks | Counters | Snapshot
 
@@ -209,17 +210,6 @@ def _fresh(course: Course) -> Course:
 
 def _open_phases(marks: Marks, n_events: int) -> Marks:
     """The begins of phases that are still open, moved to now."""
-    open_rows: list[int] = []
-    keys = list(zip(marks.thread.tolist(), marks.phase.tolist(), strict=True))
-    for row, kind in enumerate(marks.kind.tolist()):
-        if kind == MarkKind.PHASE_BEGIN:
-            open_rows.append(row)
-        elif kind == MarkKind.PHASE_END:
-            of_thread = [at for at in open_rows if keys[at][0] == keys[row][0]]
-            begin = next((at for at in reversed(of_thread) if keys[at] == keys[row]), None)
-            # An end also closes inner phases that an exception left open.
-            open_rows = [at for at in open_rows if begin is None or at < begin or at not in of_thread]
-        elif marks.value[row] == 0:
-            open_rows = []
-    kept = marks.rows(np.array(open_rows, "i8"))
+    stretches = stretches_of(marks_at(marks, np.arange(len(marks))), End(len(marks), n_events, 0))
+    kept = marks.rows(np.array([each.first for each in stretches if each.last == len(marks)], "i8"))
     return replace(kept, event=np.full(len(kept), n_events))
