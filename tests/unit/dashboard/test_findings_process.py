@@ -9,6 +9,7 @@ import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.answers import findings
 from vramscope.dashboard.data import Data, View
+from vramscope.dashboard.pages.overview import opening
 from vramscope.dashboard.queries.findings_process import FindingsProcess, LatestFindings
 from vramscope.dashboard.runs import Pace
 
@@ -96,3 +97,22 @@ def test_without_the_process_the_server_searches(leaking: Path, monkeypatch: pyt
 
         assert FindingsProcess(leaking / "live", view.recording).search() is None
         assert awaited(data, view) == expected
+
+
+def test_the_page_says_up_to_when_a_growing_run_is_searched(leaking_program: Any, tmp_path: Path) -> None:
+    data, view = opened(tmp_path, events_searched_here=0, refresh_s=0.0, share=1e9)
+
+    def shown(view: View) -> str:
+        return str(opening(data, view))
+
+    assert "Searching for leaks" in shown(view)
+    latest = awaited(data, view)
+    assert "the search goes on" not in shown(view)
+    leaking_program.step()
+    leaking_program.flush()
+    data.refresh(view.run_id)
+    later = data.view(Address(run=view.run_id))
+
+    assert latest.instant < len(later.recording.trace)
+    # On a machine that is slow enough, the next search has ended already.
+    assert "the search goes on" in shown(later) or findings(data, later).instant > latest.instant
