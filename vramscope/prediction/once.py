@@ -78,11 +78,11 @@ class _DryRun:
             pass  # what became of it is in the capture
         finally:
             if self._capture is not None:
-                self._capture.leave_world()
+                self._capture.leave_cuda()
             self._directory = recorder.directory
 
     def _run(self, body: Callable[[], Any]) -> None:
-        if self._capture is None or not self._capture.world.is_entered:
+        if self._capture is None or not self._capture.cuda.is_entered:
             # Without a dry run the program would run on the card that is there.
             raise CaptureError("the dry run could not begin, so the program was not run")
         if self._trial.change is None:
@@ -97,7 +97,7 @@ class _DryRun:
         capture, change, changed = self._capture, self._trial.change, self._changed
         if capture is None:
             raise CaptureError("the program ended before it could be run dry")
-        if capture.world.choices.is_endless:
+        if capture.cuda.choices.is_endless:
             raise CaptureError("the program does not go on with this answer")
         return Prediction(
             peak_allocated_bytes=capture.peaks["allocated"],
@@ -116,7 +116,7 @@ class _DryRun:
             out_of_memory_point=capture.out_of_memory,
             unchanged="" if change is None or changed is None else changed.problem(change),
             n_blocks=0 if changed is None else changed.n_blocks,
-            choices=capture.world.choices.all(),
+            choices=capture.cuda.choices.all(),
             ended_after=capture.ended_after,
         )
 

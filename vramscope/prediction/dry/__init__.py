@@ -8,7 +8,7 @@ recording, source ``predicted``.
 from vramscope.prediction.dry.doubts import own_line_of
 from vramscope.prediction.dry.dry_capture import Predicted
 from vramscope.prediction.dry.mode import OutOfMemoryError, Unknown
-from vramscope.prediction.dry.shim.world import prepare
+from vramscope.prediction.dry.shim.fake_cuda import prepare
 from vramscope.prediction.dry.values.choices import Enough
 
 __all__ = ["Enough", "OutOfMemoryError", "Predicted", "Unknown", "own_line_of", "prepare"]

@@ -22,8 +22,8 @@ from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import own_frames, own_line
 from vramscope.prediction.dry.mode import Event
 from vramscope.prediction.dry.operators.matmul import workspace_bytes
+from vramscope.prediction.dry.shim.fake_cuda import FakeCuda
 from vramscope.prediction.dry.shim.own_device import lies_there
-from vramscope.prediction.dry.shim.world import World
 from vramscope.prediction.trial import Trial, card_of
 from vramscope.units import format_bytes
 
@@ -90,7 +90,7 @@ class _OwnStorages:
         """Nothing: the mode is on already."""
 
     def exit_thread(self) -> None:
-        """Nothing: the mode is taken off with the world."""
+        """Nothing: the mode is taken off with it."""
 
     def wrap_resize(self) -> None:
         """Nothing: ``see_storage`` looks at sizes."""
@@ -100,7 +100,7 @@ class _OwnStorages:
 
 
 class Predicted(Simulated):
-    """Events of a program that runs in a ``World``."""
+    """Events of a program that runs in a ``FakeCuda``."""
 
     def __init__(self, options: Options, failed: Failed, trial: Trial, *, is_last: bool) -> None:
         super().__init__(options, failed)
@@ -110,8 +110,8 @@ class Predicted(Simulated):
         self.devices = (Device(0, "cuda", self.card.name, self.total_bytes),)
         self._storages = _OwnStorages(self)  # type: ignore[assignment]
         self._labeler.storage_of = _storage_of
-        self.world = World(self.card, self, trial.ranks, trial.answer, is_last=is_last)
-        self.world.mode.listener = None
+        self.cuda = FakeCuda(self.card, self, trial.ranks, trial.answer, is_last=is_last)
+        self.cuda.mode.listener = None
         self.oom: OutOfMemory | None = None
         self.most_bytes = 0
         """What may be allocated at most, where an operator's own memory is known within a range only."""
@@ -143,17 +143,17 @@ class Predicted(Simulated):
         return found
 
     def enter_thread(self) -> None:
-        """Observe the calling thread, and enter the world of the dry run at the first call."""
+        """Observe the calling thread, and enter the CUDA of the dry run at the first call."""
         super().enter_thread()
-        if self.world.mode.listener is None:
-            self.world.__enter__()
-            self.world.mode.listener = self
-            self._n_backwards = 0  # the world has tried one
+        if self.cuda.mode.listener is None:
+            self.cuda.__enter__()
+            self.cuda.mode.listener = self
+            self._n_backwards = 0  # entering it has tried one
 
-    def leave_world(self) -> None:
+    def leave_cuda(self) -> None:
         """The program is over: torch is as it was. Harmless where it was never entered."""
-        if self.world.is_entered:
-            self.world.__exit__(None, None, None)
+        if self.cuda.is_entered:
+            self.cuda.__exit__(None, None, None)
 
     def _frozen(self) -> Sequence[Any]:
         """Nothing: whatever is frozen is older than the device."""
@@ -164,20 +164,20 @@ class Predicted(Simulated):
     @property
     def certainty(self) -> str:
         """``checked``, ``estimate`` or ``cannot_tell``."""
-        return self.world.doubts.certainty.name.lower()
+        return self.cuda.doubts.certainty.name.lower()
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not ``checked``."""
-        return tuple(map(str, self.world.doubts.all()))
+        return tuple(map(str, self.cuda.doubts.all()))
 
     @property
     def range_bytes(self) -> tuple[int, int | None]:
         """The bounds of the peak of allocated memory in bytes; None where nothing bounds it above."""
         low = self.peaks["allocated"]
-        high = max(low, self.most_bytes) if self.world.doubts.is_bounded else None
+        high = max(low, self.most_bytes) if self.cuda.doubts.is_bounded else None
         share, below, above = 0.0, 0, 0
-        if self.world.is_sharded:
+        if self.cuda.is_sharded:
             share, above = _OFF_OF_RANKS, _NCCL_BYTES
         if not versions.is_checked():
             workspaces = _N_WORKSPACES * workspace_bytes(self.card)
@@ -207,7 +207,7 @@ class Predicted(Simulated):
             if self.out_of_memory is None:
                 self.out_of_memory_at = own_line(frame)
                 self.out_of_memory = OutOfMemoryPoint(
-                    self.world.mode.operator.replace("aten::", "aten."),
+                    self.cuda.mode.operator.replace("aten::", "aten."),
                     own_frames(frame),
                     self.oom.need,
                     self._allocator.allocated_bytes,
@@ -326,7 +326,7 @@ class Predicted(Simulated):
             and not _has_optimizer()
         ):
             self.ended_after = f"{self._n_backwards} backward passes, as it has no optimizer of torch"
-            self.world.end_program()
+            self.cuda.end_program()
 
     def step_begins(self, optimizer: Any) -> None:
         """Stops the program after as many steps as were asked for, with what leads up to the next one."""
@@ -335,7 +335,7 @@ class Predicted(Simulated):
         if self._optimizer() is optimizer:
             if self._most_steps is not None and self._n_steps >= self._most_steps:
                 self.ended_after = "1 step" if self._most_steps == 1 else f"{self._most_steps} steps"
-                self.world.end_program()
+                self.cuda.end_program()
                 return  # an optimizer that steps in a hook of a gradient
             self._n_steps += 1
         super().step_begins(optimizer)

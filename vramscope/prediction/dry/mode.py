@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.in_place import IN_PLACE
-from vramscope.prediction.dry.operators import NOTHING, Extra, Met, extra_of
+from vramscope.prediction.dry.operators import NOTHING, OwnMemory, RunSoFar, own_memory_of
 from vramscope.prediction.dry.shapes import ShapeMemo
 from vramscope.prediction.dry.shim import ranks
 from vramscope.prediction.dry.shim.own_device import NAME, is_own, lies_there
-from vramscope.prediction.dry.shim.replaced import WHOLE, instead
+from vramscope.prediction.dry.shim.replacements import WHOLE, replacements
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.host_values import HostValues
 from vramscope.prediction.dry.values.unknown import assume
@@ -78,11 +78,11 @@ class MemoryListener(Protocol):
 class DryMode(TorchDispatchMode):
     """The mode of one dry run."""
 
-    def __init__(self, device: torch.device, doubts: Doubts, met: Met) -> None:
+    def __init__(self, device: torch.device, doubts: Doubts, so_far: RunSoFar) -> None:
         super().__init__()
         self.device = device
         self.doubts = doubts
-        self.met = met
+        self.so_far = so_far
         self.listener: MemoryListener | None = None
         # Without a formula for its shapes an operator would be run on real zeros of our device, which ends
         # the process: it is refused instead.
@@ -93,7 +93,7 @@ class DryMode(TorchDispatchMode):
         # Its own is slower than working the shapes out once and remembering them here.
         self.fake.cache_enabled = False
         self._shapes = ShapeMemo(self._run_fake)
-        self._host_values = HostValues(met, self._gathers)
+        self._host_values = HostValues(so_far, self._gathers)
         self.is_inside = False
         """An operator is being run: torch's own code asks for devices now, not the program."""
         self.pending: BaseException | None = None
@@ -122,7 +122,7 @@ class DryMode(TorchDispatchMode):
         try:
             return self._run(func, types, args, kwargs or {})
         except BaseException as error:
-            if not self.met.is_backward:
+            if not self.so_far.is_backward:
                 raise
             self.postpone(error)
             return self._something(func, args)
@@ -158,7 +158,7 @@ class DryMode(TorchDispatchMode):
         if func is _ADD and self._is_gradient_alone(args, kwargs):
             known.forget(args[0])
             return args[0]
-        if self.met.is_backward and func in IN_PLACE and IN_PLACE[func].is_meant():
+        if self.so_far.is_backward and func in IN_PLACE and IN_PLACE[func].is_meant():
             func = IN_PLACE[func].func
         is_real = self._is_of_host(types, kwargs)
         if is_real and not self._is_large(func, args, kwargs):
@@ -213,7 +213,7 @@ class DryMode(TorchDispatchMode):
 
         To a subclass of tensors, as fakes are one, the engine adds out of place.
         """
-        if not self.met.is_backward or torch.is_grad_enabled() or kwargs or not self._alone:
+        if not self.so_far.is_backward or torch.is_grad_enabled() or kwargs or not self._alone:
             return False
         one, other = args[:2]
         if not (is_own(one) and is_own(other) and one.shape == other.shape and one.dtype == other.dtype):
@@ -326,7 +326,7 @@ class DryMode(TorchDispatchMode):
         listener, frame = self.listener, sys._getframe(4)
         if listener is None:
             return
-        extra = extra_of(func, args, kwargs, out, self.met)
+        extra = own_memory_of(func, args, kwargs, out, self.so_far)
         if type(out) is FakeTensor and out.layout is not torch.strided:
             self.doubts.add(Certainty.CANNOT_TELL, func._schema.name.replace("::", "."), _SPARSE, frame)
         if extra.doubt is not None:
@@ -348,7 +348,7 @@ def _parts_of(func: Any) -> Callable[..., Any] | None:
     name = func._schema.name.removeprefix("aten::")
     if not isinstance(func, torch._ops.OpOverload) or name in WHOLE:
         return None
-    done: Callable[..., Any] | None = instead().get(name)
+    done: Callable[..., Any] | None = replacements().get(name)
     if done is None and torch._C._dispatch_has_kernel_for_dispatch_key(
         func.name(), "CompositeImplicitAutograd"
     ):
@@ -356,7 +356,7 @@ def _parts_of(func: Any) -> Callable[..., Any] | None:
     return done
 
 
-def _events(extra: Extra, out: Any) -> list[Event]:
+def _events(extra: OwnMemory, out: Any) -> list[Event]:
     """What an operator does, in its order: its outputs as storages, and its own memory in bytes."""
     if extra is NOTHING:
         return [("made", one.untyped_storage()) for one in tensors_of(out) if lies_there(one)]

@@ -17,7 +17,7 @@ from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
 
 
-class Extra(NamedTuple):
+class OwnMemory(NamedTuple):
     """Memory of one call beyond its outputs, in bytes, in the order in which it is taken."""
 
     before: tuple[int, ...] = ()
@@ -38,10 +38,10 @@ class Extra(NamedTuple):
     """Why this is not all that is to say."""
 
 
-NOTHING = Extra()
+NOTHING = OwnMemory()
 
 
-class Met:
+class RunSoFar:
     """What the operators of one run have met so far."""
 
     def __init__(self, card: Hardware) -> None:
@@ -66,7 +66,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     out: Any
-    met: Met
+    so_far: RunSoFar
 
     def given(self, name: str, default: Any = None) -> Any:
         """An argument by its name in the schema."""
@@ -84,9 +84,9 @@ class Row(NamedTuple):
     """What is known of an operator."""
 
     source: str
-    effect: Callable[[Call], Extra] | None = None
+    effect: Callable[[Call], OwnMemory] | None = None
     order: tuple[int, ...] = ()
-    """The value of ``Extra.order``, where it is the same in every call."""
+    """The value of ``OwnMemory.order``, where it is the same in every call."""
 
 
 @cache
@@ -103,18 +103,18 @@ def rows() -> Mapping[str, Row]:
     return found
 
 
-def extra_of(func: Any, args: Any, kwargs: Any, out: Any, met: Met) -> Extra:
+def own_memory_of(func: Any, args: Any, kwargs: Any, out: Any, so_far: RunSoFar) -> OwnMemory:
     """What this call takes beyond its outputs."""
     name = func._schema.name
-    met.operators[name] = met.operators.get(name, 0) + 1
+    so_far.operators[name] = so_far.operators.get(name, 0) + 1
     row = rows().get(name)
     if row is not None:
-        extra = NOTHING if row.effect is None else row.effect(Call(func, args, kwargs, out, met))
+        extra = NOTHING if row.effect is None else row.effect(Call(func, args, kwargs, out, so_far))
         return extra._replace(order=row.order) if row.order else extra
     if _is_plain(func):
         return NOTHING
     # A copy of all it is given and returns, and as much again in a wider type, is more than any known.
-    return Extra(doubt=_UNKNOWN, perhaps=3 * _bytes_of((*args, *kwargs.values(), out)))
+    return OwnMemory(doubt=_UNKNOWN, perhaps=3 * _bytes_of((*args, *kwargs.values(), out)))
 
 
 _UNKNOWN = (Certainty.ESTIMATE, "what it takes on CUDA beyond its outputs is not in the table")

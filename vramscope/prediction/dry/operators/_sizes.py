@@ -14,7 +14,7 @@ def copy_of(tensor: Any) -> tuple[int, ...]:
 
 
 def taken(*sizes: int) -> tuple[tuple[str, int], ...]:
-    """These sizes as a part of ``Extra.plan``."""
+    """These sizes as a part of ``OwnMemory.plan``."""
     return tuple(("taken", size) for size in sizes)
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.state import state
 
 _FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
@@ -108,14 +108,14 @@ def attention(  # noqa: PLR0913 -- the schema's
         mask = attn_mask if attn_mask is None or attn_mask.dim() < 3 else attn_mask.unsqueeze(0)
         out = attention(one, two, three, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return out.squeeze(0)
-    card = state().met.card
+    card = state().so_far.card
     gqa_ok = enable_gqa or query.dim() != 4 or query.size(1) == key.size(1)
     is_cudnn = _prefers_cudnn(query, card)
     if is_cudnn:
         why = "cuDNN's kernel is tried first on this card, with a workspace of its own: counted as flash"
         state().doubts.add(Certainty.ESTIMATE, "aten.scaled_dot_product_attention", why)
     # The other kernel's workspace holds at least gradients in float32, and hardly all of them twice.
-    state().met.attention_bytes = 8 * (query.numel() + 2 * key.numel()) if is_cudnn else 0
+    state().so_far.attention_bytes = 8 * (query.numel() + 2 * key.numel()) if is_cudnn else 0
     if gqa_ok and _is_flash(query, key, value, attn_mask, is_causal, card):
         return _flash((query, key, value), dropout_p, is_causal, scale)
     mask = _additive(attn_mask, query.dtype)
@@ -213,22 +213,22 @@ def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def _flash_forward(call: Call) -> Extra:
+def _flash_forward(call: Call) -> OwnMemory:
     """Short inputs are cut along the keys, and each part has its result in float32."""
     query, key = call.args[0], call.args[1]
     batch, heads, length, width = query.shape
-    perhaps = call.met.attention_bytes
+    perhaps = call.so_far.attention_bytes
     if call.given("dropout_p", 0.0) > 0:
-        return Extra(after=(16,), perhaps=perhaps)
+        return OwnMemory(after=(16,), perhaps=perhaps)
     block = 256 if width <= 64 else 128 if width <= 128 else 64
     parts = _splits(
-        batch * heads * -(-length // 64), 2 * call.met.card.n_multiprocessors, -(-key.size(-2) // block)
+        batch * heads * -(-length // 64), 2 * call.so_far.card.n_multiprocessors, -(-key.size(-2) // block)
     )
     if parts <= 1:
-        return Extra(perhaps=perhaps)
+        return OwnMemory(perhaps=perhaps)
     each = 4 * parts * batch * heads * length
     between = (("taken", each), ("taken", each * _flash_width(width)))
-    return Extra(plan=(("made", 0), ("made", 1), *between, ("made", 6), ("made", 7)), perhaps=perhaps)
+    return OwnMemory(plan=(("made", 0), ("made", 1), *between, ("made", 6), ("made", 7)), perhaps=perhaps)
 
 
 def _splits(n_blocks: int, n_multiprocessors: int, n_key_blocks: int) -> int:
@@ -245,7 +245,7 @@ def _splits(n_blocks: int, n_multiprocessors: int, n_key_blocks: int) -> int:
     return next((parts for parts, good in found.items() if good >= 0.85 * best), 1)
 
 
-def _flash_backward(call: Call) -> Extra:
+def _flash_backward(call: Call) -> OwnMemory:
     """Gradients of the queries are summed in float32, and grouped keys have one for each query."""
     grad, query, key, out = (call.args[i] for i in (0, 1, 2, 4))
     batch, heads, length, width = query.shape
@@ -254,17 +254,17 @@ def _flash_backward(call: Call) -> Extra:
     after = [4 * batch * heads * rounded, 4 * batch * rounded * heads * _flash_width(width)]
     if key.size(1) != heads:
         after += [batch * key.size(2) * heads * width * key.element_size()] * 2
-    return Extra(before=tuple(before), after=tuple(after), perhaps=call.met.attention_bytes)
+    return OwnMemory(before=tuple(before), after=tuple(after), perhaps=call.so_far.attention_bytes)
 
 
-def _efficient_forward(call: Call) -> Extra:
+def _efficient_forward(call: Call) -> OwnMemory:
     """Wide heads in half precision are summed in float32; a seed that is not used may lie on the card."""
     query, value = call.args[0], call.args[2]
     has_seeds = versions.keeps_unused_seeds() and not call.given("dropout_p", 0.0)
     order = (2, 3, 0, 1) if has_seeds else (0, 1)
     if query.dtype == torch.float32 or value.size(-1) <= 128:
-        return Extra(order=order)
-    return Extra(order=order, after=(4 * query.numel() // query.size(-1) * value.size(-1),))
+        return OwnMemory(order=order)
+    return OwnMemory(order=order, after=(4 * query.numel() // query.size(-1) * value.size(-1),))
 
 
 def _is_by_length(tensor: Any) -> bool:
@@ -280,7 +280,7 @@ def _is_by_length(tensor: Any) -> bool:
     return True
 
 
-def _efficient_backward(call: Call) -> Extra:
+def _efficient_backward(call: Call) -> OwnMemory:
     """One number a row, computed as tensors in float32, and a workspace for the gradient of the queries."""
     grad, query, key = call.args[0], call.args[1], call.args[2]
     copies = [("taken", _bytes(grad))] if not _is_by_length(grad) else []
@@ -292,7 +292,7 @@ def _efficient_backward(call: Call) -> Extra:
     else:
         sums = [("taken", rows)]
     workspace = query.size(0) * query.size(1) * _workspace(query, key)
-    return Extra(plan=(*copies, *made, *sums, ("taken", workspace)))
+    return OwnMemory(plan=(*copies, *made, *sums, ("taken", workspace)))
 
 
 def _workspace(query: Any, key: Any) -> int:
@@ -313,10 +313,10 @@ def _workspace(query: Any, key: Any) -> int:
     return 4 * _rounded(numbers, 4)
 
 
-def _safe(call: Call) -> Extra:
+def _safe(call: Call) -> OwnMemory:
     """Which products are masked, in which rows all are, and a zero for those."""
     products = call.args[0]
-    return Extra(after=(products.numel(), products.numel() // products.size(-1), products.element_size()))
+    return OwnMemory(after=(products.numel(), products.numel() // products.size(-1), products.element_size()))
 
 
 ROWS = {
@@ -327,4 +327,4 @@ ROWS = {
     "aten::_safe_softmax": Row("aten/src/ATen/native/SoftMax.cpp", _safe),
 }
 
-INSTEAD = {"scaled_dot_product_attention": attention, "_scaled_dot_product_attention_math": _plain}
+REPLACEMENTS = {"scaled_dot_product_attention": attention, "_scaled_dot_product_attention_math": _plain}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, passing, taken
 from vramscope.prediction.dry.operators.matmul import kept_by_product, taken_by_product
 from vramscope.prediction.dry.operators.reductions import sum_buffers
@@ -57,24 +57,26 @@ def _kernel(source: Any, weight: Any, place: Any, settings: tuple[Any, ...]) -> 
     return _Native(kind, each * prod(size) * source.element_size(), is_direct, is_usual)
 
 
-def _forward(call: Call) -> Extra:
+def _forward(call: Call) -> OwnMemory:
     if torch.backends.cudnn.enabled:
-        return Extra(doubt=_CUDNN)
+        return OwnMemory(doubt=_CUDNN)
     source, weight = call.args[:2]
     kernel = _kernel(source, weight, call.out, call.args[3:9])
     if kernel.kind == "depthwise":
-        return Extra() if kernel.is_usual else _within_a_range(call, kernel)
+        return OwnMemory() if kernel.is_usual else _within_a_range(call, kernel)
     columns = () if kernel.is_direct else taken(kernel.columns_bytes)
     if kernel.kind == "transposed":
         columns += taken(call.out[0, 0].numel() * source.element_size())
     if not kernel.is_usual:
         return _within_a_range(call, kernel)
-    return Extra(plan=(("made", 0), *columns, *taken_by_product(call.met)), kept=kept_by_product(call.met))
+    return OwnMemory(
+        plan=(("made", 0), *columns, *taken_by_product(call.so_far)), kept=kept_by_product(call.so_far)
+    )
 
 
-def _backward(call: Call) -> Extra:
+def _backward(call: Call) -> OwnMemory:
     if torch.backends.cudnn.enabled:
-        return Extra(doubt=_CUDNN)
+        return OwnMemory(doubt=_CUDNN)
     grad, source, weight = call.args[:3]
     kernel = _kernel(source, weight, grad, call.args[4:10])
     if not kernel.is_usual:
@@ -82,13 +84,13 @@ def _backward(call: Call) -> Extra:
     copied = copy_of(grad)
     if kernel.kind == "depthwise":
         there = (*taken(*copied), *_made(call, 1), *_made(call, 0), *(("given", one) for one in copied))
-        return Extra(plan=(*there, *_bias(call, grad)))
+        return OwnMemory(plan=(*there, *_bias(call, grad)))
     plan = {"columns": _by_columns, "dilated": _by_dilated, "transposed": _by_transposed}[kernel.kind]
-    return Extra(plan=(*taken(*copied), *plan(call, kernel)), kept=kept_by_product(call.met))
+    return OwnMemory(plan=(*taken(*copied), *plan(call, kernel)), kept=kept_by_product(call.so_far))
 
 
 def _by_columns(call: Call, kernel: _Native) -> _Events:
-    columns, product = taken(kernel.columns_bytes), taken_by_product(call.met)
+    columns, product = taken(kernel.columns_bytes), taken_by_product(call.so_far)
     weights = (*_bias(call, _in_one_piece(call.args[0])), *_made(call, 1))
     if call.out[0] is None:
         return (*weights, *columns, *product)
@@ -99,11 +101,11 @@ def _by_dilated(call: Call, kernel: _Native) -> _Events:
     """The sum of a sample for the bias is a tensor of its own."""
     made = (*_made(call, 0), *_made(call, 1), *_made(call, 2))
     bias = () if call.out[2] is None else passing(n_bytes(call.out[2]))
-    return (*made, *taken(kernel.columns_bytes), *taken_by_product(call.met), *bias)
+    return (*made, *taken(kernel.columns_bytes), *taken_by_product(call.so_far), *bias)
 
 
 def _by_transposed(call: Call, kernel: _Native) -> _Events:
-    columns = (*taken(kernel.columns_bytes), *taken_by_product(call.met))
+    columns = (*taken(kernel.columns_bytes), *taken_by_product(call.so_far))
     first = () if call.out[0] is None else (("made", 0), *columns, ("given", kernel.columns_bytes))
     return (*first, *_made(call, 1), *_bias(call, _in_one_piece(call.args[0])), *columns)
 
@@ -117,7 +119,7 @@ def _bias(call: Call, grad: Any) -> _Events:
     bias = call.out[2]
     if bias is None:
         return ()
-    buffers = sum_buffers(grad, bias, {0, *range(2, grad.dim())}, call.met.card)
+    buffers = sum_buffers(grad, bias, {0, *range(2, grad.dim())}, call.so_far.card)
     return (("made", 2), *taken(*buffers), *(("given", one) for one in buffers))
 
 
@@ -125,14 +127,14 @@ def _in_one_piece(tensor: Any) -> Any:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def _within_a_range(call: Call, kernel: _Native) -> Extra:
+def _within_a_range(call: Call, kernel: _Native) -> OwnMemory:
     """Copies of all that it is given and returns, the columns, and the product's workspace."""
     given = [one for one in (*call.args[:3], *_outputs(call)) if isinstance(one, torch.Tensor)]
     most = 2 * sum(map(n_bytes, given)) + kernel.columns_bytes
-    return Extra(
+    return OwnMemory(
         doubt=(Certainty.ESTIMATE, _RANGE),
-        perhaps=most + sum(n for kind, n in taken_by_product(call.met) if kind == "taken"),
-        kept=kept_by_product(call.met),
+        perhaps=most + sum(n for kind, n in taken_by_product(call.so_far) if kind == "taken"),
+        kept=kept_by_product(call.so_far),
     )
 
 

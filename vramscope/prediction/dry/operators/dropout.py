@@ -20,4 +20,4 @@ def dropout(input: Any, p: float, train: bool) -> Any:  # noqa: A002 -- the sche
     return torch.native_dropout(input, p, train)[0]
 
 
-INSTEAD = {"dropout": dropout}
+REPLACEMENTS = {"dropout": dropout}

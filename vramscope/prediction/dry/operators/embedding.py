@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, passing, taken
 
 _SOURCE = "aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu"
@@ -27,20 +27,20 @@ def sort_bytes(count: int, keys: int = 1 << 62) -> int:
     return 4607 + (0 if keys <= 256 else 16 * count + count // 4)
 
 
-def _backward(call: Call) -> Extra:
+def _backward(call: Call) -> OwnMemory:
     grad, indices = call.args[0], call.args[1]
     copies = taken(*copy_of(grad))
     if indices.numel() <= _FEW and not call.given("scale_grad_by_freq", False):
-        return Extra(plan=(*copies, ("made", 0)))
-    return Extra(plan=(*copies, *_sorted_sum(call.out, indices, grad.size(-1))), doubt=_scaled(call))
+        return OwnMemory(plan=(*copies, ("made", 0)))
+    return OwnMemory(plan=(*copies, *_sorted_sum(call.out, indices, grad.size(-1))), doubt=_scaled(call))
 
 
-def _bag_backward(call: Call) -> Extra:
+def _bag_backward(call: Call) -> OwnMemory:
     grad, indices = call.args[0], call.args[1]
     copies = taken(*copy_of(grad))
     if call.given("mode", 0) == 2:
-        return Extra(plan=(*copies, ("made", 0)))
-    return Extra(plan=(*copies, *_sorted_sum(call.out, indices, grad.size(-1))), doubt=_scaled(call))
+        return OwnMemory(plan=(*copies, ("made", 0)))
+    return OwnMemory(plan=(*copies, *_sorted_sum(call.out, indices, grad.size(-1))), doubt=_scaled(call))
 
 
 def _scaled(call: Call) -> tuple[Certainty, str] | None:
@@ -74,18 +74,18 @@ def _is_mask(index: Any) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
-def _masked(indices: Any) -> Extra:
+def _masked(indices: Any) -> OwnMemory:
     """A mask becomes indices by ``nonzero``: whole numbers, twice as many as places, and counters."""
     masks = [one for one in indices if _is_mask(one)]
     places = sum(one.numel() * max(one.dim(), 1) for one in masks)
-    return Extra(doubt=_MASK, perhaps=16 * places + (1 << 16)) if masks else Extra()
+    return OwnMemory(doubt=_MASK, perhaps=16 * places + (1 << 16)) if masks else OwnMemory()
 
 
-def _index(call: Call) -> Extra:
+def _index(call: Call) -> OwnMemory:
     return _masked(call.given("indices"))
 
 
-def _put(call: Call) -> Extra:
+def _put(call: Call) -> OwnMemory:
     """A number of the host goes to the device first; rows to be added up are sorted by where they go."""
     values = call.given("values")
     indices = [one for one in call.given("indices") if one is not None]
@@ -93,8 +93,10 @@ def _put(call: Call) -> Extra:
         masked = _masked(indices)
         return masked._replace(perhaps=masked.perhaps + 8 * n_bytes(values))
     if not call.given("accumulate", False):
-        return Extra(after=(values.element_size(),) if values.device.type == "cpu" else ())
-    return Extra(plan=(*((("made", 0),) if call.out is not call.args[0] else ()), *_added(indices, values)))
+        return OwnMemory(after=(values.element_size(),) if values.device.type == "cpu" else ())
+    return OwnMemory(
+        plan=(*((("made", 0),) if call.out is not call.args[0] else ()), *_added(indices, values))
+    )
 
 
 def _added(indices: list[Any], values: Any) -> tuple[tuple[str, Any], ...]:

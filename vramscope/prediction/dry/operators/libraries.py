@@ -6,7 +6,7 @@ What those take cannot be known without the card, so a program that calls them g
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 
 _TRANSFORM = (Certainty.CANNOT_TELL, "cuFFT chooses its workspace at run time")
 _SOLVER = (Certainty.CANNOT_TELL, "cuSOLVER and MAGMA choose their workspaces at run time")
@@ -20,23 +20,23 @@ def why_recurrent() -> str:
     return "what torch's own kernels for recurrent layers take is not in the table"
 
 
-def _recurrent(_: Call) -> Extra:
-    return Extra(doubt=(Certainty.CANNOT_TELL, why_recurrent()))
+def _recurrent(_: Call) -> OwnMemory:
+    return OwnMemory(doubt=(Certainty.CANNOT_TELL, why_recurrent()))
 
 
-def _transform(_: Call) -> Extra:
-    return Extra(doubt=_TRANSFORM)
+def _transform(_: Call) -> OwnMemory:
+    return OwnMemory(doubt=_TRANSFORM)
 
 
-def _solver(_: Call) -> Extra:
-    return Extra(doubt=_SOLVER)
+def _solver(_: Call) -> OwnMemory:
+    return OwnMemory(doubt=_SOLVER)
 
 
-def _batch_norm(call: Call) -> Extra:
+def _batch_norm(call: Call) -> OwnMemory:
     if not torch.backends.cudnn.enabled:
-        return Extra()
+        return OwnMemory()
     source = call.args[0]
-    return Extra(doubt=_BATCH_NORM, perhaps=source.numel() * source.element_size())
+    return OwnMemory(doubt=_BATCH_NORM, perhaps=source.numel() * source.element_size())
 
 
 ROWS = {

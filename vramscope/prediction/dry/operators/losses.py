@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
 from vramscope.prediction.dry.operators._sizes import copy_of, taken
 
@@ -23,30 +23,30 @@ def _elements(call: Call) -> tuple[int, tuple[int, ...]]:
     count = max(one.numel(), other.numel())
     size = torch.promote_types(one.dtype, other.dtype).itemsize
     kernel = Kernel(size, max(size, 4))
-    return count * size, buffers([Dim(count, 0, 1)], 0, kernel, call.met.card)
+    return count * size, buffers([Dim(count, 0, 1)], 0, kernel, call.so_far.card)
 
 
 def _is_reduced(call: Call) -> bool:
     return bool(call.given("reduction", 1) != _NONE)
 
 
-def _in_place(call: Call) -> Extra:
+def _in_place(call: Call) -> OwnMemory:
     """The elements in the result's storage, and again beside it."""
     size, sums = _elements(call)
     if not _is_reduced(call):
-        return Extra()
-    return Extra(plan=(("made_as", (0, size)), *taken(size, *sums)))
+        return OwnMemory()
+    return OwnMemory(plan=(("made_as", (0, size)), *taken(size, *sums)))
 
 
-def _reduced_after(call: Call) -> Extra:
+def _reduced_after(call: Call) -> OwnMemory:
     """The elements in the result's storage, and their sum beside it."""
     size, sums = _elements(call)
     if not _is_reduced(call):
-        return Extra()
-    return Extra(plan=(("made_as", (0, size)), *taken(call.out.element_size(), *sums)))
+        return OwnMemory()
+    return OwnMemory(plan=(("made_as", (0, size)), *taken(call.out.element_size(), *sums)))
 
 
-def _with_logits(call: Call) -> Extra:
+def _with_logits(call: Call) -> OwnMemory:
     size, sums = _elements(call)
     count = max(call.args[0].numel(), call.args[1].numel())
     plan: tuple[tuple[str, Any], ...] = (("made", 0), ("taken", size))
@@ -55,16 +55,16 @@ def _with_logits(call: Call) -> Extra:
     doubt = None
     if call.given("weight") is not None or call.given("pos_weight") is not None:
         doubt = (Certainty.ESTIMATE, "what its weights take is known within a range")
-    return Extra(plan=plan, doubt=doubt, perhaps=0 if doubt is None else 2 * size)
+    return OwnMemory(plan=plan, doubt=doubt, perhaps=0 if doubt is None else 2 * size)
 
 
-def _huber(call: Call) -> Extra:
+def _huber(call: Call) -> OwnMemory:
     size, sums = _elements(call)
-    return Extra(before=(size,), after=sums) if _is_reduced(call) else Extra()
+    return OwnMemory(before=(size,), after=sums) if _is_reduced(call) else OwnMemory()
 
 
-def _copied_grad(call: Call) -> Extra:
-    return Extra(after=copy_of(call.args[0]))
+def _copied_grad(call: Call) -> OwnMemory:
+    return OwnMemory(after=copy_of(call.args[0]))
 
 
 ROWS = {

@@ -12,7 +12,7 @@ import torch
 
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.cards import Hardware
-from vramscope.prediction.dry.operators import NOTHING, Call, Extra, Met, Row
+from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, RunSoFar
 from vramscope.prediction.dry.operators._sizes import passing
 
 _LT_KIB = 1024
@@ -20,13 +20,13 @@ _LT_KIB = 1024
 _OF_LT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def _product(call: Call) -> Extra:
+def _product(call: Call) -> OwnMemory:
     """A copy of each matrix that cuBLAS cannot read as it lies, and the workspace.
 
     Where that is kept, it is taken at the first product on the program's thread, and at the first on
     autograd's, which has a handle of its own.
     """
-    met = call.met
+    so_far = call.so_far
     if not call.out.numel():
         return NOTHING
     copies = tuple(
@@ -35,22 +35,22 @@ def _product(call: Call) -> Extra:
         if isinstance(one, torch.Tensor) and not _is_readable(one)
     )
     if not versions.keeps_workspaces():
-        return Extra(after=(*copies, _lt_bytes() if _is_by_lt(call) else workspace_bytes(met.card)))
-    kept = kept_by_product(met)
-    return Extra(after=copies, kept=kept) if copies or kept else NOTHING
+        return OwnMemory(after=(*copies, _lt_bytes() if _is_by_lt(call) else workspace_bytes(so_far.card)))
+    kept = kept_by_product(so_far)
+    return OwnMemory(after=copies, kept=kept) if copies or kept else NOTHING
 
 
-def kept_by_product(met: Met) -> tuple[int, ...]:
+def kept_by_product(so_far: RunSoFar) -> tuple[int, ...]:
     """The workspace that the first product of this thread takes for good; nothing at any later one."""
-    if not versions.keeps_workspaces() or met.is_backward in met.handles:
+    if not versions.keeps_workspaces() or so_far.is_backward in so_far.handles:
         return ()
-    met.handles.add(met.is_backward)
-    return (workspace_bytes(met.card),)
+    so_far.handles.add(so_far.is_backward)
+    return (workspace_bytes(so_far.card),)
 
 
-def taken_by_product(met: Met) -> tuple[tuple[str, int], ...]:
-    """The workspace of one product as a part of ``Extra.plan``; nothing where the thread keeps one."""
-    return () if versions.keeps_workspaces() else passing(workspace_bytes(met.card))
+def taken_by_product(so_far: RunSoFar) -> tuple[tuple[str, int], ...]:
+    """The workspace of one product as a part of ``OwnMemory.plan``; nothing where the thread keeps one."""
+    return () if versions.keeps_workspaces() else passing(workspace_bytes(so_far.card))
 
 
 def workspace_bytes(card: Hardware) -> int:
@@ -114,4 +114,4 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 -- t
     return torch.matmul(input, weight.t()).add_(bias)
 
 
-INSTEAD = {"linear": linear}
+REPLACEMENTS = {"linear": linear}

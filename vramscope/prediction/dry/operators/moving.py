@@ -1,7 +1,7 @@
 """Operators that move, sort and sum along a dimension, whose kernels want their input in one piece."""
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import NOTHING, Call, Extra, Row
+from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, taken
 from vramscope.prediction.dry.operators.embedding import sort_bytes
 
@@ -12,60 +12,60 @@ _SCATTER = "aten/src/ATen/native/cuda/ScatterGatherKernel.cu"
 _FOLD = "aten/src/ATen/native/cuda/Im2Col.cu and Col2Im.cu"
 
 
-def _first_copied(call: Call) -> Extra:
-    return Extra(after=copy_of(call.args[0]))
+def _first_copied(call: Call) -> OwnMemory:
+    return OwnMemory(after=copy_of(call.args[0]))
 
 
-def _scan(call: Call) -> Extra:
+def _scan(call: Call) -> OwnMemory:
     """A cast where types differ; along the only dimension cub scans, with memory of its own."""
     source, out = call.args[0], call.out
     cast = () if source.dtype == out.dtype else (n_bytes(out),)
     own = (1279 + source.numel() // 280,) if source.dim() == 1 else ()
-    return Extra(after=(*cast, *own))
+    return OwnMemory(after=(*cast, *own))
 
 
-def _sort(call: Call) -> Extra:
+def _sort(call: Call) -> OwnMemory:
     """Numbers along the dimension; the only dimension of a longer tensor is sorted as pairs."""
     source = call.args[0]
     count = source.size(call.given("dim", -1)) if source.dim() else 1
     if source.dim() == 1 and count > 1024:
-        return Extra(after=(8 * count, sort_bytes(count) - (8 - source.element_size()) * count))
-    return Extra(after=(8 * count,))
+        return OwnMemory(after=(8 * count, sort_bytes(count) - (8 - source.element_size()) * count))
+    return OwnMemory(after=(8 * count,))
 
 
-def _top(call: Call) -> Extra:
+def _top(call: Call) -> OwnMemory:
     """A long row is searched by several blocks, which count digits."""
     source = call.args[0]
     long_rows = source.dim() and source.size(call.given("dim", -1)) >= 10_000
     doubt = (Certainty.ESTIMATE, "what several blocks to a row take is known about") if long_rows else None
-    return Extra(doubt=doubt, perhaps=n_bytes(source) if doubt else 0)
+    return OwnMemory(doubt=doubt, perhaps=n_bytes(source) if doubt else 0)
 
 
-def _unfold(call: Call) -> Extra:
-    return Extra(after=(8 * call.out.size(call.given("dim")),)) if call.out.dim() else Extra()
+def _unfold(call: Call) -> OwnMemory:
+    return OwnMemory(after=(8 * call.out.size(call.given("dim")),)) if call.out.dim() else OwnMemory()
 
 
-def _columns(call: Call) -> Extra:
-    return Extra(before=(n_bytes(call.args[0]),))
+def _columns(call: Call) -> OwnMemory:
+    return OwnMemory(before=(n_bytes(call.args[0]),))
 
 
-def _from_columns(call: Call) -> Extra:
+def _from_columns(call: Call) -> OwnMemory:
     """The result lies in a storage as large as the columns."""
     source = call.args[0]
-    return Extra(plan=(("made_as", (0, n_bytes(source))), *taken(*copy_of(source))))
+    return OwnMemory(plan=(("made_as", (0, n_bytes(source))), *taken(*copy_of(source))))
 
 
-def _power(call: Call) -> Extra:
+def _power(call: Call) -> OwnMemory:
     """A number to the power of a tensor goes to the device first, as a double."""
-    return Extra(after=(8,)) if isinstance(call.args[0], int | float) else Extra()
+    return OwnMemory(after=(8,)) if isinstance(call.args[0], int | float) else OwnMemory()
 
 
-def _gathered(call: Call) -> Extra:
+def _gathered(call: Call) -> OwnMemory:
     """Sums and extremes meet in the output; a mean also counts and divides."""
     if call.given("reduce") in ("sum", "amax", "amin"):
         return NOTHING
     n_most = 2 * n_bytes(call.args[3]) + 3 * n_bytes(call.out)
-    return Extra(
+    return OwnMemory(
         doubt=(Certainty.ESTIMATE, "what this reduction takes is known within a range"), perhaps=n_most
     )
 
@@ -74,16 +74,16 @@ def _gathered(call: Call) -> Extra:
 _SMALL_PERMUTATION = 1000
 
 
-def _permutation(call: Call) -> Extra:
+def _permutation(call: Call) -> OwnMemory:
     """Random keys, sorted together with the places."""
     count = call.out.numel()
     if count > _SMALL_PERMUTATION:
         doubt = Certainty.ESTIMATE, "what cub takes to sort so many keys is known within a range"
-        return Extra(doubt=doubt, perhaps=8 * n_bytes(call.out))
+        return OwnMemory(doubt=doubt, perhaps=8 * n_bytes(call.out))
     if not count:
         return NOTHING
     work = [("taken", n) for n in (8 * count, 4 * count, 4 * count, 1)]
-    return Extra(plan=(("made", 0), ("taken", 8), ("given", 8), *work))
+    return OwnMemory(plan=(("made", 0), ("taken", 8), ("given", 8), *work))
 
 
 _COPIED = (

@@ -6,7 +6,7 @@ import torch
 
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, taken
 
 _SOFTMAX = "aten/src/ATen/native/cuda/SoftMax.cu"
@@ -17,29 +17,29 @@ _LOGSUMEXP = "aten/src/ATen/native/ReduceOps.cpp"
 _CHANNELS_LAST = (Certainty.ESTIMATE, "what channels that lie last take is known within a range")
 
 
-def _product(call: Call) -> Extra:
+def _product(call: Call) -> OwnMemory:
     """``grad * output`` is kept in a tensor of its own."""
-    return Extra(after=(n_bytes(call.args[0]),))
+    return OwnMemory(after=(n_bytes(call.args[0]),))
 
 
-def _first_copied(call: Call) -> Extra:
-    return Extra(after=copy_of(call.args[0]))
+def _first_copied(call: Call) -> OwnMemory:
+    return OwnMemory(after=copy_of(call.args[0]))
 
 
-def _both_copied(call: Call) -> Extra:
-    return Extra(after=(*copy_of(call.args[0]), *copy_of(call.args[1])))
+def _both_copied(call: Call) -> OwnMemory:
+    return OwnMemory(after=(*copy_of(call.args[0]), *copy_of(call.args[1])))
 
 
-def _norm_backward(call: Call) -> Extra:
+def _norm_backward(call: Call) -> OwnMemory:
     """The input in one piece before the outputs, its gradient after them."""
-    return Extra(before=copy_of(call.args[1]), after=copy_of(call.args[0]))
+    return OwnMemory(before=copy_of(call.args[1]), after=copy_of(call.args[0]))
 
 
-def _input_copied(call: Call) -> Extra:
-    return Extra(before=copy_of(call.args[0]))
+def _input_copied(call: Call) -> OwnMemory:
+    return OwnMemory(before=copy_of(call.args[0]))
 
 
-def _group(call: Call) -> Extra:
+def _group(call: Call) -> OwnMemory:
     """Mean and deviation of each group in float32, and with weights a factor and a term for each channel.
 
     Until torch 2.13 autograd made the copies of what lies badly, since then the kernels do.
@@ -48,33 +48,33 @@ def _group(call: Call) -> Extra:
     each_group, each_channel = 4 * batch * groups, 4 * batch * channels
     wide = (each_group,) * 2 if source.element_size() < 4 else ()
     affine = (each_channel,) * 2 if n_places > 1 and (weight is not None or bias is not None) else ()
-    return _of_layout(Extra(after=(*copy_of(source), *wide, *affine)), source)
+    return _of_layout(OwnMemory(after=(*copy_of(source), *wide, *affine)), source)
 
 
-def _group_backward(call: Call) -> Extra:
+def _group_backward(call: Call) -> OwnMemory:
     grad, source, _, _, weight, batch, channels, n_places, groups = call.args[:9]
     each_group, each_channel = 4 * batch * groups, 4 * batch * channels
     by_channel = (each_channel,) * 2 if n_places > 1 or versions.sums_single_places() else ()
     last = (each_channel,) if n_places > 1 and weight is not None else ()
     sums = (*by_channel, each_group, each_group, *last)
-    return _of_layout(Extra(before=(*copy_of(grad), *copy_of(source)), after=sums), source)
+    return _of_layout(OwnMemory(before=(*copy_of(grad), *copy_of(source)), after=sums), source)
 
 
-def _of_layout(extra: Extra, source: Any) -> Extra:
+def _of_layout(extra: OwnMemory, source: Any) -> OwnMemory:
     """Channels that lie last have kernels of their own from torch 2.15 on, which copy less."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     if source.is_contiguous() or not versions.normalizes_channels_last() or source.dim() not in formats:
         return extra
     if not source.is_contiguous(memory_format=formats[source.dim()]):
         return extra
-    return Extra(doubt=_CHANNELS_LAST, perhaps=3 * n_bytes(source) + sum(extra.after))
+    return OwnMemory(doubt=_CHANNELS_LAST, perhaps=3 * n_bytes(source) + sum(extra.after))
 
 
-def _logsumexp(call: Call) -> Extra:
+def _logsumexp(call: Call) -> OwnMemory:
     source, out = call.args[0], call.out
     row, truth = n_bytes(out), out.numel()
     first = (*taken(row, truth), ("given", truth), ("given", row))
-    return Extra(plan=(("made", 0), *first, *taken(n_bytes(source), row)))
+    return OwnMemory(plan=(("made", 0), *first, *taken(n_bytes(source), row)))
 
 
 ROWS = {
@@ -113,4 +113,4 @@ def _without_cast(kernel: Any, source: Any, dim: int, dtype: torch.dtype | None)
     return kernel(source if dtype is None else source.to(dtype), dim, False)
 
 
-INSTEAD = {"rms_norm": rms_norm, "softmax.int": softmax, "log_softmax.int": log_softmax}
+REPLACEMENTS = {"rms_norm": rms_norm, "softmax.int": softmax, "log_softmax.int": log_softmax}

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from vramscope.prediction.dry.cards import Hardware
-from vramscope.prediction.dry.operators import Call, Extra, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
 
 _SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
@@ -45,7 +45,7 @@ def _buffers(call: Call, source: Any, kernel: Kernel) -> tuple[int, ...]:
     if source.numel() == 0 or source.dim() == 0:
         return ()
     dims = reduced(source, out, _dims_of(call, source.dim()))
-    return buffers(dims, source.storage_offset(), kernel, call.met.card)
+    return buffers(dims, source.storage_offset(), kernel, call.so_far.card)
 
 
 def sum_buffers(source: Any, out: Any, dims: set[int], card: Hardware) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def sum_buffers(source: Any, out: Any, dims: set[int], card: Hardware) -> tuple[
     return buffers(reduced(source, out, dims), source.storage_offset(), kernel, card)
 
 
-def _sum(call: Call) -> Extra:
+def _sum(call: Call) -> OwnMemory:
     """Half precision is read as it is, and its result may be wider; any other type is cast first."""
     source, out = call.args[0], call.out
     is_half = source.dtype in (torch.float16, torch.bfloat16)
@@ -67,49 +67,49 @@ def _sum(call: Call) -> Extra:
         cast, element = (source.numel() * out.element_size(),), out.element_size()
     vector = 8 if is_half and not cast else 4
     kernel = Kernel(element, _accumulates(out.dtype if cast else source.dtype), 4, vector)
-    return Extra(after=(*cast, *_buffers(call, source, kernel)))
+    return OwnMemory(after=(*cast, *_buffers(call, source, kernel)))
 
 
-def _mean(call: Call) -> Extra:
+def _mean(call: Call) -> OwnMemory:
     source = call.args[0]
     kernel = Kernel(source.element_size(), _accumulates(source.dtype))
-    return Extra(after=_buffers(call, source, kernel))
+    return OwnMemory(after=_buffers(call, source, kernel))
 
 
-def _norm(call: Call) -> Extra:
+def _norm(call: Call) -> OwnMemory:
     source = call.args[0]
-    return Extra(after=_buffers(call, source, Kernel(source.element_size(), _accumulates(source.dtype))))
+    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), _accumulates(source.dtype))))
 
 
-def _truth(call: Call) -> Extra:
+def _truth(call: Call) -> OwnMemory:
     source = call.args[0]
-    return Extra(after=_buffers(call, source, Kernel(source.element_size(), 1)))
+    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), 1)))
 
 
-def _extreme(call: Call) -> Extra:
+def _extreme(call: Call) -> OwnMemory:
     source = call.args[0]
-    return Extra(after=_buffers(call, source, Kernel(source.element_size(), source.element_size())))
+    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), source.element_size())))
 
 
-def _place(call: Call) -> Extra:
+def _place(call: Call) -> OwnMemory:
     """A value and its place, 8 bytes each after alignment."""
     source = call.args[0]
-    return Extra(after=_buffers(call, source, Kernel(source.element_size(), 16)))
+    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), 16)))
 
 
-def _spread(call: Call) -> Extra:
+def _spread(call: Call) -> OwnMemory:
     """Welford's mean, sum of squares and count."""
     source = call.args[0]
     wide = source.dtype == torch.float64
-    return Extra(after=_buffers(call, source, Kernel(source.element_size(), 32 if wide else 16, 2, 2)))
+    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), 32 if wide else 16, 2, 2)))
 
 
-def _norms(call: Call) -> Extra:
+def _norms(call: Call) -> OwnMemory:
     """A partial result for each chunk, as many for every tensor of the list as the largest has."""
     tensors = call.args[0]
     chunks = max((-(-one.numel() // _CHUNK) for one in tensors), default=0)
     size = 8 if any(one.dtype == torch.float64 for one in tensors) else 4
-    return Extra(before=(size * len(tensors) * chunks,)) if chunks else Extra()
+    return OwnMemory(before=(size * len(tensors) * chunks,)) if chunks else OwnMemory()
 
 
 ROWS = {

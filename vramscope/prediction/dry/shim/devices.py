@@ -9,8 +9,8 @@ from torch.overrides import TorchFunctionMode
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators.libraries import why_recurrent
-from vramscope.prediction.dry.shim.asked import ASKED
 from vramscope.prediction.dry.shim.own_device import is_own
+from vramscope.prediction.dry.shim.tensor_values import READING
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.unknown import is_unknown
 
@@ -31,8 +31,8 @@ class OwnDevices(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in ASKED and (is_own(args[0]) or known.is_tainted(args[0])):
-            return ASKED[name](*args, **(kwargs or {}))
+        if name in READING and (is_own(args[0]) or known.is_tainted(args[0])):
+            return READING[name](*args, **(kwargs or {}))
         if name in _FINITE:
             return _finite(func(*args, **(kwargs or {})), _FINITE[name])
         if name in _RECURRENT:

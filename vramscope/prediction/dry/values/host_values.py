@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from vramscope.prediction.dry.operators import Met
+from vramscope.prediction.dry.operators import RunSoFar
 from vramscope.prediction.dry.shim.own_device import is_own
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.unknown import assume, count_as, decide, of_initialization
@@ -28,8 +28,8 @@ _ANSWERED = (
 class HostValues:
     """What operators return to the host in one dry run: known values, or zeros that count as unknown."""
 
-    def __init__(self, met: Met, gathers: Callable[[int], None]) -> None:
-        self._met = met
+    def __init__(self, so_far: RunSoFar, gathers: Callable[[int], None]) -> None:
+        self._so_far = so_far
         self._gathers = gathers
         """Receives the bytes that a copy to the host takes on the device."""
         self.has_unknown = False
@@ -41,7 +41,7 @@ class HostValues:
         if name not in _ANSWERED:
             return None
         if name in _IN_PLACE_WITHOUT_SHAPES:
-            self._met.operators[name] = self._met.operators.get(name, 0) + 1
+            self._so_far.operators[name] = self._so_far.operators.get(name, 0) + 1
             return (None,)
         if name == "aten::_local_scalar_dense":
             return (self._value(args[0]),)

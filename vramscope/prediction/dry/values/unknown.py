@@ -21,7 +21,7 @@ from vramscope.prediction.dry.shim.patches import Patches
 from vramscope.prediction.dry.values.choices import Choices
 
 if TYPE_CHECKING:
-    from vramscope.prediction.dry.shim.world import World
+    from vramscope.prediction.dry.shim.fake_cuda import FakeCuda
 
 # Between ``if not mask.any()`` and its operator lies what answers for torch's functions.
 _FRAMES_OF_A_TRUTH = 4
@@ -69,7 +69,7 @@ def _chosen(what: str, assumed: Any, frame: FrameType, choose: Callable[..., Any
     return found
 
 
-def _note(world: "World", what: str, taken_as: Any, frame: FrameType, *, is_bounded: bool = True) -> None:
+def _note(world: "FakeCuda", what: str, taken_as: Any, frame: FrameType, *, is_bounded: bool = True) -> None:
     why = f"{_WHY}: taken as {taken_as}"
     world.doubts.add(Certainty.ESTIMATE, what, why, frame, is_bounded=is_bounded)
 

@@ -22,15 +22,15 @@ from vramscope.prediction.dry import autocast, state, versions
 from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
 from vramscope.prediction.dry.mode import DryMode
-from vramscope.prediction.dry.operators import Met
+from vramscope.prediction.dry.operators import RunSoFar
 from vramscope.prediction.dry.shim import (
-    asked,
     checkpoints,
     light_compiler,
     light_symbols,
     network,
     pretrained,
-    replaced,
+    replacements,
+    tensor_values,
     torch_cuda,
 )
 from vramscope.prediction.dry.shim.devices import OwnDevices
@@ -58,11 +58,11 @@ def prepare() -> tuple[Any, ...]:
     library, everything = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     autocast.install(library)
-    replaced.install(library)
+    replacements.install(library)
     return library, everything
 
 
-class World:
+class FakeCuda:
     """One dry run's: a context manager that may be entered once."""
 
     def __init__(
@@ -83,11 +83,11 @@ class World:
             why = "what operators take was checked for cards of NVIDIA only"
             self.doubts.put(Doubt(Certainty.ESTIMATE, card.name, why, where="", is_bounded=False))
         self.choices = Choices(changed_answer)
-        self.met = Met(card)
+        self.so_far = RunSoFar(card)
         self._patches = Patches()
         light_compiler.install(self._patches)
         light_symbols.install(self._patches, is_last=is_last and n_ranks is None)
-        self.mode = DryMode(own_device(), self.doubts, self.met)
+        self.mode = DryMode(own_device(), self.doubts, self.so_far)
         self._devices = OwnDevices(own_device(), self.doubts, self.mode)
         self._memory = memory
         self._ranks = Ranks(n_ranks, self.doubts)
@@ -100,7 +100,7 @@ class World:
         """Whether the program has started a process group."""
         return self._ranks.has_begun
 
-    def __enter__(self) -> "World":
+    def __enter__(self) -> "FakeCuda":
         prepare()
         try:
             self._enter()
@@ -132,7 +132,7 @@ class World:
         self._entered.enter_context(self._devices)
         self.mode.learn_references()
         self._order.begin()
-        self.met.operators.clear()
+        self.so_far.operators.clear()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -149,7 +149,7 @@ class World:
 
     def end_program(self) -> None:
         """Leave the program: now, or within a backward when that is over."""
-        if not self.met.is_backward:
+        if not self.so_far.is_backward:
             raise Enough
         self.mode.postpone(Enough())
 
@@ -171,9 +171,9 @@ class World:
         self._set(FakeTensor, "device", property(device, inner.fset))
         self._set(FakeTensor, "is_cuda", property(is_own))
         self._set(FakeTensor, "get_device", lambda tensor: 0 if is_own(tensor) else -1)
-        self._set(FakeTensor, "tolist", asked.listed)
-        self._set(FakeTensor, "numpy", asked.array)
-        self._set(FakeTensor, "__array__", asked.array)
+        self._set(FakeTensor, "tolist", tensor_values.listed)
+        self._set(FakeTensor, "numpy", tensor_values.array)
+        self._set(FakeTensor, "__array__", tensor_values.array)
         self._set(FakeTensor, "is_pinned", lambda *_: False)
         self._set(FakeTensor, "pin_memory", lambda tensor, *_: tensor)
         self._set(FakeTensor, "record_stream", lambda *_: None)
@@ -254,7 +254,7 @@ class World:
     def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
         def backward(outputs: Any, given: Any, keeps: Any, creates: Any, *args: Any, **kwargs: Any) -> Any:
-            is_inner = self.met.is_backward  # a node of another one runs it, on the same thread
+            is_inner = self.so_far.is_backward  # a node of another one runs it, on the same thread
             order = nullcontext() if is_inner else self._order.backward(outputs, makes_graph=creates)
             try:
                 with order:

@@ -66,7 +66,7 @@ def _described(tensor: Any, **_: Any) -> str:
     return f"tensor(size={tuple(tensor.shape)}, dtype={tensor.dtype}, device='cuda:0')"
 
 
-ASKED = {
+READING = {
     "item": item,
     "tolist": listed,
     "numpy": array,

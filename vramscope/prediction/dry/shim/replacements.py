@@ -10,12 +10,12 @@ from vramscope.prediction.dry import operators
 
 
 @cache
-def instead() -> Mapping[str, Callable[..., Any]]:
-    """What each family of operators brings as ``INSTEAD``, by the operator's name."""
+def replacements() -> Mapping[str, Callable[..., Any]]:
+    """What each family of operators brings as ``REPLACEMENTS``, by the operator's name."""
     found: dict[str, Callable[..., Any]] = {}
     for module in pkgutil.iter_modules(operators.__path__):
         if not module.name.startswith("_"):
-            found.update(getattr(import_module(f"{operators.__name__}.{module.name}"), "INSTEAD", {}))
+            found.update(getattr(import_module(f"{operators.__name__}.{module.name}"), "REPLACEMENTS", {}))
     return found
 
 
@@ -28,7 +28,7 @@ def install(library: Any) -> None:
     for name in WHOLE:
         # Never called: fakes are dispatched before it. But with it torch takes the operator as one.
         library.impl(name, _unreachable, "PrivateUse1")
-    for name, run in instead().items():
+    for name, run in replacements().items():
         library.impl(name, run, "AutogradPrivateUse1")
 
 
