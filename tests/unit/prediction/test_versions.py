@@ -11,7 +11,7 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
 from vramscope.errors import CaptureError  # noqa: E402
 from vramscope.prediction import dry, predict  # noqa: E402
 from vramscope.prediction.dry import versions  # noqa: E402
-from vramscope.prediction.dry.shim import own_device, world  # noqa: E402
+from vramscope.prediction.dry.shim import fake_cuda, own_device  # noqa: E402
 
 MIB = 1 << 20
 
@@ -114,7 +114,7 @@ def test_a_program_is_not_run_where_the_dry_run_cannot_begin(monkeypatch):
 
 def test_torch_is_as_it_was_where_a_dry_run_cannot_begin(monkeypatch):
     before = torch.cuda.is_available
-    monkeypatch.setattr(world.DryMode, "learn_references", lambda _: 1 / 0)
+    monkeypatch.setattr(fake_cuda.DryMode, "learn_references", lambda _: 1 / 0)
 
     with pytest.warns(RuntimeWarning), pytest.raises(CaptureError, match="was not run"):
         predict(_train)
