@@ -106,16 +106,11 @@ def tests_of_module(path: Path, tests: Mapping[Path, frozenset[str]]) -> set[Pat
 
 
 def distance(test: Path, path: Path, n_imports: int) -> tuple[bool | int, ...]:
-    """Return how far a test is from a module: another name and folder, not in tests/unit, many imports."""
+    """Return how far a test is: another name than the file, not in tests/unit, another folder, more imports."""
     folder = path.parts[1] if path.parts[0] == "vramscope" else path.parts[0]
     is_other = test.parts[2] not in (folder, f"test_{path.stem}.py")
-    return (
-        False,
-        not test.stem.startswith(f"test_{path.stem}"),
-        is_other,
-        test.parts[1] != "unit",
-        n_imports,
-    )
+    is_named = test.stem.startswith(f"test_{path.stem}")
+    return (False, not is_named, test.parts[1] != "unit", is_other, n_imports)
 
 
 def _names(test: Path, path: Path) -> bool:
@@ -143,6 +138,7 @@ def name_of(path: Path) -> str:
     return ".".join(("vramscope", *parts) if parts[0] == "dashboard" else parts)
 
 
+@cache
 def imports(path: Path) -> frozenset[str]:
     """Return the modules of the product that a file imports, also late, relative or by a string."""
     package = name_of(path) if path.name == "__init__.py" else name_of(path).rpartition(".")[0]
