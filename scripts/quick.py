@@ -106,7 +106,7 @@ def tests_of_module(path: Path, tests: Mapping[Path, frozenset[str]]) -> set[Pat
 
 
 def distance(test: Path, path: Path, n_imports: int) -> tuple[bool | int, ...]:
-    """Return how far a test is: another name than the file, not in tests/unit, another folder, more imports."""
+    """Return how far a test is: another name than the file, not in tests/unit, other folder, more imports."""
     folder = path.parts[1] if path.parts[0] == "vramscope" else path.parts[0]
     is_other = test.parts[2] not in (folder, f"test_{path.stem}.py")
     is_named = test.stem.startswith(f"test_{path.stem}")
