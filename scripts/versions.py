@@ -120,18 +120,22 @@ def python_cells(version: str, python: Path | None) -> Cells:
             environment(home, *wanted, python=python)
         return home / "bin" / "python"
 
-    def launcher() -> Path:
+    def with_torch() -> Path:
         done(with_tests(), ROOT / "tests/standin/build.py", "--torch", TORCH_OF_PYTHONS, "--to", standin)
-        return standin / TORCH_OF_PYTHONS / "python"
+        # Found by every program that a test starts, whatever its PYTHONPATH.
+        site = home / "lib" / f"python{version}" / "site-packages" / "torch_of_the_standin.pth"
+        site.write_text(f"{standin / TORCH_OF_PYTHONS / 'packages'}\n")
+        return with_tests()
 
-    without_device = {"STANDIN_DEVICES": "0"}
+    libraries = str(standin / TORCH_OF_PYTHONS / "lib")
+    without_device = {"STANDIN_DEVICES": "0", "LD_LIBRARY_PATH": libraries}
     on_device = {"STANDIN_HOME": str(standin), "STANDIN_TORCH": TORCH_OF_PYTHONS}
     return {
         "bare": lambda: tested(sys.executable, wheel, "-k", "not dashboard", **variables),
         "dashboard": lambda: tested(sys.executable, wheel, "-k", "dashboard", **variables),
-        "files": lambda: tested(launcher(), *FILES, "-m", "not standin", **without_device),
-        "simulated": lambda: tested(launcher(), *SIMULATED, "-m", "not standin", **without_device),
-        "truth": lambda: tested(launcher() and with_tests(), "tests/cuda/test_truth.py", **on_device),
+        "files": lambda: tested(with_torch(), *FILES, "-m", "not standin", **without_device),
+        "simulated": lambda: tested(with_torch(), *SIMULATED, "-m", "not standin", **without_device),
+        "truth": lambda: tested(with_torch(), "tests/cuda/test_truth.py", **on_device),
     }
 
 
