@@ -103,7 +103,7 @@ def _add(results: Results, row: str, cells: Cells, only: Iterable[str] | None, f
 def python_cells(version: str, python: Path | None) -> Cells:
     """Return what is run on one Python, by column."""
     if python is None:
-        return {name: lambda: {"missing": "no such Python on the machine"} for name in PYTHON_COLUMNS}
+        return {name: lambda: {"missing": "the machine has none"} for name in PYTHON_COLUMNS}
     wheel = "tests/packaging/test_wheel_on_other_pythons.py"
     home, standin = HOMES / version, HOMES / version / "standin"
     variables = {"MATRIX_PYTHONS": version}

@@ -83,7 +83,7 @@ def prose(text: str) -> str:
     return re.sub(r"^```.*?^```$|`[^`\n]+`", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-DOCUMENTS = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
 @pytest.mark.parametrize("path", sorted(DOCUMENTS), ids=lambda path: path.name)
