@@ -63,7 +63,7 @@ def resolve(marks: Marks, n_events: int, end_ns: int, outcome: Outcome | None = 
     tuple[Steps, Phases]
         The steps in order, and the phases ordered by start.
     """
-    return StepFinder().extend(marks, n_events, end_ns, outcome)
+    return StepFinder(least_marks=len(marks) + 1).extend(marks, n_events, end_ns, outcome)
 
 
 def event_threads(marks: Marks) -> EventThreads:
@@ -143,7 +143,8 @@ class StepFinder:
         if self._until and self._are_other(latest.rules):
             self._forget()
             latest = self._look(marks, end, outcome)
-        if end.n_rows - self._cut >= self._least_marks:
+        is_growing = outcome is None or outcome is Outcome.RUNNING
+        if is_growing and end.n_rows - self._cut >= self._least_marks:
             self._put_aside(latest, marks, end)
         later = self._rows(latest, marks, end, (self._until, end.n_rows))
         made_by = event_threads(marks)

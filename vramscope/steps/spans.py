@@ -102,15 +102,16 @@ class Program:
 def spans_of(program: Program) -> tuple[list[Span], Rules]:
     """Return the steps, and the rules that follow from all marks."""
     threads = _stepping(program.rows, program.stretches)
-    mine = [s for s in program.stretches if threads is None or s.owner in (*threads, REGION)]
-    rows = [
-        row
-        for row in program.rows
-        if threads is None or row.thread in threads or (row.kind != MarkKind.STEP and not row.value)
-    ]
-    program = replace(program, rows=rows, stretches=mine)
+    if threads is not None:
+        mine = [s for s in program.stretches if s.owner in (*threads, REGION)]
+        rows = [
+            row
+            for row in program.rows
+            if row.thread in threads or (row.kind != MarkKind.STEP and not row.value)
+        ]
+        program = replace(program, rows=rows, stretches=mine)
     rules = program.rules
-    reported = [row.at for row in rows if row.kind == MarkKind.STEP]
+    reported = [row.at for row in program.rows if row.kind == MarkKind.STEP]
     if reported or rules.source == StepsFrom.REPORTED:
         return _between(reported, program), replace(rules, source=StepsFrom.REPORTED)
     inferred, rules = _inferred(program)
@@ -193,30 +194,23 @@ def _one_at_most(entries: list[Span], spans: list[Span]) -> bool:
 
 
 def _inferred(program: Program) -> tuple[list[Span], Rules]:
+    """Return the steps that the program does not name itself, from the first source that has any."""
     outer = outermost(program.stretches)
-    optimizers = _updates(program.stretches)
-    inside = [s.outer for s in program.stretches if s.phase == Phase.OPTIMIZER and s.outer is not None]
-    stepping = list(dict.fromkeys(s.last for s in inside if s.phase in _STEPS_IN))
-    backwards = _ends_of_backward(outer)
+    updates = _updates(program.stretches)
+    if updates or program.rules.inferred == StepsFrom.OPTIMIZERS:
+        rules = _with_optimizers(replace(program.rules, inferred=StepsFrom.OPTIMIZERS), updates, outer)
+        return _between(_with_zero_grad(_closing(updates, rules), outer, rules), program), rules
+    for source, find in _ENDS.items():
+        ends = find(program.stretches)
+        if ends or program.rules.inferred == source:
+            return _between(ends, program), replace(program.rules, inferred=source)
+    forwards = [Span(s.first, s.last) for s in outer if s.phase == Phase.FORWARD]
     # A program that runs forwards with gradients trains, so its evaluations are no steps. Otherwise they are.
-    forwards, evaluations = (
-        [Span(s.first, s.last) for s in outer if s.phase == phase] for phase in (Phase.FORWARD, Phase.EVAL)
-    )
-    found = (optimizers, stepping, backwards, forwards, evaluations)
-    source = min(
-        [
-            program.rules.inferred,
-            *(StepsFrom(StepsFrom.OPTIMIZERS + i) for i, ends in enumerate(found) if ends),
-        ]
-    )
-    rules = replace(program.rules, inferred=source)
-    if source == StepsFrom.OPTIMIZERS:
-        rules = _with_optimizers(rules, optimizers, outer)
-        return _between(_with_zero_grad(_closing(optimizers, rules), outer, rules), program), rules
-    if source <= StepsFrom.BACKWARDS:
-        return _between(stepping if source == StepsFrom.OPTIMIZER_IN_FORWARD else backwards, program), rules
+    if forwards or program.rules.inferred == StepsFrom.FORWARDS:
+        return forwards, replace(program.rules, inferred=StepsFrom.FORWARDS)
     has_died = program.outcome in (Outcome.FAILED, Outcome.DIED)
-    return (forwards if source == StepsFrom.FORWARDS else [] if has_died else evaluations), rules
+    evaluations = [Span(s.first, s.last) for s in outer if s.phase == Phase.EVAL and not has_died]
+    return evaluations, program.rules
 
 
 def _updates(stretches: list[Stretch]) -> list[Stretch]:
@@ -256,7 +250,13 @@ def _identity(stretch: Stretch) -> tuple[int, int]:
     return stretch.mark.value, stretch.mark.name
 
 
-def _ends_of_backward(outer: list[Stretch]) -> list[int]:
+def _ends_of_stepping(stretches: list[Stretch]) -> list[int]:
+    """Return where outermost forwards end in which an optimizer steps."""
+    inside = [s.outer for s in stretches if s.phase == Phase.OPTIMIZER and s.outer is not None]
+    return list(dict.fromkeys(s.last for s in inside if s.phase in _STEPS_IN))
+
+
+def _ends_of_backward(stretches: list[Stretch]) -> list[int]:
     """Return where iterations of a loop without an optimizer end: after the last backward of a forward.
 
     A second backward without a forward of its own, as for a gradient penalty, belongs to the same iteration.
@@ -264,7 +264,7 @@ def _ends_of_backward(outer: list[Stretch]) -> list[int]:
     """
     found: list[int] = []
     is_open = False
-    for stretch in outer:
+    for stretch in outermost(stretches):
         if stretch.phase == Phase.BACKWARD:
             if is_open:
                 found.pop()
@@ -274,6 +274,9 @@ def _ends_of_backward(outer: list[Stretch]) -> list[int]:
             found[-1] = stretch.first
         is_open = is_open and stretch.phase not in (Phase.FORWARD, Phase.DATA)
     return found
+
+
+_ENDS = {StepsFrom.OPTIMIZER_IN_FORWARD: _ends_of_stepping, StepsFrom.BACKWARDS: _ends_of_backward}
 
 
 def _with_zero_grad(ends: list[int], outer: list[Stretch], rules: Rules) -> list[int]:

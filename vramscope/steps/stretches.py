@@ -42,6 +42,7 @@ class Stretch:
     """A phase between two marks; *last* is the number of marks while the phase is open."""
 
     mark: Mark
+    phase: int
     first: int
     last: int
     end_event: int
@@ -53,11 +54,6 @@ class Stretch:
     """The number of enclosing phases that are not merely named by the user (``record_function``)."""
     outer: "Stretch | None" = None
     """The outermost of these."""
-
-    @property
-    def phase(self) -> int:
-        """Return its ``Phase`` as a number."""
-        return self.mark.phase
 
 
 def marks_at(marks: Marks, rows: NDArray[np.int64]) -> list[Mark]:
@@ -73,7 +69,7 @@ def stretches_of(rows: list[Mark], end: End) -> list[Stretch]:
     threads: dict[int, list[Stretch]] = {}
     for row in rows:
         if row.kind == MarkKind.PHASE_BEGIN:
-            stretch = Stretch(row, row.at, end.n_rows, end.n_events, end.time_ns, row.thread)
+            stretch = Stretch(row, row.phase, row.at, end.n_rows, end.n_events, end.time_ns, row.thread)
             found.append(stretch)
             threads.setdefault(row.thread, []).append(stretch)
         elif row.kind == MarkKind.PHASE_END:
@@ -172,7 +168,9 @@ def losses(stretches: list[Stretch]) -> Iterator[Stretch]:
                     phase=int(Phase.LOSS), time_ns=before.end_ns, event=before.end_event, name=0
                 )
                 first, last, end = before.last, after.first, (after.mark.event, after.mark.time_ns)
-                yield Stretch(begin, first, last, *end, before.owner, before.depth, before.within)
+                yield Stretch(
+                    begin, begin.phase, first, last, *end, before.owner, before.depth, before.within
+                )
 
 
 def _siblings(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
