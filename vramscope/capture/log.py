@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vramscope.model.holders import Word
-from vramscope.model.marks import Labels, Marks
+from vramscope.model.marks import Labels, Marks, Note
 
 HolderRow = tuple[int, int, Sequence[Word]]
 """Event, address, words of the path."""
@@ -34,6 +34,25 @@ class LabelBatch(NamedTuple):
     addresses: Sequence[int]
     element_bytes: Sequence[int]
     names: Sequence[str]
+
+
+class NoteLog:
+    """Notes that only the end of a block can give, one for each code."""
+
+    def __init__(self) -> None:
+        self._notes: list[Note] = []
+        self._codes: set[str] = set()
+
+    def once(self, note: Note) -> None:
+        """Add a note unless there was one of its code."""
+        if note.code not in self._codes:
+            self._codes.add(note.code)
+            self._notes.append(note)
+
+    def take(self) -> list[Note]:
+        """Remove and return the notes."""
+        notes, self._notes = self._notes, []
+        return notes
 
 
 def marks_table(rows: Sequence[MarkRow]) -> Marks:

@@ -51,7 +51,7 @@ def plain() -> list[int]:
 
 def main(folder: Path) -> None:
     import_module("vramscope.recorder.options")._LEAST_SIZE = 0
-    vramscope.capture.cuda._BOUNDARY_S = 0.0
+    import_module("vramscope.capture.cuda.reading_pace")._BOUNDARY_S = 0.0
     torch.backends.cudnn.enabled = False  # the stand-in has none
     train(lambda _: None, 3)  # what the libraries allocate once
     torch.cuda.reset_peak_memory_stats()

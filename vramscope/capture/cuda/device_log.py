@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.torch_history import DeviceHistory
+from vramscope.allocator.torch_history.events import Events
 from vramscope.capture import Sink
-from vramscope.capture.cuda.gap import bridge
+from vramscope.capture.cuda.gap import GapNotes, bridge
 from vramscope.capture.cuda.history import RawReading
+from vramscope.capture.cuda.hook_records import HookRecords
 from vramscope.capture.cuda.reading import Reading
 from vramscope.capture.cuda.ring import TAIL, Key, first_new, lost
 from vramscope.capture.cuda.ring.counts import EntryCounts, counted, counts_of
-from vramscope.capture.cuda.ring.events import RingColumns, ring_columns
+from vramscope.capture.cuda.ring.events import n_of_actions, ring_events
 from vramscope.capture.cuda.ring.instants import UNCOUNTED, instants
 from vramscope.capture.log import (
-    HolderRow,
-    LabelBatch,
     MarkRow,
     joined_by_time,
     marks_table,
@@ -37,7 +37,6 @@ from vramscope.model.trace import Action, Trace
 _MANY = 1 << 62
 _NO_EVENTS = ("snapshot", "annotate")
 """Actions of entries that change no memory."""
-_MANY_GAPS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +51,8 @@ class NewEntries:
     """Number of entries overwritten before they were read; 0 also if the number is unknown."""
     n_allocations: int
     """The allocation count at their end; UNCOUNTED if the program reset the statistics meanwhile."""
-    columns: RingColumns | None
-    """Their columns, if these are taken already."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HookRecords:
-    """Marks, labels and holders that the hooks recorded for one device since the last reading."""
-
-    marks: Sequence[MarkRow]
-    """Marks with the allocation count (or UNCOUNTED) in place of ``event``."""
-    labels: Sequence[LabelBatch]
-    holders: Sequence[tuple[int, HolderRow]]
-    """Paths to blocks, each with its time in ns, and the allocation count in place of ``event``."""
-    switches: Callable[[Trace], Marks]
-    """Returns the marks that are placed in a given trace by time."""
-    makers: Callable[[Sequence[Any]], NDArray[Any]] | None = None
-    """Returns the thread that made each of torch's entries; None where they do not say it."""
+    events: Events | None
+    """They as columns, if they are converted already."""
 
 
 class DeviceLog:
@@ -81,13 +65,13 @@ class DeviceLog:
         """Number of allocations so far."""
         self.n_without_stack = 0
         """Number of allocations so far that have no call stack."""
+        self.gaps = GapNotes(lambda note: add_note(note, device))
         self._add_note = add_note
         self._counts: EntryCounts | None = None
         self._tail: list[Key] = []
         self._ledger: Ledger | None = None
         self._pools: list[tuple[int, int]] = [(0, 0)]
         self._time_ns = 0
-        self._n_gaps = self._n_lost_more = 0
         self._maker = ANY_THREAD
         self._lost_before: int | None = None
         """Events that are missing before those that are written next; None where none are."""
@@ -138,10 +122,10 @@ class DeviceLog:
         made = before.since(known), after.since(known)
         bounds = (0, _MANY) if made[0] is None or made[1] is None else (sum(made[0]), sum(made[1]))
         # Nearly always the ring was emptied, and all of it is new: then its entries are gone through once.
-        columns = None if self._tail else ring_columns(ring)
+        events = None if self._tail else ring_events(ring)
         start: int | None
-        if columns is not None:
-            seen = counted(columns.counts())
+        if events is not None:
+            seen = counted(n_of_actions(events))
             start = 0 if bounds[0] <= sum(seen) <= bounds[1] else None
         else:
             actions = list(map(itemgetter("action"), ring))
@@ -154,7 +138,7 @@ class DeviceLog:
         kept = self._tail if is_whole and ring else []
         self._tail = [*kept, *(_key(row) for row in ring[max(start or 0, len(ring) - TAIL) :])][-TAIL:]
         n_allocations = UNCOUNTED if is_reset else self._counts.alloc
-        return NewEntries(start or 0, is_whole, n_lost, n_allocations, columns)
+        return NewEntries(start or 0, is_whole, n_lost, n_allocations, events)
 
     # ----------------------------------------------------------------------------------- writing
 
@@ -164,7 +148,7 @@ class DeviceLog:
         trace = self._normalized(history)
         self._ensure_initial_state(sink, reading, (entries, trace))
         if not entries.is_whole:
-            self._note_gap(entries.n_lost)
+            self.gaps.note(entries.n_lost)
             self._lost_before = entries.n_lost
         assert self._ledger is not None  # noqa: S101 -- for the type checker: _ensure_initial_state sets it
         trace = replace(trace, block_size=self._ledger.advance(trace))
@@ -303,24 +287,13 @@ class DeviceLog:
             sink.append(joined, self.device)
         if labels:
             moments = [(batch.time_ns, batch.n_allocations) for batch in labels]
-            places = self._instants_of(moments, trace, (n, n_before))
+            places = _instants_of(moments, trace, (n, n_before))
             sink.append(table_of_batches(labels, places), self.device)
         if records.holders:
             moments = [(now, row[0]) for now, row in records.holders]
-            places = self._instants_of(moments, trace, (n, n_before))
+            places = _instants_of(moments, trace, (n, n_before))
             paths = [(k, *row[1:]) for k, (_, row) in zip(places, records.holders, strict=True)]
             sink.append(Holders.of_paths(paths), self.device)
-
-    @staticmethod
-    def _instants_of(moments: Sequence[tuple[int, int]], trace: Trace, known: tuple[int, int]) -> list[int]:
-        """The instant of each moment, a time in ns and an allocation count.
-
-        *known* is the allocation count at the end of the trace and the number of events before it.
-        """
-        n, n_before = known
-        counts = [UNCOUNTED if n == UNCOUNTED else count for _, count in moments]
-        found: list[int] = (n_before + instants(trace, n, counts, [now for now, _ in moments])).tolist()
-        return found
 
     # ------------------------------------------------------------------------------- conversions
 
@@ -359,21 +332,6 @@ class DeviceLog:
                 self._pools.append(pool)
         return np.array([self._pools.index(pool) for pool in history.pools], dtype="i4")
 
-    def flush_gap_notes(self) -> None:
-        """Write one note for all gaps beyond the number that have a note each."""
-        if self._n_gaps > _MANY_GAPS:
-            n_more = self._n_gaps - _MANY_GAPS
-            text = f"{self._n_lost_more} events are missing in {n_more} more gaps"
-            self._add_note(Note(NoteCode.GAP, text, self._n_lost_more), self.device)
-            self._n_gaps, self._n_lost_more = _MANY_GAPS, 0
-
-    def _note_gap(self, n_lost: int) -> None:
-        self._n_gaps += 1
-        if self._n_gaps <= _MANY_GAPS:
-            self._add_note(_gap(n_lost), self.device)
-        else:
-            self._n_lost_more += n_lost
-
     def _count_missing_stacks(self, trace: Trace) -> None:
         stack_id = trace.stack_id[trace.action == Action.ALLOC]
         self.n_allocations += len(stack_id)
@@ -388,15 +346,6 @@ def _at(state: Snapshot, event: int, time_ns: int) -> Snapshot:
     return Snapshot(event, time_ns or state.time_ns, state.segments, state.blocks)
 
 
-def _gap(n_lost: int) -> Note:
-    how_many = f"{n_lost} events" if n_lost else "an unknown number of events"
-    text = (
-        f"{how_many} are missing: torch's ring was overwritten or emptied before it was read. "
-        "What they did in all is shown as one moment, and what follows is exact"
-    )
-    return Note(NoteCode.GAP, text, n_lost)
-
-
 def _gap_mark(time_ns: int, event: int, n_lost: int) -> MarkRow:
     return (int(MarkKind.GAP), int(Phase.OTHER), time_ns, event, 0, n_lost, "")
 
@@ -405,3 +354,14 @@ def _annotated(theirs: Marks, n_before: int) -> list[MarkRow]:
     """The program's own regions, which torch annotates."""
     rows = zip(*(column.tolist() for _, column in theirs.columns()), strict=True)
     return [(*row[:3], n_before + row[3], *row[4:6], theirs.names[row[6]]) for row in rows]
+
+
+def _instants_of(moments: Sequence[tuple[int, int]], trace: Trace, end: tuple[int, int]) -> list[int]:
+    """The instant of each moment, a time in ns and an allocation count.
+
+    *end* is the allocation count at the end of the trace and the number of events before it.
+    """
+    n, n_before = end
+    counts = [UNCOUNTED if n == UNCOUNTED else count for _, count in moments]
+    at = n_before + instants(trace, n, counts, [now for now, _ in moments])
+    return [int(instant) for instant in at]

@@ -1,11 +1,49 @@
-"""Bridges a gap with events that lead from one state of the allocator to a later one."""
+"""Notes gaps, and bridges them with events that lead from one state of the allocator to a later one."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from vramscope.allocator.ledger import Block, Ledger, Segment, runs
+from vramscope.model.codes import NoteCode
+from vramscope.model.marks import Note
 from vramscope.model.trace import Action, Trace
+
+_MANY_GAPS = 100
+
+
+class GapNotes:
+    """Notes of what is missing on one device: one for each gap, and one for all beyond a hundred."""
+
+    def __init__(self, add: Callable[[Note], None]) -> None:
+        """Pass each note to *add*."""
+        self._add = add
+        self._n_gaps = self._n_lost_more = 0
+
+    def note(self, n_lost: int) -> None:
+        """Note a gap in which that many entries are missing; 0 where the number is unknown."""
+        self._n_gaps += 1
+        if self._n_gaps <= _MANY_GAPS:
+            self._add(_gap(n_lost))
+        else:
+            self._n_lost_more += n_lost
+
+    def flush(self) -> None:
+        """Write the note for all gaps that have none of their own."""
+        if self._n_gaps > _MANY_GAPS:
+            n_more = self._n_gaps - _MANY_GAPS
+            text = f"{self._n_lost_more} events are missing in {n_more} more gaps"
+            self._add(Note(NoteCode.GAP, text, self._n_lost_more))
+            self._n_gaps, self._n_lost_more = _MANY_GAPS, 0
+
+
+def _gap(n_lost: int) -> Note:
+    how_many = f"{n_lost} events" if n_lost else "an unknown number of events"
+    text = (
+        f"{how_many} are missing: torch's ring was overwritten or emptied before it was read. "
+        "What they did in all is shown as one moment, and what follows is exact"
+    )
+    return Note(NoteCode.GAP, text, n_lost)
 
 
 class _EventRow(NamedTuple):

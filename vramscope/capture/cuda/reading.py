@@ -14,11 +14,11 @@ from vramscope.allocator.torch_history.annotations import OWN_REGIONS
 from vramscope.allocator.torch_history.events import Events
 from vramscope.capture import Sink
 from vramscope.capture.cuda.history import RawReading
-from vramscope.capture.cuda.ring.events import RingColumns, ring_events
+from vramscope.capture.cuda.ring.events import ring_events
 from vramscope.model.stacks import StackBuilder
 
-NewOfDevice: TypeAlias = tuple[int, RingColumns | None]
-"""Index of the first new entry in the ring, and the columns of all new ones if these are taken already."""
+NewOfDevice: TypeAlias = tuple[int, Events | None]
+"""Index of the first new entry in the ring, and all new ones as columns if they are converted already."""
 
 
 class StackLog:
@@ -94,24 +94,24 @@ class Reading:
         """Write the new stacks, before the tables that refer to them."""
         self._stacks.write(sink)
 
-    def _read(self, found: Mapping[int, NewOfDevice]) -> dict[int, DeviceHistory]:
+    def _read(self, new: Mapping[int, NewOfDevice]) -> dict[int, DeviceHistory]:
         snapshot = self.raw.snapshot
         traces = []
         for i, trace in enumerate(snapshot["device_traces"]):
-            start, columns = found.get(i, (len(trace), None))
-            traces.append(_new_events(trace[start:], columns))
+            start, events = new.get(i, (len(trace), None))
+            traces.append(events or _new_events(trace[start:]))
         # The hooks recorded what torch's own regions say, and with their exact places.
         marks = [
             mark
             for mark in snapshot.get("external_annotations", [])
             if mark["time_us"] > self._annotated_us and not mark["name"].startswith(OWN_REGIONS)
         ]
-        new = snapshot | {
+        only_new = snapshot | {
             "device_traces": traces,
             "external_annotations": marks,
             "segments": self._pool_segments(traces),
         }
-        read, _ = histories(new, self._stacks.builder, torch=self._torch)
+        read, _ = histories(only_new, self._stacks.builder, torch=self._torch)
         return {history.device: history for history in read}
 
     def _pool_segments(self, traces: Sequence[Events | list[Any]]) -> list[Any]:
@@ -135,9 +135,9 @@ def _fields(history: DeviceHistory) -> tuple[Any, ...]:
     return (history.trace, history.final, history.pools, history.marks, history.settings, history.notes)
 
 
-def _new_events(trace: list[Any], taken: RingColumns | None) -> Events | list[Any]:
+def _new_events(trace: list[Any]) -> Events | list[Any]:
     """The entries as columns, or with the forward's stacks where only the general reader converts them."""
-    return ring_events(trace, taken) or _with_forward(trace)
+    return ring_events(trace) or _with_forward(trace)
 
 
 def _tells_pools(trace: Events | list[Any]) -> bool:

@@ -5,7 +5,6 @@ each column and each check. torch's own objects need fewer checks, and in a runn
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, compress
 from typing import Any
 
@@ -29,40 +28,7 @@ _YOUNGER = ("pool_id", "user_metadata")
 _FREES = frozenset({"free_requested", "free_completed"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RingColumns:
-    """The values of torch's entries by key, and their actions."""
-
-    words: tuple[str, ...]
-    """The actions that occur, in order of first occurrence."""
-    action: NDArray[Any]
-    """Index into ``words``."""
-    values: dict[str, list[Any]]
-
-    def counts(self) -> dict[str, int]:
-        """The number of entries of each action."""
-        return dict(zip(self.words, np.bincount(self.action).tolist(), strict=True))
-
-
-def ring_columns(ring: Sequence[dict[str, Any]]) -> RingColumns | None:
-    """Take the values of all entries, in one pass.
-
-    Returns
-    -------
-    RingColumns or None
-        None if the entries differ in their keys, as that of an out-of-memory error does.
-    """
-    values = _columns(ring)
-    if values is None:
-        return None
-    words, action = distinct(values["action"])
-    # An entry with other keys than the first shifts what follows, so that actions are no words of torch.
-    if not _WORDS.issuperset(words):
-        return None
-    return RingColumns(words, action, values)
-
-
-def ring_events(ring: Sequence[dict[str, Any]], taken: RingColumns | None = None) -> Events | None:
+def ring_events(ring: Sequence[dict[str, Any]]) -> Events | None:
     """Convert entries of the ring to events.
 
     A free has no stack here: torch repeats that of its allocation, and two thirds of all entries are frees.
@@ -71,25 +37,27 @@ def ring_events(ring: Sequence[dict[str, Any]], taken: RingColumns | None = None
     ----------
     ring
         The entries.
-    taken
-        Their columns, if these are taken already.
 
     Returns
     -------
     Events or None
-        None if the entries differ in their keys: then ``events_of`` converts them.
+        None if the entries differ in their keys, as that of an out-of-memory error does: then ``events_of``
+        converts them.
     """
-    taken = taken or ring_columns(ring)
-    if taken is None:
+    columns = _columns(ring)
+    if columns is None:
         return None
-    words, action, columns = taken.words, taken.action, taken.values
+    words, action = distinct(columns["action"])
+    # An entry with other keys than the first shifts what follows, so that actions are no words of torch.
+    if not _WORDS.issuperset(words):
+        return None
     tells_pools = "pool_id" in columns
     pool_ids, pool = _pools(columns["pool_id"]) if tells_pools else ((DEFAULT_POOL,), _zeros(ring, "i4"))
     check_pools(pool_ids, "pool_id")
     has_stack = ~np.array([word in _FREES for word in words])[action]
-    stacks, found = distinct_lists(compress(columns["frames"], has_stack.tolist()))
+    stacks, index = distinct_lists(compress(columns["frames"], has_stack.tolist()))
     stack = np.full(len(ring), -1, dtype="i4")
-    stack[has_stack] = found
+    stack[has_stack] = index
     if not all(type(frame) is dict for frames in stacks for frame in frames[:1]):
         return None
     return Events(
@@ -107,6 +75,11 @@ def ring_events(ring: Sequence[dict[str, Any]], taken: RingColumns | None = None
         tells_pools=tells_pools,
         metadata=texts_of(columns.get("user_metadata", ())),
     )
+
+
+def n_of_actions(events: Events) -> dict[str, int]:
+    """The number of events of each action, by torch's words."""
+    return dict(zip(events.words, np.bincount(events.action).tolist(), strict=True))
 
 
 def _columns(ring: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:

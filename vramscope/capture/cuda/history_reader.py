@@ -1,0 +1,212 @@
+"""Reads the history of every device and writes what is new: one thread at a time."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from time import monotonic, thread_time, time_ns
+
+import torch
+
+from vramscope.capture import Sink
+from vramscope.capture.cuda import history
+from vramscope.capture.cuda.device_log import DeviceLog
+from vramscope.capture.cuda.history import RawReading
+from vramscope.capture.cuda.hook_records import HookLog
+from vramscope.capture.cuda.reading import NewOfDevice, Reading, StackLog
+from vramscope.capture.cuda.reading_pace import ReadingPace
+from vramscope.capture.hooks.modules import ModuleLog
+from vramscope.capture.log import NoteLog
+from vramscope.model.codes import NoteCode
+from vramscope.model.marks import Note
+
+LONGEST_WAIT_S = 10.0
+_STATE_S = 5.0
+"""Minimum time between two written states in a loop with a block per step; ``conclude`` writes the last."""
+
+
+class HistoryReader:
+    """The logs of all devices, and the reading that they were last written from."""
+
+    def __init__(
+        self,
+        stacks: StackLog,
+        records: HookLog,
+        modules: ModuleLog,
+        notes: NoteLog,
+        add_devices: Callable[[list[int]], None],
+    ) -> None:
+        """Read for the *records* of the hooks.
+
+        Parameters
+        ----------
+        stacks, records, modules, notes
+            What the readings share.
+        add_devices
+            Takes the devices that the program has begun to use.
+        """
+        self.sink: Sink | None = None
+        self.is_shared = False
+        """Whether the program keeps the history itself."""
+        self.pace = ReadingPace(history.MAX_ENTRIES)
+        self.logs: dict[int, DeviceLog] = {}
+        self._stacks = stacks
+        self._records = records
+        self._modules = modules
+        self._notes = notes
+        self._add_devices = add_devices
+        self._annotated_us = 0
+        self._stated_at = float("-inf")
+        self._unwritten_state: Reading | None = None
+        """The reading at the end of the last block, if its state is not written yet."""
+        self._moment = threading.local()
+        self._lock = threading.RLock()
+
+    @property
+    def _device(self) -> int:
+        return self._records.counted[0]
+
+    def note(self, note: Note, device: int) -> None:
+        """Write a note immediately: a process that is killed could not write it later."""
+        if self.sink is not None:
+            self.sink.note(note, device)
+
+    def share(self) -> None:
+        """Only read from here on: the program keeps the history itself."""
+        self.is_shared = True
+        text = "the program records its history itself: it was only read"
+        self._notes.once(Note(NoteCode.SHARED_HISTORY, text))
+
+    def has_unread(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._records) or any(log.has_unread(history.stats(i)) for i, log in self.logs.items())
+
+    def n_new(self) -> int:
+        """Number of entries that are not read yet."""
+        return sum(self.logs[device].n_new(history.stats(device)) for device in self._records.counted)
+
+    def begin_or_bridge(self) -> None:
+        """Begin a block: write the initial state, or events that lead from the last block's end to now."""
+        if not self.logs:
+            self.logs = {i: DeviceLog(i, self.note) for i in range(torch.cuda.device_count())}
+        logs = list(self.logs.values())
+        if not self.is_shared and not any(log.has_unread(history.stats(log.device)) for log in logs):
+            for log in logs:
+                log.forget_ring()
+            self.pace.has_read()
+            return
+        raw = self._take_consistent()
+        reading = self._reading(raw, {})
+        for log in logs:
+            self._begin_or_bridge_one(log, reading)
+        self._add_used_devices(raw)
+        self.pace.has_read(raw.counts(self._device)[1].alloc)
+
+    def _begin_or_bridge_one(self, log: DeviceLog, reading: Reading) -> None:
+        if self.sink is None or log.is_idle(reading.raw):
+            log.start_at(reading.raw)
+        elif log.is_begun:
+            log.start_at(reading.raw)
+            if log.bridge_pause(self.sink, reading):
+                text = "memory changed between two recorded blocks: shown as one moment"
+                self._notes.once(Note(NoteCode.GAP, text))
+        else:
+            log.begin(self.sink, reading)
+
+    def _take_consistent(self) -> RawReading:
+        """Take a reading during which nothing happened; other threads may allocate, so at most 5 tries."""
+        for _ in range(5):
+            raw = history.take(list(self.logs))
+            if raw.is_consistent:
+                break
+        return raw
+
+    def read(self, *, with_state: bool = False, wait_s: float = LONGEST_WAIT_S) -> bool:
+        """Read everything new and write it as tables; returns whether no other thread prevented it."""
+        if not self._lock.acquire(timeout=wait_s):
+            return False
+        try:
+            if self.sink is not None and not getattr(self._moment, "is_reading", False):
+                self._moment.is_reading = True
+                with history.uncollected():
+                    self._read_all(self.sink, with_state=with_state)
+        finally:
+            self._moment.is_reading = False
+            self._lock.release()
+        return True
+
+    def finish(self) -> None:
+        """Read the rest of a block, with the state at its end where the last one is old."""
+        # A loop with a block per step would write its state each time; conclude writes the last one.
+        if not self.read(with_state=monotonic() - self._stated_at > _STATE_S):
+            text = "the last events of a block are missing: another thread was reading for more than 10 s"
+            self._notes.once(Note(NoteCode.GAP, text))
+
+    def note_what_is_missing(self) -> None:
+        """Note the gaps without a note of their own, and allocations without a stack."""
+        for log in self.logs.values():
+            log.gaps.flush()
+        n_without_stack = sum(log.n_without_stack for log in self.logs.values())
+        if n_without_stack:
+            share = n_without_stack / sum(log.n_allocations for log in self.logs.values())
+            were = "allocation was" if n_without_stack == 1 else "allocations were"
+            text = f"{n_without_stack:,} {were} recorded without a call stack ({share:.0%})"
+            self._notes.once(Note(NoteCode.NO_STACK, text, n_without_stack))
+
+    def conclude(self) -> None:
+        """Write the state at the end of the last block if it is not written yet."""
+        if self._unwritten_state is not None and self.sink is not None:
+            self._write_states(self.sink, self._unwritten_state)
+
+    def _read_all(self, sink: Sink, *, with_state: bool) -> None:
+        if not history.is_on():
+            self._restart_history()
+        # Before the entries: marks and labels that come later wait for the next reading.
+        records_of = self._records.take()
+        wants_empty = not self.is_shared and self.pace.wants_emptying(self.n_new)
+        read_ns = time_ns()
+        began_s = thread_time()
+        raw = history.take(list(self.logs), self.pace.n_entries if wants_empty else 0)
+        self.pace.take_s = thread_time() - began_s
+        new_entries = {device: log.find(raw) for device, log in self.logs.items()}
+        reading = self._reading(raw, {i: (new.start, new.events) for i, new in new_entries.items()})
+        # Each column is as long as the ring: it goes before the events are written.
+        new_entries = {device: replace(new, events=None) for device, new in new_entries.items()}
+        self._add_used_devices(raw)
+        for device, log in self.logs.items():
+            if not log.is_idle(raw):
+                log.write(sink, reading, new_entries[device], records_of(device))
+            if raw.is_emptied:
+                log.forget_ring()
+        is_whole = all(new.is_whole for new in new_entries.values())
+        self.pace.count_emptying(raw, is_wanted=wants_empty, is_whole=is_whole)
+        self._modules.cut(read_ns)
+        reading.forget_events()
+        if with_state:
+            self._write_states(sink, reading)
+        else:
+            self._unwritten_state = reading
+        self.pace.has_read(raw.counts(self._device)[1].alloc)
+
+    def _write_states(self, sink: Sink, reading: Reading) -> None:
+        for log in self.logs.values():
+            log.write_state(sink, reading)
+        self._stated_at = monotonic()
+        self._unwritten_state = None
+
+    def _reading(self, raw: RawReading, new: Mapping[int, NewOfDevice]) -> Reading:
+        reading = Reading(raw, new, self._stacks, (str(torch.__version__), self._annotated_us))
+        self._annotated_us = reading.annotated_us
+        return reading
+
+    def _restart_history(self) -> None:
+        self.is_shared = False
+        text = "the program switched the history off inside the recording: it was started again"
+        self._notes.once(Note(NoteCode.HISTORY_STOPPED, text))
+        history.start(self.pace.n_entries)
+
+    def _add_used_devices(self, raw: RawReading) -> None:
+        """Add devices once the program uses them: marks count the allocations of each used device."""
+        counted = self._records.counted
+        new = [i for i in self.logs if i not in counted and any(raw.counts(i)[1])]
+        self._records.counted = (*counted, *new)
+        self._add_devices(new)
