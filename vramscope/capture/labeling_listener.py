@@ -39,7 +39,11 @@ class LabelingListener:
         """Label the inputs and outputs of a root module."""
         self._labeler.inputs(inputs)
         self._labeler.outputs(result)
+        self._see_result(result)
         self.watch.tick("forward", 0, sys._getframe(1))
+
+    def _see_result(self, result: Any) -> None:
+        """Look for storages that no operator showed in what a root module returned."""
 
     def backward_ends(self) -> None:
         """Label the gradients after a backward pass."""

@@ -1,4 +1,4 @@
-"""Rows of marks and labels before they are written, with their names as text, and their tables."""
+"""Rows before they are written: marks and labels with their names as text, stacks and notes."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vramscope.capture import Sink
 from vramscope.model.holders import Word
 from vramscope.model.marks import Labels, Marks, Note
+from vramscope.model.stacks import StackBuilder
 
 HolderRow = tuple[int, int, Sequence[Word]]
 """Event, address, words of the path."""
@@ -34,6 +36,22 @@ class LabelBatch(NamedTuple):
     addresses: Sequence[int]
     element_bytes: Sequence[int]
     names: Sequence[str]
+
+
+class StackLog:
+    """The distinct stacks, and how many of them are written."""
+
+    def __init__(self, depth: int | None = None) -> None:
+        """Keep the innermost *depth* frames of each stack."""
+        self.builder = StackBuilder(depth)
+        self._n_written = 1
+
+    def write(self, sink: Sink) -> None:
+        """Write the stacks that are not written yet."""
+        rows = self.builder.rows(self._n_written)
+        if rows:
+            sink.stacks(rows)
+            self._n_written += len(rows)
 
 
 class NoteLog:

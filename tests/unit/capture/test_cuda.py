@@ -365,7 +365,7 @@ with vramscope.record("run") as recorder:
     for _ in range(3):
         for _ in range(40):
             step()
-        recorder._pipeline.capture._read()
+        recorder._pipeline.capture._reader.read()
     races = False
     history._beginnings = begin_alone
 print(json.dumps(len(kept)))

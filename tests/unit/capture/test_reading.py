@@ -2,7 +2,8 @@
 
 from types import SimpleNamespace
 
-from vramscope.capture.cuda.reading import Reading, StackLog
+from vramscope.capture.cuda.reading import Reading
+from vramscope.capture.log import StackLog
 
 FORWARD = [
     '  File "train.py", line 9, in main\n    model(x)\n',

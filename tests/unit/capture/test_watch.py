@@ -3,9 +3,9 @@
 import pytest
 
 from vramscope.allocator.torch_history.stack_reader import StackReader
-from vramscope.capture.cuda.reading import StackLog
 from vramscope.capture.holders import SearchResult, growth_watch
 from vramscope.capture.holders.code_places import is_program
+from vramscope.capture.log import StackLog
 
 
 @pytest.mark.parametrize(("is_complete", "codes"), [(False, ["holders_incomplete"]), (True, [])])

@@ -21,14 +21,13 @@ from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
 from vramscope.capture.cuda.emptied_cache import EmptiedCache
 from vramscope.capture.cuda.history_reader import LONGEST_WAIT_S, HistoryReader
 from vramscope.capture.cuda.hook_records import HookLog
-from vramscope.capture.cuda.reading import StackLog
 from vramscope.capture.cuda.ring.instants import UNCOUNTED
 from vramscope.capture.cuda.shared_history import HistoryInterceptor
 from vramscope.capture.cuda.thread_names import ThreadNames
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.labeling_listener import LabelingListener
-from vramscope.capture.log import NoteLog
+from vramscope.capture.log import NoteLog, StackLog
 from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler
 from vramscope.capture.torch_versions.private_functions import IS_IN_BAD_FORK, ask

@@ -12,10 +12,10 @@ from vramscope.capture.cuda import history
 from vramscope.capture.cuda.device_log import DeviceLog
 from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.hook_records import HookLog
-from vramscope.capture.cuda.reading import NewOfDevice, Reading, StackLog
+from vramscope.capture.cuda.reading import NewOfDevice, Reading
 from vramscope.capture.cuda.reading_pace import ReadingPace
 from vramscope.capture.hooks.modules import ModuleLog
-from vramscope.capture.log import NoteLog
+from vramscope.capture.log import NoteLog, StackLog
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 

@@ -15,26 +15,11 @@ from vramscope.allocator.torch_history.events import Events
 from vramscope.capture import Sink
 from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.ring.events import ring_events
+from vramscope.capture.log import StackLog
 from vramscope.model.stacks import StackBuilder
 
 NewOfDevice: TypeAlias = tuple[int, Events | None]
 """Index of the first new entry in the ring, and all new ones as columns if they are converted already."""
-
-
-class StackLog:
-    """The distinct stacks, and how many of them are written."""
-
-    def __init__(self, depth: int | None = None) -> None:
-        """Keep the innermost *depth* frames of each stack."""
-        self.builder = StackBuilder(depth)
-        self._n_written = 1
-
-    def write(self, sink: Sink) -> None:
-        """Write the stacks that are not written yet."""
-        rows = self.builder.rows(self._n_written)
-        if rows:
-            sink.stacks(rows)
-            self._n_written += len(rows)
 
 
 class Reading:

@@ -11,8 +11,7 @@ import platform
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from time import time_ns
 from types import FrameType
@@ -21,36 +20,35 @@ from typing import Any
 import numpy as np
 import torch
 
-from vramscope.allocator.levels import inactive_split_bytes
 from vramscope.allocator.settings import Settings
-from vramscope.allocator.simulation import (
-    CachingAllocator,
-    OutOfMemory,
-)
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.holders.frozen import frozen_objects
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import NONE, ModuleLog
-from vramscope.capture.labels import Labeler, tensors_in
+from vramscope.capture.labeling_listener import LabelingListener
+from vramscope.capture.labels import tensors_in
 from vramscope.capture.log import (
-    HolderRow,
-    LabelRow,
-    MarkRow,
     labels_table,
     marks_table,
 )
-from vramscope.capture.simulated.stacks import CallPath, StackWalker
+from vramscope.capture.simulated.device import (
+    HOLDER,
+    LABEL,
+    LONGEST_WAIT_S,
+    MARK,
+    PLACE,
+    REPLACE,
+    SimulatedDevice,
+)
+from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.simulated.storages import Life, Storages
-from vramscope.capture.torch_versions.allocator_settings import allocator_conf
 from vramscope.capture.undisturbed import undisturbed
 from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.holders import Holders, Word
-from vramscope.model.marks import ANY_THREAD, Category, MarkKind, Note, Phase
-from vramscope.model.stacks import StackBuilder
-from vramscope.model.trace import Action, Trace
-from vramscope.units import format_bytes
+from vramscope.model.marks import Category, MarkKind, Note, Phase
+from vramscope.model.trace import Trace
 
 _COLUMNS = len(Trace.DTYPES)
 # Events waiting for the writer, 300 bytes each: above the first number the program's own thread writes them,
@@ -59,66 +57,27 @@ _MANY_WAITING = 500_000
 _TOO_MANY_WAITING = 4_000_000
 _MANY_QUEUED = 1_000_000
 """Queue entries, seven per event, above which the program waits for the queue to be emptied."""
-_LONGEST_WAIT_S = 5.0
 _STATE_INTERVAL_S = 10.0
-_EVENTS = _PLACE, _REPLACE, _MARK, _LABEL, _HOLDER = range(5)
 
 
-class Simulated:
-    """Records the simulated device of this process.
-
-    Events come from any thread and from within any code (a weak reference calls back wherever the garbage
-    collector runs), so no event may wait: each enters one queue by a single call of C code, which no signal
-    handler interrupts. The order of the queue is the order of events. The queue is emptied on background
-    threads, which no signal handler interrupts, at each training step and each flush.
-    """
+class Simulated(LabelingListener, SimulatedDevice):
+    """Records the simulated device of this process."""
 
     def __init__(self, options: Options, failed: Failed) -> None:
-        conf = allocator_conf(str(torch.__version__))
-        settings = Settings.from_conf(conf, torch=torch.__version__)
-        self.failed = failed
-        self.torch = str(torch.__version__)
-        self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
+        watch = Watch(self.allocated_bytes, self._add_holder, self._note)
+        LabelingListener.__init__(self, failed, ModuleLog(is_timed=False), watch, self._add_labels)
+        conf = self.settings.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        SimulatedDevice.__init__(self, Settings.from_conf(conf, torch=torch.__version__), options)
         self.devices: Sequence[Device] = (
             Device(0, "simulated", f"simulated on {platform.machine()}", options.capacity_bytes or 0),
         )
-        self._allocator = CachingAllocator(settings, options.capacity_bytes, self._emit)
-        self._queue: deque[Any] = deque()
-        """Queued events: a Life whose storage is gone; or a number of _EVENTS, a time and five arguments.
-
-        The entries are not tuples: Python's garbage collector would count waiting tuples, run more often than
-        without vramscope, and free the program's cycles earlier.
-        """
-        self.died = self._queue.append
         self._storages = Storages(self)
-        self._placed: dict[int, Life] = {}
-        """Every storage with a block, by the address of its C++ object."""
-        self.modules = ModuleLog(is_timed=False)
-        self._module = NONE
-        self._labeler = Labeler(self._add_labels, self.modules)
-        self.watch = Watch(self.allocated_bytes, self._add_holder, self._note)
-        self._builder = StackBuilder()
-        self._walker = StackWalker(self._builder, options.stack_depth)
         self._sink: Sink | None = None
-        self._at_work = threading.RLock()
         self._writing = threading.Lock()
-        self._is_initial = True
-        self._n_events, self._n_stacks = 0, 1
         self._stated_s = -math.inf
-        self._now = 0
-        self._stack_id = 0
-        # One flat list: the garbage collector would count tuples, run more often than without vramscope, and
-        # free the program's cycles earlier.
-        self._rows: list[int] = []
-        self._marks: list[MarkRow] = []
-        self._labels: list[LabelRow] = []
-        self._holders: list[HolderRow] = []
-        self._notes: list[Note] = []
         self._noted: set[str] = set()
         self._phase_threads: set[int] = set()
         """The threads that began a phase."""
-        self._maker = ANY_THREAD
-        """The thread of the last event."""
         self._fetched: dict[int, list[tuple[Life, CallPath | None]]] = {}
         """What the data loader that a thread runs has allocated so far, by thread."""
         self._threads, self._other_threads = set[int](), set[int]()
@@ -176,14 +135,7 @@ class Simulated:
 
     def catch_up(self) -> None:
         """Write everything recorded so far now."""
-        undisturbed(self.flush, _LONGEST_WAIT_S)
-
-    def inactive_split_bytes(self) -> Mapping[int, int]:
-        """Bytes in free pieces of used segments of the simulated device."""
-        self._catch_up()
-        with self._at_work:
-            state = self._allocator.snapshot(self._n_events, self._now)
-        return {0: inactive_split_bytes(state)}
+        undisturbed(self.flush, LONGEST_WAIT_S)
 
     def finish(self) -> None:
         """Write the rest of a block that was left, and the state at its end.
@@ -243,12 +195,12 @@ class Simulated:
         if self._storages.quiet:
             return
         if hooks.has_collected():
-            self._queue.extend((_MARK, time_ns(), int(MarkKind.GC), 0, threading.get_ident(), 2, ""))
+            self._queue.extend((MARK, time_ns(), int(MarkKind.GC), 0, threading.get_ident(), 2, ""))
         if kind == MarkKind.PHASE_BEGIN and not hooks.works_for_another():
             self._phase_threads.add(threading.get_ident())
         if phase == Phase.DATA and kind == MarkKind.PHASE_END:
             self._place_fetched()
-        self._queue.extend((_MARK, time_ns(), int(kind), int(phase), threading.get_ident(), value, name))
+        self._queue.extend((MARK, time_ns(), int(kind), int(phase), threading.get_ident(), value, name))
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
 
@@ -258,7 +210,7 @@ class Simulated:
             # Alive until it is queued, or its release would come before it and be ignored.
             storage = life()
             if storage is not None:
-                self._queue.extend((_PLACE, time_ns(), life, life.n_bytes, path, NONE, None))
+                self._queue.extend((PLACE, time_ns(), life, life.n_bytes, path, NONE, None))
 
     def born(self, life: Life, frame: FrameType | None) -> None:
         """Queue the allocation of a new storage.
@@ -272,198 +224,49 @@ class Simulated:
         if hooks.loads_data():
             self._fetched.setdefault(threading.get_ident(), []).append((life, path))
             return
-        self._queue.extend((_PLACE, time_ns(), life, life.n_bytes, path, hooks.module_now(), None))
+        self._queue.extend((PLACE, time_ns(), life, life.n_bytes, path, hooks.module_now(), None))
         if len(self._queue) > _MANY_QUEUED:
             self._catch_up()
 
     def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
         """Queue the new size of a storage."""
         path = None if frame is None else self._walker.path(frame)
-        self._queue.extend((_REPLACE, time_ns(), life.cdata, n_bytes, path, None, None))
-
-    def allocated_bytes(self) -> int:
-        """Allocated bytes on the simulated device now; takes about 50 µs after emptying the queue."""
-        self._catch_up()
-        return self._allocator.allocated_bytes
-
-    def address(self, storage: Any) -> int:
-        """The current address of a storage's block; 0 if it has none."""
-        self._catch_up()
-        life = self._placed.get(storage._cdata)
-        return 0 if life is None else life.address
-
-    @property
-    def mesh(self) -> Mapping[str, int]:
-        """The coordinates of this process in the mesh of the program's parameters."""
-        return self._labeler.mesh
+        self._queue.extend((REPLACE, time_ns(), life.cdata, n_bytes, path, None, None))
 
     def forward_begins(self, module: Any) -> None:
         """Label the parameters and buffers of a root module by name."""
         if threading.get_ident() not in self._threads:
             self._other_threads.add(threading.get_ident())
-        self._labeler.module(module)
+        super().forward_begins(module)
 
-    def forward_ends(self, inputs: Any, result: Any) -> None:
-        """Label the inputs and outputs of a root module; compiled code returns storages not seen before."""
-        self._labeler.inputs(inputs)
-        self._labeler.outputs(result)
+    def _see_result(self, result: Any) -> None:
+        # Compiled code returns storages not seen before.
         for tensor in tensors_in(result, depth=3):
             self._storages.see(tensor, None)
-        self.watch.tick("forward", 0, sys._getframe(1))
-
-    def backward_ends(self) -> None:
-        """Label the gradients after a backward pass."""
-        self._labeler.gradients()
-        self.watch.tick("backward", 0, sys._getframe(1))
-
-    def step_begins(self, optimizer: Any) -> None:
-        """Label an optimizer's parameters and gradients, including those of no recorded module."""
-        self._labeler.parameters(optimizer)
-
-    def step_ends(self, optimizer: Any) -> None:
-        """Label the optimizer's state."""
-        self._labeler.optimizer_state(optimizer)
-        self.watch.tick("optimizer", id(optimizer), sys._getframe(1))
 
     def _add_labels(
         self, storages: Sequence[Any], category: Category, names: Sequence[str], element_bytes: Sequence[int]
     ) -> Sequence[bool]:
-        are_known = list(map(self._is_known, storages))
+        are_known = [_is_known(self._storages, storage) for storage in storages]
         for storage, name, n in compress(zip(storages, names, element_bytes, strict=True), are_known):
             self._queue_label(storage._cdata, category, name, n)
         return are_known
 
     def _queue_label(self, cdata: int, category: Category, name: str = "", element_bytes: int = 0) -> None:
-        self._queue.extend((_LABEL, time_ns(), cdata, int(category), element_bytes, name, None))
+        self._queue.extend((LABEL, time_ns(), cdata, int(category), element_bytes, name, None))
 
     def _add_holder(self, storage: Any, words: Sequence[Word]) -> None:
-        if self._is_known(storage):
-            self._queue.extend((_HOLDER, time_ns(), storage._cdata, words, None, None, None))
-
-    def _is_known(self, storage: Any) -> bool:
-        if not self._storages.knows(storage._cdata):
-            self._storages.n_late += self._storages.see_storage(storage, None)
-        return self._storages.knows(storage._cdata)
-
-    def _note(self, note: Note) -> None:
-        self._notes.append(note)
-
-    # ---------------------------- emptying the queue: under the lock, in order, never interrupted
-
-    def _catch_up(self) -> None:
-        """Empty the queue, on any thread; this never waits for the disk."""
-        undisturbed(self._work, _LONGEST_WAIT_S)
-
-    def _work(self) -> None:
-        with self._at_work:
-            # In the order of _EVENTS.
-            events = (self._place, self._replace, self._mark, self._label, self._hold)
-            queue, take = self._queue, self._queue.popleft
-            while queue:
-                kind = take()
-                if type(kind) is Life:
-                    self._release(kind)
-                    continue
-                now = take()
-                if now > self._now:  # noqa: PLR1730 -- max() costs more than the event's row
-                    self._now = now
-                events[kind](take(), take(), take(), take(), take())
-        if len(self._rows) > _MANY_WAITING * _COLUMNS:
-            self._relieve()
-
-    def _place(self, life: Life, n_bytes: int, path: CallPath | None, module: int, _: None) -> None:
-        if life.cdata in self._placed:
-            return  # seen twice
-        if module != self._module:
-            self._module = module
-            self._mark(int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[module])
-        self._placed[life.cdata] = life
-        self._switch_to(life.maker)
-        self._malloc(life, n_bytes, path)
-
-    def _switch_to(self, maker: int) -> None:
-        """Mark that the next events are of another thread; a free is of the thread that allocated."""
-        if maker != self._maker:
-            self._maker = maker
-            self._mark(int(MarkKind.THREAD), int(Phase.OTHER), maker, 0, "")
-
-    def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
-        self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
-        try:
-            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
-        except OutOfMemory:
-            self._overflow()
-            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
-
-    def _release(self, life: Life) -> None:
-        # A Ctrl-C may have come before its address was set.
-        if self._placed.get(getattr(life, "cdata", 0)) is not life:
-            return  # seen twice, or no longer recorded
-        del self._placed[life.cdata]
-        if self._storages.live.get(life.cdata) is life:
-            # Another thread may be adding its successor right now, which is then seen again.
-            self._storages.live.pop(life.cdata, None)
-        self._stack_id = 0
-        if life.address:
-            self._switch_to(life.maker)
-            self._now = max(self._now, time_ns() if not self._queue else self._now)
-            self._allocator.free(life.address)
-            life.address = 0
-
-    def _replace(self, cdata: int, n_bytes: int, path: CallPath | None, _: None, __: None) -> None:
-        """Resize a storage like CUDA: allocate the new block, copy the content, free the old block."""
-        life = self._placed.get(cdata)
-        if life is None:
-            return
-        old = life.address
-        life.address = 0
-        self._switch_to(life.maker)
-        if n_bytes:
-            self._malloc(life, n_bytes, path)
-        if old:
-            self._stack_id = 0
-            self._allocator.free(old)
-
-    def _mark(self, kind: int, phase: int, thread: int, value: int, name: str) -> None:
-        self._marks.append((kind, phase, self._now, self._n_events, thread, value, name))
-
-    def _label(self, cdata: int, category: int, element_bytes: int, name: str, _: None) -> None:
-        life = self._placed.get(cdata)
-        if life is not None and life.address:
-            self._labels.append((self._n_events, life.address, category, element_bytes, name))
-
-    def _hold(self, cdata: int, words: Sequence[Word], _: None, __: None, ___: None) -> None:
-        life = self._placed.get(cdata)
-        if life is not None and life.address:
-            self._holders.append((self._n_events, life.address, words))
-
-    def _emit(self, action: Action, address: int, size: int, block_size: int, stream: int, pool: int) -> None:
-        if not self._is_initial:
-            self._n_events += 1
-            self._rows.extend((action, self._now, address, size, block_size, stream, pool, self._stack_id))
-
-    def _overflow(self) -> None:
-        """Remove the capacity of the full simulated device, as the program on the CPU continues."""
-        capacity, reserved = self._allocator.capacity_bytes or 0, self._allocator.reserved_bytes
-        self._marks.append(
-            (MarkKind.OOM, 0, self._now, self._n_events, threading.get_ident(), capacity - reserved, "")
-        )
-        self._notes.append(
-            Note(
-                NoteCode.SIMULATED_OOM,
-                f"the simulated device of {format_bytes(capacity)} was full; recorded on without a limit",
-                capacity,
-            )
-        )
-        self._allocator.capacity_bytes = None
+        if _is_known(self._storages, storage):
+            self._queue.extend((HOLDER, time_ns(), storage._cdata, words, None, None, None))
 
     # ------------------------------------------------------------------------------------ writing
 
-    def _relieve(self) -> None:
-        """Write on this thread because the writer's thread does not keep up."""
+    def _work(self) -> None:
+        """Empty the queue, and write on this thread where the writer's thread does not keep up."""
+        super()._work()
         if len(self._rows) > _TOO_MANY_WAITING * _COLUMNS:
             self.failed(CaptureError(f"{_TOO_MANY_WAITING} events wait to be written: the disk hangs"))
-        elif self._writing.acquire(blocking=False):
+        elif len(self._rows) > _MANY_WAITING * _COLUMNS and self._writing.acquire(blocking=False):
             try:
                 self._write()
             finally:
@@ -482,7 +285,7 @@ class Simulated:
         sink = self._sink
         if sink is None:
             return
-        self._write_stacks(sink)
+        self._stacks.write(sink)
         if rows:
             sink.append(_trace(rows), 0)
         if marks:
@@ -497,11 +300,11 @@ class Simulated:
         for note in notes:
             sink.note(note, 0)
 
-    def _write_stacks(self, sink: Sink) -> None:
-        rows = self._builder.rows(self._n_stacks)
-        if rows:
-            sink.stacks(rows)
-            self._n_stacks += len(rows)
+
+def _is_known(storages: Storages, storage: Any) -> bool:
+    if not storages.knows(storage._cdata):
+        storages.n_late += storages.see_storage(storage, None)
+    return storages.knows(storage._cdata)
 
 
 def _trace(rows: list[int]) -> Trace:

@@ -1,0 +1,200 @@
+"""The simulated device, and the queue of what happens on it.
+
+Events come from any thread and from within any code (a weak reference calls back wherever the garbage
+collector runs), so no event may wait: each enters one queue by a single call of C code, which no signal
+handler interrupts. The order of the queue is the order of events. The queue is emptied on background threads,
+which no signal handler interrupts, at each training step and each flush.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import time_ns
+from typing import Any
+
+from vramscope.allocator.levels import inactive_split_bytes
+from vramscope.allocator.settings import Settings
+from vramscope.allocator.simulation import (
+    CachingAllocator,
+    OutOfMemory,
+)
+from vramscope.capture import Options
+from vramscope.capture.hooks.modules import NONE, ModuleLog
+from vramscope.capture.log import HolderRow, LabelRow, MarkRow, StackLog
+from vramscope.capture.simulated.stacks import CallPath, StackWalker
+from vramscope.capture.simulated.storages import Life, Storages
+from vramscope.capture.undisturbed import undisturbed
+from vramscope.model.codes import NoteCode
+from vramscope.model.holders import Word
+from vramscope.model.marks import ANY_THREAD, MarkKind, Note, Phase
+from vramscope.model.trace import Action
+from vramscope.units import format_bytes
+
+LONGEST_WAIT_S = 5.0
+PLACE, REPLACE, MARK, LABEL, HOLDER = range(5)
+"""Kinds of queued events."""
+
+
+class SimulatedDevice:
+    """A model of CUDA's allocator, and everything that is known about its blocks."""
+
+    modules: ModuleLog
+    _storages: Storages
+    """The storages that the source knows."""
+
+    def __init__(self, settings: Settings, options: Options) -> None:
+        self._allocator = CachingAllocator(settings, options.capacity_bytes, self._emit)
+        self._queue: deque[Any] = deque()
+        """Queued events: a Life whose storage is gone; or a kind, a time and five arguments.
+
+        The entries are not tuples: Python's garbage collector would count waiting tuples, run more often than
+        without vramscope, and free the program's cycles earlier.
+        """
+        self.died = self._queue.append
+        self._placed: dict[int, Life] = {}
+        """Every storage with a block, by the address of its C++ object."""
+        self._module = NONE
+        self._stacks = StackLog()
+        self._walker = StackWalker(self._stacks.builder, options.stack_depth)
+        self._at_work = threading.RLock()
+        self._is_initial = True
+        self._n_events = 0
+        self._now = 0
+        self._stack_id = 0
+        # One flat list: the garbage collector would count tuples, run more often than without vramscope, and
+        # free the program's cycles earlier.
+        self._rows: list[int] = []
+        self._marks: list[MarkRow] = []
+        self._labels: list[LabelRow] = []
+        self._holders: list[HolderRow] = []
+        self._notes: list[Note] = []
+        self._maker = ANY_THREAD
+        """The thread of the last event."""
+
+    def allocated_bytes(self) -> int:
+        """Allocated bytes on the simulated device now; takes about 50 µs after emptying the queue."""
+        self._catch_up()
+        return self._allocator.allocated_bytes
+
+    def address(self, storage: Any) -> int:
+        """The current address of a storage's block; 0 if it has none."""
+        self._catch_up()
+        life = self._placed.get(storage._cdata)
+        return 0 if life is None else life.address
+
+    def inactive_split_bytes(self) -> Mapping[int, int]:
+        """Bytes in free pieces of used segments of the simulated device."""
+        self._catch_up()
+        with self._at_work:
+            state = self._allocator.snapshot(self._n_events, self._now)
+        return {0: inactive_split_bytes(state)}
+
+    def _note(self, note: Note) -> None:
+        self._notes.append(note)
+
+    # ---------------------------- emptying the queue: under the lock, in order, never interrupted
+
+    def _catch_up(self) -> None:
+        """Empty the queue, on any thread; this never waits for the disk."""
+        undisturbed(self._work, LONGEST_WAIT_S)
+
+    def _work(self) -> None:
+        with self._at_work:
+            # In the order of the kinds.
+            events = (self._place, self._replace, self._mark, self._label, self._hold)
+            queue, take = self._queue, self._queue.popleft
+            while queue:
+                kind = take()
+                if type(kind) is Life:
+                    self._release(kind)
+                    continue
+                now = take()
+                if now > self._now:  # noqa: PLR1730 -- max() costs more than the event's row
+                    self._now = now
+                events[kind](take(), take(), take(), take(), take())
+
+    def _place(self, life: Life, n_bytes: int, path: CallPath | None, module: int, _: None) -> None:
+        if life.cdata in self._placed:
+            return  # seen twice
+        if module != self._module:
+            self._module = module
+            self._mark(int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[module])
+        self._placed[life.cdata] = life
+        self._switch_to(life.maker)
+        self._malloc(life, n_bytes, path)
+
+    def _switch_to(self, maker: int) -> None:
+        """Mark that the next events are of another thread; a free is of the thread that allocated."""
+        if maker != self._maker:
+            self._maker = maker
+            self._mark(int(MarkKind.THREAD), int(Phase.OTHER), maker, 0, "")
+
+    def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
+        self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
+        try:
+            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
+        except OutOfMemory:
+            self._overflow()
+            life.address = self._allocator.malloc(n_bytes, stack_id=stack_id)
+
+    def _release(self, life: Life) -> None:
+        # A Ctrl-C may have come before its address was set.
+        if self._placed.get(getattr(life, "cdata", 0)) is not life:
+            return  # seen twice, or no longer recorded
+        del self._placed[life.cdata]
+        if self._storages.live.get(life.cdata) is life:
+            # Another thread may be adding its successor right now, which is then seen again.
+            self._storages.live.pop(life.cdata, None)
+        self._stack_id = 0
+        if life.address:
+            self._switch_to(life.maker)
+            self._now = max(self._now, time_ns() if not self._queue else self._now)
+            self._allocator.free(life.address)
+            life.address = 0
+
+    def _replace(self, cdata: int, n_bytes: int, path: CallPath | None, _: None, __: None) -> None:
+        """Resize a storage like CUDA: allocate the new block, copy the content, free the old block."""
+        life = self._placed.get(cdata)
+        if life is None:
+            return
+        old = life.address
+        life.address = 0
+        self._switch_to(life.maker)
+        if n_bytes:
+            self._malloc(life, n_bytes, path)
+        if old:
+            self._stack_id = 0
+            self._allocator.free(old)
+
+    def _mark(self, kind: int, phase: int, thread: int, value: int, name: str) -> None:
+        self._marks.append((kind, phase, self._now, self._n_events, thread, value, name))
+
+    def _label(self, cdata: int, category: int, element_bytes: int, name: str, _: None) -> None:
+        life = self._placed.get(cdata)
+        if life is not None and life.address:
+            self._labels.append((self._n_events, life.address, category, element_bytes, name))
+
+    def _hold(self, cdata: int, words: Sequence[Word], _: None, __: None, ___: None) -> None:
+        life = self._placed.get(cdata)
+        if life is not None and life.address:
+            self._holders.append((self._n_events, life.address, words))
+
+    def _emit(self, action: Action, address: int, size: int, block_size: int, stream: int, pool: int) -> None:
+        if not self._is_initial:
+            self._n_events += 1
+            self._rows.extend((action, self._now, address, size, block_size, stream, pool, self._stack_id))
+
+    def _overflow(self) -> None:
+        """Remove the capacity of the full simulated device, as the program on the CPU continues."""
+        capacity, reserved = self._allocator.capacity_bytes or 0, self._allocator.reserved_bytes
+        self._marks.append(
+            (MarkKind.OOM, 0, self._now, self._n_events, threading.get_ident(), capacity - reserved, "")
+        )
+        self._notes.append(
+            Note(
+                NoteCode.SIMULATED_OOM,
+                f"the simulated device of {format_bytes(capacity)} was full; recorded on without a limit",
+                capacity,
+            )
+        )
+        self._allocator.capacity_bytes = None
