@@ -81,8 +81,7 @@ def series_of(data: "Data", view: "View", axis: str) -> Series:
     def make(recording: Recording) -> Series:
         return series(recording, answers.totals(), axis, answers.parts_of_series(axis))
 
-    made: Series = data.derive(view, ("series", axis), make)
-    return made
+    return data.derive(view, ("series", axis), make)
 
 
 def clamp(data: "Data", view: "View", at: int | None) -> int:
@@ -97,8 +96,7 @@ def moment(data: "Data", view: "View", at: int) -> Moment:
     if not view.is_live:
         return _moment(data, view, at)
     # Each refresh names the same few instants several times, and each time all phases are looked at.
-    made: Moment = data.derive(view, ("moment", at), lambda _: _moment(data, view, at))
-    return made
+    return data.derive(view, ("moment", at), lambda _: _moment(data, view, at))
 
 
 def _moment(data: "Data", view: "View", at: int) -> Moment:
@@ -121,15 +119,13 @@ def category_bytes(data: "Data", view: "View", at: int) -> NDArray[Any]:
 def owners(data: "Data", view: "View") -> Owners:
     """Return the module that each allocation belongs to."""
     lives, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
-    made: Owners = data.derive(view, "owners", lambda r: owners_of(r, lives, known.assigned))
-    return made
+    return data.derive(view, "owners", lambda r: owners_of(r, lives, known.assigned))
 
 
 def folded(data: "Data", view: "View") -> Folded:
     """Return the stacks without frames of the framework."""
     stacks = view.recording.stacks
-    made: Folded = data.answers(view).kept(("folded", len(stacks)), lambda: _named(stacks))
-    return made
+    return data.answers(view).kept(("folded", len(stacks)), lambda: _named(stacks))
 
 
 def _named(stacks: Stacks) -> Folded:
@@ -148,8 +144,7 @@ def held(data: "Data", view: "View", at: int) -> BytesByLine:
         rows = stacks_at(data, view, at)
         return bytes_by_line(code, rows.stack_id, rows.bytes, rows.count)
 
-    made: BytesByLine = data.answers(view).kept(("held", at, len(view.recording.stacks)), make)
-    return made
+    return data.answers(view).kept(("held", at, len(view.recording.stacks)), make)
 
 
 def stacks_at(data: "Data", view: "View", at: int) -> StackBytes:
@@ -171,8 +166,7 @@ def parts_of_reserved(data: "Data", view: "View", at: int) -> dict[str, int]:
 
 def state_of(data: "Data", view: "View", at: int) -> Snapshot:
     """Return segments and blocks at an instant."""
-    state: Snapshot = data.derive(view, ("state", at), lambda _: data.answers(view).state_at(at))
-    return state
+    return data.derive(view, ("state", at), lambda _: data.answers(view).state_at(at))
 
 
 def neighbor(data: "Data", view: "View", at: int, direction: int) -> int | None:

@@ -28,14 +28,12 @@ class Answers:
 
     def totals(self) -> Totals:
         """Return torch's four totals at every instant."""
-        found: Totals = self._data.ask(self._view, "timeline")
-        return found
+        return self._data.ask(self._view, "timeline")
 
     def fullest(self, quantity: str) -> int:
         """Return the first instant of the most *quantity*."""
         level = getattr(self.totals(), f"{quantity}_bytes")
-        at: int = self.kept(("fullest", quantity), lambda: first_greatest(level))
-        return at
+        return self.kept(("fullest", quantity), lambda: first_greatest(level))
 
     def last_oom(self) -> int:
         """Return the event of the last allocation that raised OutOfMemoryError; −1 where none did."""
@@ -65,8 +63,7 @@ class Answers:
 
     def findings(self) -> LatestFindings:
         """Return the findings of all analyses but the peak, which every page shows."""
-        found: LatestFindings = self.kept("findings", self._searched)
-        return found
+        return self.kept("findings", self._searched)
 
     def _searched(self) -> LatestFindings:
         found = collect(lambda name: self._data.ask(self._view, name))

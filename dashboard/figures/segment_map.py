@@ -48,8 +48,7 @@ def is_whole(state: Snapshot) -> NDArray[Any]:
     """Return which blocks are in a wholly free segment."""
     used = state.blocks.state != BlockState.INACTIVE
     busy = np.bincount(state.blocks.segment[used], minlength=len(state.segments)) > 0
-    whole: NDArray[Any] = ~busy[state.blocks.segment]
-    return whole
+    return ~busy[state.blocks.segment]
 
 
 def strip(state: Snapshot, ids: NDArray[Any], width: int, rows: int = ROWS) -> NDArray[Any]:

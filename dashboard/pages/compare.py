@@ -100,15 +100,13 @@ def _compared(data: Data, view: View, other: View) -> Comparison:
     """Return the comparison, computed once per version of both; for long live runs it may lag behind."""
 
     def make() -> Comparison:
-        found: Comparison = data.derive(
+        return data.derive(
             other, ("compare", view.key), lambda before: answer(before, "compare", other=view.recording)
         )
-        return found
 
     for each, aside in ((other, view), (view, other)):
         if each.is_live and len(each.recording.trace) > MOST_EVENTS_AT_ONCE:
-            known: Comparison = data.answers(each).lagging(("compare", aside.key[0], aside.key[2:]), make)
-            return known
+            return data.answers(each).lagging(("compare", aside.key[0], aside.key[2:]), make)
     return make()
 
 
@@ -182,10 +180,7 @@ def _overlaid(data: Data, view: View, other: View) -> TreeDifference:
     """Return the calls of both runs at their peaks, computed once per version of both."""
     trees = [tree_at(data, each, fullest(data, each)) for each in (other, view)]
     names = common_names(other.recording, view.recording)
-    made: TreeDifference = data.derive(
-        view, ("calls beside", other.key), lambda _: overlaid(trees[0], trees[1], names)
-    )
-    return made
+    return data.derive(view, ("calls beside", other.key), lambda _: overlaid(trees[0], trees[1], names))
 
 
 def _calls(data: Data, view: View, other: View, root: int | None) -> html.Section:

@@ -86,8 +86,7 @@ class FindingsProcess:
         assert self._process.stdout is not None  # noqa: S101 - for the type checker
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
-        found: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return found
+        return json.loads(self._process.stdout.readline())
 
 
 def _started(arguments: list[str]) -> "subprocess.Popen[bytes]":

@@ -88,8 +88,7 @@ class ReplayProcess:
         pickle.dump((None if program is self._sent else program, options), process.stdin, protocol=5)
         process.stdin.flush()
         self._sent = program
-        found: ReplayResult | VramscopeError = pickle.load(process.stdout)  # noqa: S301 - our own process
-        return found
+        return pickle.load(process.stdout)  # noqa: S301 - our own process
 
     def _end(self) -> None:
         process, self._process, self._sent = self._process, None, None

@@ -84,8 +84,7 @@ def _picture(part: Any) -> dict[str, Any] | None:
     from ..figures.drawing.theme import in_unit
 
     if part._type == "Graph":
-        drawn: dict[str, Any] = part.figure
-        return drawn
+        return part.figure
     text = getattr(part, DRAWN, None)
     if text:
         return in_unit(json.loads(text))

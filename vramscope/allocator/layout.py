@@ -165,8 +165,7 @@ def room_after(segments: Segments, address: NDArray[Any], others: NDArray[Any]) 
     limit = np.where(owner >= 0, (start + segments.size)[owner] if len(start) else 0, point)
     above = np.searchsorted(others.astype("i8"), point, side="right")
     following = np.append(others.astype("i8"), np.iinfo("i8").max)[above]
-    room: NDArray[Any] = np.minimum(limit, following) - point
-    return room
+    return np.minimum(limit, following) - point
 
 
 def _owner(segments: Segments, point: NDArray[Any]) -> NDArray[Any]:
@@ -175,8 +174,7 @@ def _owner(segments: Segments, point: NDArray[Any]) -> NDArray[Any]:
     row = np.searchsorted(start, point, side="right") - 1
     if not len(start):
         return row
-    found: NDArray[Any] = np.where((row >= 0) & (point - start[row] < segments.size[row]), row, -1)
-    return found
+    return np.where((row >= 0) & (point - start[row] < segments.size[row]), row, -1)
 
 
 def blocks_of(segments: Segments, in_use: Used) -> Blocks:
@@ -220,5 +218,4 @@ def is_held(segments: Segments, address: NDArray[Any], size: NDArray[Any]) -> ND
     if not len(segments):
         return np.zeros(len(start), dtype="?")
     end = (segments.address.astype("i8") + segments.size)[owner]
-    is_inside: NDArray[Any] = (owner >= 0) & (start + size <= end)
-    return is_inside
+    return (owner >= 0) & (start + size <= end)

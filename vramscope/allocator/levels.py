@@ -140,8 +140,7 @@ def unmappable_bytes(state: Snapshot, settings: Settings) -> NDArray[Any]:
     start = blocks.address.astype("i8") - segments.address.astype("i8")[owner]
     whole = (start + blocks.size) // unit * unit - -(-start // unit) * unit
     is_free = (blocks.state == BlockState.INACTIVE) & segments.is_expandable[owner]
-    found: NDArray[Any] = np.where(is_free, np.maximum(whole, 0), 0)
-    return found
+    return np.where(is_free, np.maximum(whole, 0), 0)
 
 
 def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> NDArray[Any]:
@@ -203,5 +202,4 @@ def _slot(address: NDArray[Any]) -> NDArray[Any]:
     segment.
     """
     mixed = (address >> np.uint64(9)) ^ (address >> np.uint64(21))
-    slot: NDArray[Any] = (mixed & np.uint64(_N_SLOTS - 1)).astype("i8")
-    return slot
+    return (mixed & np.uint64(_N_SLOTS - 1)).astype("i8")

@@ -149,8 +149,7 @@ def is_among(address: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
     """Mask of the addresses that are in *known*, which is sorted. ``np.isin`` would sort all addresses."""
     if not len(known):
         return np.zeros(len(address), dtype="?")
-    found: NDArray[Any] = known[np.minimum(np.searchsorted(known, address), len(known) - 1)] == address
-    return found
+    return known[np.minimum(np.searchsorted(known, address), len(known) - 1)] == address
 
 
 def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:

@@ -118,8 +118,7 @@ class Settings:
     def rounded_all(self, sizes: NDArray[Any]) -> NDArray[Any]:
         """The rounded size of each of *sizes* (int64 bytes)."""
         if not any(self.roundup_power2_divisions):
-            whole: NDArray[Any] = -(-sizes // GRANULE) * GRANULE
-            return whole
+            return -(-sizes // GRANULE) * GRANULE
         distinct, place = np.unique(sizes, return_inverse=True)
         rounded = np.array([self.rounded(max(size, 0)) for size in distinct.tolist()], dtype="i8")
         return rounded[place]

@@ -316,5 +316,4 @@ def _reads_as(stacks: Stacks) -> NDArray[Any]:
     """A number, by node, that nodes of the same frame and the same calling frame share; 0 for no node."""
     frames = np.stack([stacks.function, stacks.file, stacks.line], axis=1)
     both = np.concatenate([frames, frames[stacks.parent], np.arange(len(stacks))[:, None] > 0], axis=1)
-    number: NDArray[Any] = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
-    return number
+    return np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)

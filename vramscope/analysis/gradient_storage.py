@@ -65,8 +65,7 @@ def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) ->
     born_in = phase_at[np.maximum(found.alloc_event, 0)]
     in_backward = (born_in >= 0) & (recording.phases.phase[born_in] == Phase.BACKWARD)
     is_shared = recording.trace.pool[np.maximum(found.alloc_event, 0)] == 0
-    certain: NDArray[Any] = is_known & (found.alloc_event >= 0) & in_backward & is_shared
-    return certain
+    return is_known & (found.alloc_event >= 0) & in_backward & is_shared
 
 
 def _kept(

@@ -91,8 +91,7 @@ def _moments(recording: Recording) -> list[int]:
     asked = np.flatnonzero(np.isin(recording.trace.action, _ASKS))[-_MOST_INSTANTS // 2 :]
     even = np.linspace(0, n_events, _MOST_INSTANTS - len(asked)).astype("i8")
     # The event number as an instant: the state that the request found.
-    found: list[int] = np.unique(np.concatenate([asked, even])).tolist()
-    return found
+    return np.unique(np.concatenate([asked, even])).tolist()
 
 
 def of_state(state: Snapshot) -> LargestFree:

@@ -192,8 +192,7 @@ def _allocated(trace: Trace, address: NDArray[Any], instant: int) -> NDArray[Any
     if not len(known):
         return np.full(len(address), -1, dtype="i8")
     row = np.minimum(np.searchsorted(known, address), len(known) - 1)
-    found: NDArray[Any] = np.where(known[row] == address, events[first[row]], -1)
-    return found
+    return np.where(known[row] == address, events[first[row]], -1)
 
 
 def _allocated_as(known: Allocations, address: NDArray[Any], instant: int) -> NDArray[Any]:
@@ -203,8 +202,7 @@ def _allocated_as(known: Allocations, address: NDArray[Any], instant: int) -> ND
     if not len(rows):
         return np.full(len(address), -1, dtype="i8")
     row = rows[np.minimum(np.searchsorted(known.address[rows], address), len(rows) - 1)]
-    found: NDArray[Any] = np.where(known.address[row] == address, known.alloc_event[row], -1)
-    return found
+    return np.where(known.address[row] == address, known.alloc_event[row], -1)
 
 
 def _origin(recording: Recording, event: NDArray[Any], instant: int) -> dict[str, NDArray[Any]]:

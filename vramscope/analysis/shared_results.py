@@ -45,7 +45,6 @@ def memoized(function: Callable[Asked, Found]) -> Callable[Asked, Found]:
         key = asked, *map(id, arguments)
         if key not in known:
             known[key] = arguments, function(*arguments, **options)
-        found: Found = known[key][1]
-        return found
+        return known[key][1]
 
     return asked

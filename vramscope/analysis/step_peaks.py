@@ -181,8 +181,7 @@ def _in_phase(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
     real = phases.rows(phases.start_event < phases.end_event)
     n_begun = np.searchsorted(np.sort(real.start_event), events, side="right")
     n_ended = np.searchsorted(np.sort(real.end_event), events, side="right")
-    inside: NDArray[Any] = n_begun > n_ended
-    return inside
+    return n_begun > n_ended
 
 
 def _joined(

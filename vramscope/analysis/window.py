@@ -132,8 +132,7 @@ def _phases(phases: Phases, kept_steps: NDArray[Any], start: int, end: int) -> P
     rows, _ = _clipped(phases, start, end)
     place = np.searchsorted(kept_steps, rows.step)
     is_kept = np.isin(rows.step, kept_steps)
-    found: Phases = replace(rows, step=np.where(is_kept, place, -1))
-    return found
+    return replace(rows, step=np.where(is_kept, place, -1))
 
 
 def _of_blocks(recording: Recording, table: OfBlocks, start: int, end: int) -> OfBlocks:

@@ -219,8 +219,7 @@ class Sampler:
 def _level(stats: dict[str, Any], name: str) -> Mapping[str, int]:
     """The current value of a counter and its peak; −1 where torch does not count it."""
     found = stats.get(name)
-    level: Mapping[str, int] = found["all"] if isinstance(found, dict) and "all" in found else _UNCOUNTED
-    return level
+    return found["all"] if isinstance(found, dict) and "all" in found else _UNCOUNTED
 
 
 def _moved_bytes(stats: dict[str, Any]) -> int:

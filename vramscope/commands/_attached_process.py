@@ -131,7 +131,7 @@ def _remote_exec_for(pid: int) -> Execute:
         raise CaptureError(
             f"process {pid} runs Python {number}: attach to it with a vramscope of Python {number}"
         )
-    return own  # type: ignore[no-any-return]
+    return own
 
 
 def _make_listen(pid: int, user: int, execute: Execute) -> None:

@@ -180,8 +180,7 @@ class _ColumnReader:
             name: self._column(given["columns"][name], np.dtype(dtype), given["rows"])
             for name, dtype in kind.DTYPES.items()
         }
-        table: Table = kind(**columns, **rest)
-        return table
+        return kind(**columns, **rest)
 
     def _column(self, given: Any, dtype: np.dtype[Any], n_rows: int) -> NDArray[Any]:
         if "all" in given:

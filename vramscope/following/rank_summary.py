@@ -268,8 +268,7 @@ def _distinct_steps(
     row_of[chosen] = row_of_stack
     row = row_of[which]
     pairs = np.unique(np.stack([row[row >= 0], step[row >= 0]]), axis=1)
-    counts: list[int] = np.bincount(pairs[0], minlength=n_rows).tolist()
-    return counts
+    return np.bincount(pairs[0], minlength=n_rows).tolist()
 
 
 def _pruned(stacks: Stacks, ids: NDArray[Any]) -> tuple[Stacks, NDArray[Any]]:

@@ -160,8 +160,7 @@ def _event(row: dict[str, Any], given: dict[str, Any], base_ns: int) -> _Event:
 def _nanoseconds(ts: Any) -> int:
     if type(ts) not in (int, float) or not math.isfinite(ts) or not 0 <= ts * 1000 < _MOST:
         _refuse("ts", ts)
-    n_ns: int = round(ts * 1000)
-    return n_ns
+    return round(ts * 1000)
 
 
 def _integer(value: Any, name: str) -> int:

@@ -111,8 +111,7 @@ class Holders(Table):
 
     def first_rows(self) -> NDArray[Any]:
         """The row at which each path begins."""
-        found: NDArray[Any] = np.flatnonzero(self.position == 0)
-        return found
+        return np.flatnonzero(self.position == 0)
 
     def holding(self, first: int, end: int) -> Holding:
         """The path in the rows ``[first, end)``."""

@@ -147,8 +147,7 @@ def _body(program: Any, inputs: Sequence[Any] | None) -> Callable[[], Any]:
     if not hasattr(program, "named_parameters"):
         if inputs is not None:
             raise UsageError("inputs go with a module; a function makes its own")
-        body: Callable[[], Any] = program
-        return body
+        return program
     if inputs is None:
         raise UsageError("a module needs inputs: predict(model, inputs=[(8, 3, 224, 224)])")
     from vramscope.prediction.dry.module import training_of

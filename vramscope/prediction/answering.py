@@ -71,8 +71,7 @@ class OpenTrial:
         try:
             self.wanted = self._answering.send(outcomes)
         except StopIteration as end:
-            answer: Prediction = end.value
-            return answer
+            return end.value
         except VramscopeError as error:
             return error
         return None

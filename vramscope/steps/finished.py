@@ -54,8 +54,7 @@ def marks_needed_after(marks: Marks, steps: Steps, phases: Phases, cut: int) -> 
     is_open = (phases.start_ns <= start_ns) & (phases.end_ns > start_ns)
     begins = np.isin(marks.time_ns, phases.start_ns[is_open]) & (marks.kind == MarkKind.PHASE_BEGIN)
     names_pool = np.isin(marks.kind, (MarkKind.GRAPH_POOL, MarkKind.MEM_POOL))
-    found: NDArray[np.bool_] = is_later | begins | names_pool | _entered(marks, start_ns)
-    return found
+    return is_later | begins | names_pool | _entered(marks, start_ns)
 
 
 def _entered(marks: Marks, before_ns: int) -> NDArray[np.bool_]:

@@ -60,8 +60,7 @@ def innermost_phases_at(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
     distinct = np.unique(events)
     # Each looks at all phases once: from some tens on, all events at once are faster.
     if len(distinct) > _MANY_EVENTS or len(owners_of(phases)) > 1:
-        of_all: NDArray[Any] = innermost_phases(phases, int(events.max(initial=-1)) + 1)[events]
-        return of_all
+        return innermost_phases(phases, int(events.max(initial=-1)) + 1)[events]
     found = {event: innermost_phase(phases, event) for event in distinct.tolist()}
     return np.array([_NONE if found[each] is None else found[each] for each in events.tolist()], "i4")
 
@@ -139,8 +138,7 @@ def _may_be_of(
     is_unnamed = at[None, :] < named_at[:, None]
     is_named: NDArray[Any] = np.isin(maker, owners)
     by_others = (maker == ANY_THREAD) | is_unnamed | np.append(has_helpers, False)[own]
-    found: NDArray[Any] = np.where(is_named, maker == owners[:, None], by_others)
-    return found
+    return np.where(is_named, maker == owners[:, None], by_others)
 
 
 def _first(events: NDArray[Any]) -> int:
@@ -154,17 +152,14 @@ def _agreed(phases: Phases, rows: NDArray[Any]) -> NDArray[Any]:
     of_row = kind[np.maximum(rows, 0)]
     low = np.where(is_possible, of_row, np.iinfo("i8").max).min(axis=0)
     high = np.where(is_possible, of_row, _NONE).max(axis=0)
-    found: NDArray[Any] = np.where(last < 0, _NONE, np.where(low == high, last, _SEVERAL))
-    return found
+    return np.where(last < 0, _NONE, np.where(low == high, last, _SEVERAL))
 
 
 def _is_region(phases: Phases) -> NDArray[Any]:
     """Whether each is a ``record_function`` region, which torch records without a thread."""
-    found: NDArray[Any] = (phases.phase == Phase.USER) & (phases.thread == 0)
-    return found
+    return (phases.phase == Phase.USER) & (phases.thread == 0)
 
 
 def _rank(phases: Phases) -> NDArray[Any]:
     """The depth, or −1 for regions: they only name lines, and DDP's whole forward is one."""
-    rank: NDArray[Any] = np.where(_is_region(phases), -1, phases.depth)
-    return rank
+    return np.where(_is_region(phases), -1, phases.depth)

@@ -49,8 +49,7 @@ def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
     def make(_: Recording) -> RankBytes:
         return by_rank(recordings[0], recordings[1:])
 
-    found: RankBytes = data.answers(view).lagging("by_rank", lambda: data.derive(view, "by_rank", make))
-    return found
+    return data.answers(view).lagging("by_rank", lambda: data.derive(view, "by_rank", make))
 
 
 def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> html.Tr:

@@ -96,8 +96,7 @@ def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
     pixel = (view.end - view.start) / width_px
     if float(np.median(np.diff(steps.start[inside]))) >= STEP_PX * pixel:
         return inside[:0]
-    found: NDArray[Any] = inside[steps.end[inside] - steps.start[inside] < WIDE_PX * pixel]
-    return found
+    return inside[steps.end[inside] - steps.start[inside] < WIDE_PX * pixel]
 
 
 def _borders(
@@ -121,8 +120,7 @@ def _in_wide_intervals(even: NDArray[Any], borders: NDArray[Any], wide: float) -
     before = np.searchsorted(borders, even, "right")
     low = np.append(even[0], borders)[before]
     high = np.append(borders, even[-1])[before]
-    found: NDArray[Any] = even[high - low >= wide]
-    return found
+    return even[high - low >= wide]
 
 
 def _instants(position: NDArray[Any], borders: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

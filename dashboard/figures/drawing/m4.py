@@ -159,8 +159,7 @@ def _reduced(
         return values[:0]
     # reduceat takes no index beyond the last value, so the last value of each part is added.
     edges = np.stack([first, np.minimum(stop, len(values) - 1)], axis=1).ravel()
-    found: NDArray[Any] = extreme(extreme.reduceat(values, edges)[::2], values[stop - 1])
-    return found
+    return extreme(extreme.reduceat(values, edges)[::2], values[stop - 1])
 
 
 def _distinct(ascending: NDArray[Any]) -> NDArray[Any]:

@@ -271,5 +271,4 @@ def _grow_to_neighbours(
     need = sizes[rows]
     is_whole = (room >= need) & ((room - need <= SMALL_LIMIT) | (need >= settings.max_split_size))
     sizes[rows[is_whole]] = room[is_whole]
-    unsure: NDArray[Any] = rows[(room > need) & ~is_whole]
-    return unsure
+    return rows[(room > need) & ~is_whole]

@@ -126,8 +126,7 @@ def _change(action: NDArray[Any], size: NDArray[Any], has_segments: bool) -> NDA
     sign[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = -1
     if has_segments:
         sign[Action.ALLOC], sign[Action.FREE_COMPLETED] = -1, 1
-    change: NDArray[Any] = sign[action] * size
-    return change
+    return sign[action] * size
 
 
 def _beyond(

@@ -128,13 +128,11 @@ class _Pool:
         """The points of addresses that are sorted, as those of lives are."""
         is_new = np.ones(len(address), "?")
         is_new[1:] = address[1:] != address[:-1]
-        found: NDArray[Any] = self._place(address[is_new])[np.cumsum(is_new) - 1]
-        return found
+        return self._place(address[is_new])[np.cumsum(is_new) - 1]
 
     def addresses(self, points: NDArray[Any]) -> NDArray[Any]:
         """The addresses of points."""
-        found: NDArray[Any] = self._points[points - 1]
-        return found
+        return self._points[points - 1]
 
     def _from_where_to_split(self) -> NDArray[Any]:
         """The first point that leaves enough after each point for a split, as in ``Settings.splits``."""

@@ -125,8 +125,7 @@ class StateIndex:
         first, last = np.searchsorted(self._lives.alloc, (then, k))
         rows = np.concatenate([before, np.arange(first, last, dtype="i4")])
         end = self._lives.end[rows]
-        alive: NDArray[np.int32] = rows[(end < 0) | (end >= k)]
-        return alive
+        return rows[(end < 0) | (end >= k)]
 
     def _relevant_moves(self, least_moves: int) -> tuple[list[NDArray[np.int64]], list[int]]:
         """The segment events that are still relevant after each of several positions; the distance between

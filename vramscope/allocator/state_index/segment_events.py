@@ -39,8 +39,7 @@ def _last(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
     """
     last = rows[::-1][np.unique(trace.address[rows][::-1], return_index=True)[1]]
     is_there = trace.action[last] == Action.SEGMENT_ALLOC
-    found: NDArray[Any] = last[is_there | np.isin(trace.address[last], before.address)]
-    return found
+    return last[is_there | np.isin(trace.address[last], before.address)]
 
 
 def _not_undone(trace: Trace, rows: NDArray[Any]) -> NDArray[Any]:
@@ -66,5 +65,4 @@ def _not_undone(trace: Trace, rows: NDArray[Any]) -> NDArray[Any]:
     size = np.diff(np.append(first, len(order)))[group]
     is_left = np.where(net[group] < 0, place < -net[group], place >= size - net[group])
     stays[order[is_left]] = True
-    found: NDArray[Any] = rows[stays]
-    return found
+    return rows[stays]

@@ -196,8 +196,7 @@ class SizeGrowth(NamedTuple):
     def at(self, size: int) -> NDArray[Any]:
         """Return whole bytes of each value, at least 1."""
         level = self.fixed_bytes + self.bytes_per_unit * size + self.bytes_per_square * (float(size) * size)
-        whole: NDArray[Any] = np.maximum(np.rint(level), 1).astype("i8")
-        return whole
+        return np.maximum(np.rint(level), 1).astype("i8")
 
 
 _NEAR = 0.002
@@ -239,8 +238,7 @@ def _is_near(
             for s in sizes.tolist()
         ]
     )
-    near: NDArray[Any] = np.abs(foreseen - level).max(axis=0) <= np.maximum(_NEAR * highest, 512)
-    return near
+    return np.abs(foreseen - level).max(axis=0) <= np.maximum(_NEAR * highest, 512)
 
 
 def _mixed(base: SizeGrowth, *others: tuple[NDArray[Any], SizeGrowth]) -> SizeGrowth:
@@ -289,12 +287,10 @@ def _standing(part: StepSequence, row: int) -> NDArray[Any]:
     older = part.recording.steps.start_event[max(part.rows[row] - 1, 0)]
     live = np.flatnonzero(found.allocated_at(start) & (found.alloc_event < older))
     columns = (found.size[live], found.stream[live], found.pool[live], part.category[live])
-    standing: NDArray[Any] = np.stack(columns, axis=1).astype("i8")
-    return standing
+    return np.stack(columns, axis=1).astype("i8")
 
 
 def _phases(part: StepSequence, ops: _Ops) -> NDArray[Any]:
     phases = part.recording.phases
     row = phases_of(phases, len(part.recording.trace))[ops.events]
-    phase: NDArray[Any] = np.append(phases.phase, Phase.OTHER)[row]
-    return phase
+    return np.append(phases.phase, Phase.OTHER)[row]

@@ -200,13 +200,12 @@ def _freed_by_backward(program: _ProgramTimeline, found: Allocations, lives: Liv
     those there.
     """
     is_backward = (lives.freed_in >= 0) & (padded(lives.phases.phase)[lives.freed_in] == Phase.BACKWARD)
-    freed: NDArray[Any] = (
+    return (
         is_backward
         & (lives.freed_in != lives.born_in)
         & (lives.step >= 0)
         & (lives.step == steps_of(program.steps, found.free_event))
     )
-    return freed
 
 
 def _is_closed(phases: Phases, marks: Marks, n_events: int) -> NDArray[Any]:
@@ -245,8 +244,7 @@ def _backward_of(
 
 def _before_steps(steps: Steps, born: NDArray[Any]) -> NDArray[Any]:
     start = steps.start_event
-    before: NDArray[Any] = (born >= 0) & (born < (start[0] if len(start) else -1))
-    return before
+    return (born >= 0) & (born < (start[0] if len(start) else -1))
 
 
 def _first_forward(steps: Steps, phases: Phases) -> NDArray[Any]:
@@ -262,8 +260,7 @@ def _first_forward(steps: Steps, phases: Phases) -> NDArray[Any]:
 def _before_forward(program: _ProgramTimeline, found: Allocations, lives: Lives) -> NDArray[Any]:
     """Whether it was allocated before its step's first forward, or before the first step and freed later."""
     is_first_batch = _before_steps(program.steps, found.alloc_event) & (found.free_event >= 0)
-    before: NDArray[Any] = is_first_batch | (found.alloc_event < program.first_forward[lives.step])
-    return before
+    return is_first_batch | (found.alloc_event < program.first_forward[lives.step])
 
 
 def _within_a_gap(program: _ProgramTimeline, found: Allocations, lives: Lives) -> NDArray[Any]:
@@ -275,5 +272,4 @@ def _within_a_gap(program: _ProgramTimeline, found: Allocations, lives: Lives) -
     place = np.searchsorted(program.starts, found.alloc_event, side="right")
     following = np.append(program.starts, program.n_events)[place]
     is_marked = program.first_forward[lives.step] >= 0
-    within: NDArray[Any] = (lives.step >= 0) & is_marked & (lives.dies < following)
-    return within
+    return (lives.step >= 0) & is_marked & (lives.dies < following)

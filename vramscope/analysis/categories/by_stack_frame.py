@@ -95,14 +95,12 @@ def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
 def _files(stacks: Stacks, pattern: re.Pattern[str]) -> NDArray[Any]:
     """Whether the file of each frame matches *pattern*."""
     fits = [pattern.search(text.replace("\\", "/")) is not None for text in stacks.strings]
-    frames: NDArray[Any] = np.array(fits)[stacks.file]
-    return frames
+    return np.array(fits)[stacks.file]
 
 
 def _functions(stacks: Stacks, names: Collection[str]) -> NDArray[Any]:
     """Whether the function of each frame is one of *names*."""
-    frames: NDArray[Any] = np.array([text in names for text in stacks.strings])[stacks.function]
-    return frames
+    return np.array([text in names for text in stacks.strings])[stacks.function]
 
 
 def _asked_by(stacks: Stacks, found: Allocations, meant: NDArray[Any]) -> NDArray[Any]:
@@ -116,8 +114,7 @@ def _asked_by(stacks: Stacks, found: Allocations, meant: NDArray[Any]) -> NDArra
     for row in np.flatnonzero(inherits).tolist():  # parents, the callers, come first
         of_caller = meant[stacks.parent[row]]
         meant[row] = of_caller if of_caller or not helps[row] else meant[row]
-    mine: NDArray[Any] = meant[found.stack_id]
-    return mine
+    return meant[found.stack_id]
 
 
 def is_workspace(
@@ -145,8 +142,7 @@ def is_workspace(
             here = fits & mine & (found.stream == stream)
             if np.count_nonzero(here) > most:
                 fits &= ~here
-    workspaces: NDArray[Any] = fits | _names_workspace(recording.stacks, found)
-    return workspaces
+    return fits | _names_workspace(recording.stacks, found)
 
 
 def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:
@@ -158,8 +154,7 @@ def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:
     end = phases.end_event.max(initial=0)
     starts = np.sort(phases.start_event)
     is_later = np.searchsorted(starts, found.alloc_event, side="right") < len(starts)
-    at_last: NDArray[Any] = (found.free_event >= end) & is_later
-    return at_last
+    return (found.free_event >= end) & is_later
 
 
 def _names_workspace(stacks: Stacks, found: Allocations) -> NDArray[Any]:
@@ -170,5 +165,4 @@ def _names_workspace(stacks: Stacks, found: Allocations) -> NDArray[Any]:
     is_named = names[stacks.function]
     for row, parent in enumerate(stacks.parent.tolist()):  # parents, the callers, come first
         is_named[row] |= is_named[parent]
-    mine: NDArray[Any] = is_named[found.stack_id]
-    return mine
+    return is_named[found.stack_id]

@@ -77,8 +77,7 @@ def is_closure(recording: Recording, phases: Phases) -> NDArray[Any]:
     is_model = np.isin(_kinds(recording.stacks), (StackKind.FORWARD, *_IN_BACKWARD))
     calls = np.flatnonzero(is_model[recording.trace.stack_id] & (recording.trace.action == Action.ALLOC))
     before_start, before_end = (np.searchsorted(calls, at) for at in (phases.start_event, phases.end_event))
-    ran: NDArray[Any] = (before_end > before_start) & (phases.phase == Phase.OPTIMIZER)
-    return ran
+    return (before_end > before_start) & (phases.phase == Phase.OPTIMIZER)
 
 
 class _PlacedEvents:
@@ -114,8 +113,7 @@ class _PlacedEvents:
 
     def event_at(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The event of each row; one past the last instant for one past the last row."""
-        found: NDArray[Any] = self._padded[rows]
-        return found
+        return self._padded[rows]
 
 
 def _next(chosen: NDArray[Any]) -> NDArray[Any]:
@@ -248,7 +246,7 @@ def _frame_kinds(stacks: Stacks) -> NDArray[Any]:
     first = np.array([_CALLED_BY_AUTOGRAD.search(text) is not None for text in files])
     function, file = stacks.function, stacks.file
     in_autograd = (stacks.parent == 0) & first[file]
-    kinds: NDArray[Any] = np.select(
+    return np.select(
         [
             engine[function] | (starts[function] & autograd[file]) | (again[function] & checkpoint[file]),
             calls[function] & module[file],
@@ -259,4 +257,3 @@ def _frame_kinds(stacks: Stacks) -> NDArray[Any]:
         [StackKind.BACKWARD, StackKind.FORWARD, StackKind.OPTIMIZER, _IS_STRANGER, StackKind.BACKWARD],
         _IS_TORCH,
     )
-    return kinds

@@ -81,5 +81,4 @@ def held_by_unfinished(
     is_alive = (unfinished.start[row] <= born) & (born < unfinished.end[row]) & (unfinished.end[row] <= dies)
     is_forward = inside & np.isin(phase, _FORWARD)
     is_loss = ~inside & (born >= unfinished.last_forward[row])
-    held: NDArray[Any] = is_alive & (is_forward | is_loss)
-    return held
+    return is_alive & (is_forward | is_loss)

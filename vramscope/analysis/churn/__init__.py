@@ -121,8 +121,7 @@ def retry_events(recording: Recording) -> NDArray[Any]:
         if any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack))
     ]
     retries = asked_again[~np.isin(stack_id[asked_again], wanted)]
-    found: NDArray[Any] = retries[_gave_up_all(recording, losses, retries)]
-    return found
+    return retries[_gave_up_all(recording, losses, retries)]
 
 
 def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:

@@ -115,8 +115,7 @@ def _at_first(recording: Recording, ranges: _Ranges) -> tuple[NDArray[Any], NDAr
 
 
 def _signs(action: NDArray[Any], up: Action, down: Action) -> NDArray[Any]:
-    signs: NDArray[Any] = (action == up).astype("i1") - (action == down).astype("i1")
-    return signs
+    return (action == up).astype("i1") - (action == down).astype("i1")
 
 
 def _running(at_first: NDArray[Any], is_first: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
@@ -124,8 +123,7 @@ def _running(at_first: NDArray[Any], is_first: NDArray[Any], change: NDArray[Any
     total = np.cumsum(change, dtype="i8")
     row = np.flatnonzero(is_first)
     base = (total - change)[row]
-    number: NDArray[Any] = total - np.repeat(base, np.diff(np.append(row, len(total)))) + at_first
-    return number
+    return total - np.repeat(base, np.diff(np.append(row, len(total)))) + at_first
 
 
 def _contradicts(there: NDArray[Any], used: NDArray[Any]) -> bool:

@@ -69,5 +69,4 @@ def _highest(
     entry = np.where(owner[first - 1] == groups, level[first - 1], 0)
     edges = np.stack([first.ravel(), last.ravel()], axis=1).ravel()
     within = np.maximum.reduceat(level, edges)[::2].reshape(first.shape) if len(edges) else entry
-    highest: NDArray[Any] = np.where(last > first, np.maximum(entry, within), entry)
-    return highest
+    return np.where(last > first, np.maximum(entry, within), entry)

@@ -106,5 +106,4 @@ def _lines(levels: Levels, rows: NDArray[Any], source: NDArray[Any]) -> tuple[Le
 def _peaks(levels: Levels, begin: int) -> NDArray[Any]:
     allocated = timeline(levels.recording).allocated_bytes
     starts = np.r_[min(begin, levels.at[0] - 1), levels.at[:-1]]
-    most: NDArray[Any] = np.maximum.reduceat(allocated[: levels.at[-1] + 1], starts)
-    return most
+    return np.maximum.reduceat(allocated[: levels.at[-1] + 1], starts)

@@ -34,8 +34,7 @@ def rounds(level: NDArray[Any]) -> NDArray[Any]:
     stays = np.abs(np.delete(change[rises[0] :], rises - rises[0])).max(initial=0) < _LEAST_RISE_BYTES
     if not (is_even and still and stays):
         return rises[:0]
-    found: NDArray[Any] = np.r_[rises[0], rises + 1]
-    return found
+    return np.r_[rises[0], rises + 1]
 
 
 def are_enough(found: NDArray[Any]) -> bool:

@@ -83,8 +83,7 @@ class Allocations(Table):
 
     def _from_to(self, instant: int, end: NDArray[Any]) -> NDArray[Any]:
         """Mask of the rows alive at *instant*: event k changes the state from instant k + 1 on."""
-        within: NDArray[Any] = (self.alloc_event < instant) & ((end == ALIVE) | (end >= instant))
-        return within
+        return (self.alloc_event < instant) & ((end == ALIVE) | (end >= instant))
 
 
 @memoized

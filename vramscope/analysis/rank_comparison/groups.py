@@ -76,8 +76,7 @@ def _distance(lines: NDArray[Any], allocated: NDArray[Any], row: int) -> NDArray
     apart = np.abs(lines - lines[row]).sum(axis=1)
     scale = np.maximum(np.maximum(allocated, allocated[row]), 1.0)
     # Where no lines are known, the peaks themselves are compared.
-    found: NDArray[Any] = np.maximum(apart, np.abs(allocated - allocated[row])) / scale
-    return found
+    return np.maximum(apart, np.abs(allocated - allocated[row])) / scale
 
 
 def _usual_neighbor(lines: NDArray[Any], allocated: NDArray[Any]) -> float:

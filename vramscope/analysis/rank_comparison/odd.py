@@ -175,8 +175,7 @@ def _exceeds(values: NDArray[Any], scale: float, usual: float | None = None) -> 
     """Which values are above the usual one by more than the group's spread and by enough to matter."""
     middle = float(np.median(values)) if usual is None else usual
     spread = _SIGMA_PER_MAD * float(np.median(np.abs(values - middle)))
-    found: NDArray[Any] = values - middle > max(_LEAST_FRACTION * scale, _LEAST_BYTES, _TIMES_SPREAD * spread)
-    return found
+    return values - middle > max(_LEAST_FRACTION * scale, _LEAST_BYTES, _TIMES_SPREAD * spread)
 
 
 def _largest(table: MemberTable, difference: NDArray[Any]) -> tuple[LineBytes | None, int] | None:

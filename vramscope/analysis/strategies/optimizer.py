@@ -140,8 +140,7 @@ def _is_of(run: StrategyInput, classes: Sequence[str]) -> NDArray[Any]:
     State from before the recording counts if all optimizers of the run are of these classes.
     """
     is_before = (run.born_in != Phase.OPTIMIZER) & _classes(run).issubset(classes)
-    mine: NDArray[Any] = is_before | ((run.born_in == Phase.OPTIMIZER) & np.isin(run.made_by, classes))
-    return mine
+    return is_before | ((run.born_in == Phase.OPTIMIZER) & np.isin(run.made_by, classes))
 
 
 def _names(run: StrategyInput, rows: NDArray[Any]) -> str:

@@ -240,8 +240,7 @@ def _empty_cache_events(recording: Recording) -> NDArray[Any]:
         [_calls_empty_cache(recording, stack) for stack in stack_id[begins].tolist()], dtype="?"
     )
     has_no_stack = stack_id[begins] == 0
-    found: NDArray[Any] = begins[by_name | (has_no_stack & ~np.isin(following, _ASKS))]
-    return found
+    return begins[by_name | (has_no_stack & ~np.isin(following, _ASKS))]
 
 
 def _calls_empty_cache(recording: Recording, stack_id: int) -> bool:

@@ -76,8 +76,7 @@ class RawReading:
     def ring(self, device: int) -> list[Any]:
         """The entries of one device, oldest first."""
         traces = self.snapshot["device_traces"]
-        found: list[Any] = traces[device] if device < len(traces) else []
-        return found
+        return traces[device] if device < len(traces) else []
 
     def counts(self, device: int) -> tuple[EntryCounts, EntryCounts]:
         """The entry counts of one device before and after the snapshot."""

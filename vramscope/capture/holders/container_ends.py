@@ -38,8 +38,7 @@ def ends_of_sequence(items: Any) -> list[tuple[int, Any]]:
 def _last(items: Any, base: Any, n: int) -> list[Any]:
     if base is deque:
         return list(islice(deque.__reversed__(items), _MOST - _FIRST))[::-1]
-    last: list[Any] = base.__getitem__(items, slice(n - (_MOST - _FIRST), n))
-    return last
+    return base.__getitem__(items, slice(n - (_MOST - _FIRST), n))
 
 
 def some_of_set(items: Any) -> list[Any]:

@@ -109,8 +109,7 @@ class _MemoNumbers:
             raise Irregular
         sizes = self._end[row] - self._first[row]
         others = np.where(is_inside, self._first[row], memo - sizes) - self._n_before[row]
-        found: NDArray[np.int64] = others + rank
-        return found
+        return others + rank
 
     def needed_of(self, i: int) -> slice:
         """Return where in ``needed`` the lists of run *i* are."""

@@ -12,5 +12,4 @@ def is_available() -> bool:
 
 def pack(data: bytes, level: int) -> bytes:
     """Return *data* compressed; levels are 0 (fast) to 11 (small)."""
-    packed: bytes = pa.Codec(_NAME, compression_level=level).compress(data, asbytes=True)
-    return packed
+    return pa.Codec(_NAME, compression_level=level).compress(data, asbytes=True)

@@ -165,8 +165,7 @@ class FakeCuda:
         def device(tensor: Any) -> torch.device:
             if not mode.is_inside and tensor.fake_device.type == NAME:
                 return _CUDA
-            found: torch.device = inner.fget(tensor)
-            return found
+            return inner.fget(tensor)
 
         self._set(FakeTensor, "device", property(device, inner.fset))
         self._set(FakeTensor, "is_cuda", property(is_own))
@@ -312,8 +311,7 @@ class _Generator(torch.Generator):
     """A generator of the host, wherever the program wants it."""
 
     def __new__(cls, *_: Any, **__: Any) -> "_Generator":
-        made: _Generator = super().__new__(cls, "cpu")
-        return made
+        return super().__new__(cls, "cpu")
 
 
 def _address(tensor: Any) -> int:
