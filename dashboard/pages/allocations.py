@@ -140,14 +140,12 @@ def _table() -> Any:
 
 def lives(data: Data, view: View) -> Allocations:
     """Return every allocation of the recording."""
-    found: Allocations = data.ask(view, "lifetimes")
-    return found
+    return data.ask(view, "lifetimes")
 
 
 def _index(data: Data, view: View) -> Bands:
     found, known = lives(data, view), totals(data, view)
-    made: Bands = data.derive(view, "bands", lambda _: bands(found, known.allocated_bytes))
-    return made
+    return data.derive(view, "bands", lambda _: bands(found, known.allocated_bytes))
 
 
 def _paint(data: Data, view: View, way: str) -> Paint:
@@ -159,8 +157,7 @@ def _paint(data: Data, view: View, way: str) -> Paint:
         "line": lambda _: by_line(folded(data, view), found),
         "age": lambda r: by_age(r, found),
     }
-    made: Paint = data.derive(view, ("paint", way), makers[way])
-    return made
+    return data.derive(view, ("paint", way), makers[way])
 
 
 def _hits(data: Data, view: View, text: str) -> NDArray[Any] | None:
@@ -169,8 +166,7 @@ def _hits(data: Data, view: View, text: str) -> NDArray[Any] | None:
     if not terms:
         return None
     columns = _columns(data, view)
-    hits: NDArray[Any] = data.derive(view, ("found", terms), lambda _: matching(terms, columns, text))
-    return hits
+    return data.derive(view, ("found", terms), lambda _: matching(terms, columns, text))
 
 
 def _columns(data: Data, view: View) -> Columns:

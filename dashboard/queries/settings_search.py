@@ -248,8 +248,7 @@ def verdict(
         )
 
     def kept() -> ReplayResult:
-        found: ReplayResult = data.derive(view, ("replayed", candidate, room, total_bytes), made)
-        return found
+        return data.derive(view, ("replayed", candidate, room, total_bytes), made)
 
     recorded = None if trial else answer.recorded_verdict(target(answer, total_bytes))
     free = trial.outcome if trial else answer.without_limit

@@ -60,8 +60,7 @@ def _within(n: int, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
     change = np.zeros(n + 1, "i8")
     np.add.at(change, np.minimum(start + 1, n), 1)
     np.add.at(change, np.minimum(end + 1, n), -1)
-    inside: NDArray[Any] = np.cumsum(change)[:-1] > 0
-    return inside
+    return np.cumsum(change)[:-1] > 0
 
 
 def _line(recording: Recording, begin: int, at: int) -> tuple[Frame | None, int]:

@@ -175,8 +175,7 @@ class Prediction:
         """What was predicted, with every analysis as a method."""
         if self.loaded is None:
             raise UsageError(f"this prediction was read from a recording: vramscope.load({str(self.run)!r})")
-        found: Recording = self.loaded
-        return found
+        return self.loaded
 
     @property
     def need(self) -> Need:

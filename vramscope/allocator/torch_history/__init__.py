@@ -249,8 +249,7 @@ def _pool_column(rows: Rows, key: str, pools: dict[tuple[int, int], int]) -> NDA
     """Indices into *pools*, to which new pools are added."""
     ids, index = distinct([tuple(pool) for pool in rows.column(key, (tuple, list), DEFAULT_POOL)])
     check_pools(ids, key)
-    found: NDArray[Any] = _places(ids, pools)[index]
-    return found
+    return _places(ids, pools)[index]
 
 
 def _places(ids: Sequence[tuple[int, int]], pools: dict[tuple[int, int], int]) -> NDArray[Any]:
@@ -263,8 +262,7 @@ def _pools(events: Events, pools: dict[tuple[int, int], int]) -> NDArray[Any]:
     places = _places(events.pool_ids, pools)
     if not places.any():  # nearly always; zeros that nothing is written to take no memory
         return np.zeros(len(events), "i4")
-    found: NDArray[Any] = places[events.pool]
-    return found
+    return places[events.pool]
 
 
 def _trace(

@@ -128,8 +128,7 @@ def _instants(events: Events, trace: Trace, place: NDArray[Any]) -> NDArray[Any]
     is_event = place >= 0
     if (np.diff(place[is_event]) < 0).any():
         return np.searchsorted(trace.time_ns, events.time_ns, side="right")
-    found: NDArray[Any] = np.cumsum(is_event) - is_event
-    return found
+    return np.cumsum(is_event) - is_event
 
 
 def _metadata_marks(texts: Sequence[tuple[int, str]], trace: Trace, place: NDArray[Any]) -> list[PendingMark]:

@@ -67,13 +67,11 @@ def _step(term: Term, columns: Columns, _: str) -> NDArray[Any]:
     steps, event = columns.recording.steps, columns.found.alloc_event
     row = steps_of(steps, event)
     number = np.append(steps.index, -1)[row]
-    hit: NDArray[Any] = (row >= 0) & (event >= 0) & _between(number, term)
-    return hit
+    return (row >= 0) & (event >= 0) & _between(number, term)
 
 
 def _between(values: NDArray[Any], term: Term) -> NDArray[Any]:
-    within: NDArray[Any] = (values >= term.low) & (values <= term.high)
-    return within
+    return (values >= term.low) & (values <= term.high)
 
 
 # --------------------------------------------------------------------------------- names of vramscope
@@ -81,8 +79,7 @@ def _between(values: NDArray[Any], term: Term) -> NDArray[Any]:
 
 def _category(term: Term, columns: Columns, text: str) -> NDArray[Any]:
     names = [format_name(each) for each in Category]
-    hit: NDArray[Any] = np.isin(columns.category, _chosen(term, names, text))
-    return hit
+    return np.isin(columns.category, _chosen(term, names, text))
 
 
 def _phase(term: Term, columns: Columns, text: str) -> NDArray[Any]:
@@ -92,11 +89,9 @@ def _phase(term: Term, columns: Columns, text: str) -> NDArray[Any]:
     of_row = np.append(phases.phase, int(Phase.OTHER))[row]
     own = [i for i, name in enumerate(phases.names) if name and fnmatchcase(name.lower(), term.value)]
     if own:
-        is_own: NDArray[Any] = (of_row == Phase.USER) & np.isin(np.append(phases.name, -1)[row], own)
-        return is_own
+        return (of_row == Phase.USER) & np.isin(np.append(phases.name, -1)[row], own)
     names = [format_name(each) for each in Phase]
-    hit: NDArray[Any] = np.isin(of_row, _chosen(term, names, text)) & (event >= 0)
-    return hit
+    return np.isin(of_row, _chosen(term, names, text)) & (event >= 0)
 
 
 def _chosen(term: Term, names: Sequence[str], text: str) -> list[int]:
@@ -117,8 +112,7 @@ def _module(term: Term, columns: Columns, _: str) -> NDArray[Any]:
         bool(path) and any(fnmatchcase(path.lower(), pattern) for pattern in patterns)
         for path in owners.paths
     ]
-    of_module: NDArray[Any] = np.array(hit, dtype=bool)[owners.module]
-    return of_module
+    return np.array(hit, dtype=bool)[owners.module]
 
 
 # ------------------------------------------------------------------------------------------- stacks
@@ -133,8 +127,7 @@ def _word(term: Term, columns: Columns, _: str) -> NDArray[Any]:
         hit |= np.isin(columns.category, categories)
     owners = columns.owners()
     of_path = np.array([term.value in path.lower() for path in owners.paths], dtype=bool)
-    found: NDArray[Any] = hit | of_path[owners.module]
-    return found
+    return hit | of_path[owners.module]
 
 
 def _exact(term: Term, columns: Columns, _: str) -> NDArray[Any]:
@@ -185,8 +178,7 @@ def _of_frames(columns: Columns, hit: NDArray[Any]) -> NDArray[Any]:
     while above.any():
         known |= known[above]
         above = above[above]
-    of_allocation: NDArray[Any] = known[columns.found.stack_id]
-    return of_allocation
+    return known[columns.found.stack_id]
 
 
 def _annotation(term: Term, columns: Columns, _: str) -> NDArray[Any]:
@@ -198,13 +190,11 @@ def _annotation(term: Term, columns: Columns, _: str) -> NDArray[Any]:
 
 
 def _alive(_: Term, columns: Columns, __: str) -> NDArray[Any]:
-    never: NDArray[Any] = columns.found.free_event == -1
-    return never
+    return columns.found.free_event == -1
 
 
 def _before(_: Term, columns: Columns, __: str) -> NDArray[Any]:
-    early: NDArray[Any] = columns.found.alloc_event < 0
-    return early
+    return columns.found.alloc_event < 0
 
 
 _CONDITIONS: dict[Field, Callable[[Term, Columns, str], NDArray[Any]]] = {

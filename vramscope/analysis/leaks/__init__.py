@@ -230,8 +230,7 @@ def _stayed(context: _LeakContext, rows: NDArray[Any]) -> NDArray[Any]:
     # With one block a step, fewer than half of the steps means temporaries of the last steps.
     n_steps = len(levels.at) - _first(levels)
     is_kept = 2 * len(np.unique(levels.born[stays])) >= n_steps
-    kept: NDArray[Any] = stays if is_kept else since
-    return kept
+    return stays if is_kept else since
 
 
 def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
@@ -242,8 +241,7 @@ def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
     since = rows[levels.born[rows] >= min(_WARM_UP, _first(levels))]
     stays = since[levels.gone[since] == len(levels.at)]
     n_steps = len(levels.at) - _first(levels)
-    old: NDArray[Any] = stays if 2 * len(np.unique(levels.born[stays])) >= n_steps else since
-    return old
+    return stays if 2 * len(np.unique(levels.born[stays])) >= n_steps else since
 
 
 def _evidence_of(context: _LeakContext, rows: NDArray[Any]) -> list[Held]:

@@ -40,21 +40,18 @@ class StrategyInput(NamedTuple):
     @property
     def element(self) -> NDArray[Any]:
         """Bytes per element of each allocation; 0 if its label does not say."""
-        element: NDArray[Any] = padded(self.recording.labels.element_bytes)[self.assigned.label]
-        return element
+        return padded(self.recording.labels.element_bytes)[self.assigned.label]
 
     @property
     def made_by(self) -> NDArray[Any]:
         """Name of the phase in which each allocation was born, such as an optimizer's class."""
         phases = self.lives.phases
         names = np.array([*phases.names, ""])
-        made_by: NDArray[Any] = names[np.append(phases.name, len(names) - 1)[self.lives.born_in]]
-        return made_by
+        return names[np.append(phases.name, len(names) - 1)[self.lives.born_in]]
 
     def in_optimizer(self) -> NDArray[Any]:
         """Return which allocations are temporaries of an optimizer's step."""
-        mine: NDArray[Any] = (self.born_in == Phase.OPTIMIZER) & (self.category == Category.TEMPORARY)
-        return mine
+        return (self.born_in == Phase.OPTIMIZER) & (self.category == Category.TEMPORARY)
 
 
 class StrategyTrial(NamedTuple):
@@ -106,14 +103,12 @@ def summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any
     is_born, is_freed = found.free_event != BEFORE, found.free_event >= 0
     np.add.at(change, found.alloc_event[is_born] + 1, size[is_born])
     np.add.at(change, found.free_event[is_freed] + 1, -size[is_freed])
-    level: NDArray[Any] = np.cumsum(change)
-    return level
+    return np.cumsum(change)
 
 
 def level_with(run: StrategyInput, factor: NDArray[Any], extra: NDArray[Any] | int = 0) -> NDArray[Any]:
     """Return the allocated bytes at each instant, if each allocation had *factor* times its size."""
-    level: NDArray[Any] = summed(run.found, factor * run.found.block_size, len(run.phase) - 1) + extra
-    return level
+    return summed(run.found, factor * run.found.block_size, len(run.phase) - 1) + extra
 
 
 def scaled(run: StrategyInput, *scales: tuple[NDArray[Any], NDArray[Any] | float]) -> NDArray[Any]:

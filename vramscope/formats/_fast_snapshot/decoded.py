@@ -115,8 +115,7 @@ class _ShapeNumbers:
         widest = max((value.width for value in values if value), default=0)
         masks = np.array([(1 << 8 * value.width) - 1 if value else 0 for value in (*values, None)], "u8")
         if len(offsets) == 1 and (masks[:-1] == masks[0]).all():
-            whole: NDArray[Any] = self._rows.numbers(offsets[0], widest) & masks[0]
-            return whole
+            return self._rows.numbers(offsets[0], widest) & masks[0]
         found = np.zeros(len(self._shape), "u8")
         for offset in offsets:
             here = tuple(value if value and value.offset == offset else None for value in values)
@@ -126,13 +125,11 @@ class _ShapeNumbers:
 
     def has(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
         """Return the mask of the events whose shape has the value."""
-        found: NDArray[Any] = np.array([*map(bool, values), False]).take(self._shape)
-        return found
+        return np.array([*map(bool, values), False]).take(self._shape)
 
     def of_shapes(self, values: Sequence[int]) -> NDArray[Any]:
         """Return for each event one of *values*, which are one per shape; 0 if no shape fits."""
-        found: NDArray[Any] = np.array([*values, 0], "i4").take(self._shape)
-        return found
+        return np.array([*values, 0], "i4").take(self._shape)
 
     def values(self, name: str) -> tuple[Value | None, ...]:
         """Return the location of the value *name* in each shape."""

@@ -307,5 +307,4 @@ class Shapes:
                 return rest
         rows.shape[found] = at
         shape.n_found += len(found)
-        others: NDArray[Any] = rest[rows.shape[rest] < 0]
-        return others
+        return rest[rows.shape[rest] < 0]

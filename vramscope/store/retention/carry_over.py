@@ -151,10 +151,7 @@ def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapsh
     """Return whether each row is about a block that is live at the end, or about a later moment."""
     handed_out = _looked_up(_last_handed_out(trace, first), table.address)
     in_use = state.blocks.address[state.blocks.state != BlockState.INACTIVE]
-    found: NDArray[Any] = (table.event > state.event) | (
-        (handed_out < table.event) & np.isin(table.address, in_use)
-    )
-    return found
+    return (table.event > state.event) | ((handed_out < table.event) & np.isin(table.address, in_use))
 
 
 def _last_handed_out(trace: Trace, first: int) -> tuple[NDArray[Any], NDArray[Any]]:
