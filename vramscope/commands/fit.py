@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vramscope.analysis.what_if import ReplayResult
     from vramscope.model.recording import Recording
 
+_FEWEST_DIGITS = 4
+"""Of a card that is named by its number."""
 _STAGES = ("batch", "strategies", "settings", "cards")
 
 
@@ -247,7 +249,9 @@ def _target(text: str) -> "Target":
     from vramscope.model.cards import CARDS, OWNED, card_named, names_near
     from vramscope.units import format_bytes, parse_bytes
 
-    card = card_named(text)
+    # 4090 is a card; 24 would be the size of one, and is a size without its unit.
+    is_size = text.isdecimal() and len(text) < _FEWEST_DIGITS
+    card = None if is_size else card_named(text)
     if card is not None:
         return Target(f"the {card.label} ({format_bytes(card.total_bytes)})", card.total_bytes)
     try:

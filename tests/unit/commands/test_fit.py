@@ -116,6 +116,7 @@ def test_one_setting_alone_can_be_asked_for(runs, capsys):
         ["--conf", "max_split_size:64"],
         ["--conf", "expandable_segments:True,bogus:1"],
         ["--capacity", "25"],
+        ["--capacity", "24"],
         ["--capacity", "0GiB"],
         ["--fraction", "1.5"],
         ["--empty-cache", "epoch"],
