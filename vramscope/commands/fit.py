@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from vramscope.analysis.what_if import ReplayResult
     from vramscope.model.recording import Recording
 
-_FEWEST_DIGITS = 4
-"""Of a card that is named by its number."""
 _STAGES = ("batch", "strategies", "settings", "cards")
 
 
@@ -250,8 +248,7 @@ def _target(text: str) -> "Target":
     from vramscope.units import format_bytes, parse_bytes
 
     # 4090 is a card; 24 would be the size of one, and is a size without its unit.
-    is_size = text.isdecimal() and len(text) < _FEWEST_DIGITS
-    card = None if is_size else card_named(text)
+    card = None if text.isdecimal() and len(text) < 4 else card_named(text)
     if card is not None:
         return Target(f"the {card.label} ({format_bytes(card.total_bytes)})", card.total_bytes)
     try:
