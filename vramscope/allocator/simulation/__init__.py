@@ -14,7 +14,8 @@ from vramscope.allocator.simulation.expandable import (
     ExpandableSegments,
 )
 from vramscope.allocator.simulation.initial_state import Makers, heads
-from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
+from vramscope.allocator.simulation.rows import block_row, mapped_runs, segment_row
+from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Action
 
 Emit = Callable[[Action, int, int, int, int, int], None]
@@ -200,9 +201,9 @@ class CachingAllocator:
         segments: list[tuple[int, ...]] = []
         blocks: list[tuple[int, ...]] = []
         for address in sorted(self._heads):
-            for run in _mapped_runs(self._heads[address]):
-                blocks += [_block_row(len(segments), block) for block in run]
-                segments.append(_segment_row(run))
+            for run in mapped_runs(self._heads[address]):
+                blocks += [block_row(len(segments), block) for block in run]
+                segments.append(segment_row(run))
         return Snapshot(
             event=event,
             time_ns=time_ns,
@@ -427,33 +428,3 @@ class CachingAllocator:
                 del ages[block]
                 target -= block.size
                 self._release(block)
-
-
-def _mapped_runs(head: SimulatedBlock) -> Iterator[list[SimulatedBlock]]:
-    """The blocks of a segment; for an expandable one, each contiguous run of mapped blocks."""
-    run: list[SimulatedBlock] = []
-    block: SimulatedBlock | None = head
-    while block is not None:
-        if block.is_mapped:
-            run.append(block)
-        elif run:
-            yield run
-            run = []
-        block = block.next
-    if run:
-        yield run
-
-
-def _segment_row(run: list[SimulatedBlock]) -> tuple[int, ...]:
-    first = run[0]
-    bin_, segment = first.bin, first.segment
-    size = sum(block.size for block in run)
-    kind = (bin_.is_large, segment.is_expandable)
-    return (first.address, size, bin_.stream, bin_.pool, *kind, segment.stack_id)
-
-
-def _block_row(segment: int, block: SimulatedBlock) -> tuple[int, ...]:
-    if not block.is_used:
-        return (segment, block.address, block.size, 0, BlockState.INACTIVE, 0)
-    state = BlockState.PENDING_FREE if block.is_pending else BlockState.ALLOCATED
-    return (segment, block.address, block.size, block.requested_size, state, block.stack_id)
