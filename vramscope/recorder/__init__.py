@@ -166,10 +166,10 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_finalizing():
-            return  # a generator that nobody exhausted: its block was left, and written, before
         entry = None
         try:
+            if self._is_finalizing():
+                return  # a generator that nobody exhausted: its block was left, and written, before
             entry = self._blocks.innermost()
             self._blocks.leave(entry, error)
         except BaseException:
