@@ -13,6 +13,7 @@ from vramscope._version import __version__
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
+SOURCES = (".py", ".pyi")
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
@@ -27,7 +28,8 @@ def test_the_wheels_only_top_level_name_is_vramscope(wheel):
 def test_the_wheel_carries_every_source_file_and_asset(wheel):
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if ".dist-info" not in name}
-    ours = {f"{file.relative_to(ROOT)}" for file in (ROOT / "vramscope").rglob("*.py")}
+    modules = [file for file in (ROOT / "vramscope").rglob("*.py*") if file.suffix in SOURCES]
+    ours = {f"{file.relative_to(ROOT)}" for file in modules}
     theirs = {
         f"vramscope/{file.relative_to(ROOT)}"
         for file in (ROOT / "dashboard").rglob("*")
