@@ -156,9 +156,9 @@ def test_an_export_written_after_the_walkthrough_is_listed_and_writes(after_the_
     lines, run = tmp_path / "lines", ROOT / "sample_traces" / "transformer"
     command = ("-m", "vramscope", "export")
     shown = after_the_walkthroughs(*command, "--help")
-    after_the_walkthroughs(*command, str(run), "--to", f"{WALKTHROUGH}_lines", "--output", str(lines))
+    after_the_walkthroughs(*command, str(run), "--to", f"json_{WALKTHROUGH}", "--output", str(lines))
 
-    assert f"{WALKTHROUGH}_lines" in shown.split("--to FORMAT")[-1]
+    assert f"json_{WALKTHROUGH}" in shown.split("--to FORMAT")[-1]
     allocated = [json.loads(line)["size"] for line in lines.read_text().splitlines()]
     (recording,) = load(run).recordings
     assert sum(allocated) == recording.trace.size[recording.trace.action == Action.ALLOC].sum()

@@ -39,23 +39,6 @@ def test_the_readmes_python_records_and_its_shell_reports_and_serves(serving, tm
         assert server.poll() is None
 
 
-def test_the_analysis_of_the_walkthrough_passes_its_own_test(tmp_path):
-    source, test = blocks("CONTRIBUTING.md", "python")
-    path = tmp_path / "turnover.py"
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location("walkthrough_turnover", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    names = vars(module) | vars(importlib.import_module("vramscope.model.trace"))
-    exec(compile(test, "CONTRIBUTING.md", "exec"), names)
-
-    names["test_turnover_counts_every_allocation_also_freed_ones"]()
-    assert module.ANALYSIS.name == "turnover"
-
-
 def test_ci_runs_the_readmes_test_command_and_nothing_else():
     script = (ROOT / ".ci" / "run").read_text().splitlines()
     commands = [line for line in script if line and not line.startswith(("#", "set ", "cd "))]
