@@ -28,7 +28,7 @@ DRY_RUN = (PACKAGE / "prediction" / "dry",)
 # Stands around the program's own calls of ``empty_cache`` and hands them on. The workloads show that it makes
 # none itself: guards.py looks at who calls it.
 STANDS_AROUND = (PACKAGE / "capture" / "cuda" / "emptied_cache.py",)
-# Lists the private functions of torch by name; nobody but emptied_cache.py takes those that empty the cache from it.
+# Lists private functions of torch; only emptied_cache.py takes those that empty the cache from it.
 LISTS = (PACKAGE / "capture" / "torch_versions" / "private_functions.py",)
 # Here also a name in quotes could become a call.
 NEAR_TORCH = (PACKAGE / "capture", PACKAGE / "integrations", PACKAGE / "prediction", PACKAGE / "recorder")
