@@ -166,6 +166,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                 },
                 "missing": [],
                 "outcome": "file",
+                "prediction": None,
                 "waterfall": None,
                 "notes": [],
             }

@@ -5,6 +5,7 @@ import json
 import runpy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,10 @@ def test_the_recording_keeps_the_whole_answer(answered: Any):
 def test_an_agent_gets_the_verdicts_of_the_command(tmp_path: Path):
     text, *_ = PROGRAMS["fits"]
     (tmp_path / "train.py").write_text(text)
-    answer = json.loads(asyncio.run(Tools(tmp_path).predict("train.py", [], "4090")))
+    # On a thread of its own: another test's event loop may run on this one.
+    with ThreadPoolExecutor(1) as pool:
+        predicting = pool.submit(lambda: asyncio.run(Tools(tmp_path).predict("train.py", [], "4090")))
+        answer = json.loads(predicting.result())
     found = vramscope.predict(lambda: runpy.run_path(str(tmp_path / "train.py")), card="4090")
 
     assert {card["card"]: card["fits"] for card in answer["cards"]} == {

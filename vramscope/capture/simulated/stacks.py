@@ -6,9 +6,9 @@ from types import CodeType, FrameType
 
 from vramscope.model.stacks import StackBuilder
 
-_HERE = Path(__file__).parents[1]
+_HERE = Path(__file__).parents[2]
 # Only these folders of vramscope: the demo's training script lies in another one.
-_OURS = (f"{_HERE}{os.sep}", f"{_HERE.parent / 'recorder'}{os.sep}")
+_OURS = tuple(f"{_HERE / name}{os.sep}" for name in ("capture", "prediction", "recorder"))
 # A program has some thousands of distinct paths; a cached path takes about 2 KB.
 _MOST_PATHS = 20_000
 
