@@ -143,7 +143,7 @@ def test_an_analysis_written_after_the_walkthrough_is_a_method_that_passes_its_t
     first, second, stub = after_the_walkthroughs("-c", asked).split("\n", 2)
 
     assert re.fullmatch(
-        r"/\S+/tree0/vramscope/__init__.py \(\) -> vramscope.analysis.turnover.Turnover", first
+        r"/\S+/tree\d+/vramscope/__init__.py \(\) -> vramscope.analysis.turnover.Turnover", first
     )
     assert second.startswith("Turnover(total_bytes=0, n_allocations=0) <class 'vramscope.analysis.turnover.")
     assert f"    def {WALKTHROUGH}(self) -> {WALKTHROUGH.title()}: ...\n" in stub
