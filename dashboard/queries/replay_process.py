@@ -20,6 +20,8 @@ from vramscope.allocator.settings import Settings
 from vramscope.analysis.what_if import Replay, ReplayResult, RequestSequence, replay
 from vramscope.errors import VramscopeError
 
+from . import child_process
+
 if TYPE_CHECKING:  # the process starts in half the time without them
     from ..data import Data, View
 
@@ -82,7 +84,7 @@ class ReplayProcess:
             self._end()
 
     def _asked(self, program: RequestSequence, options: tuple[Any, ...]) -> ReplayResult | VramscopeError:
-        process = self._process = self._process or _started()
+        process = self._process = self._process or child_process.start(__name__)
         assert process.stdin is not None  # noqa: S101 - for the type checker
         assert process.stdout is not None  # noqa: S101 - for the type checker
         pickle.dump((None if program is self._sent else program, options), process.stdin, protocol=5)
@@ -92,25 +94,8 @@ class ReplayProcess:
 
     def _end(self) -> None:
         process, self._process, self._sent = self._process, None, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None  # noqa: S101 - for the type checker
-            with suppress(BrokenPipeError):  # what was written last reached nobody
-                pipe.close()
-
-
-def _started() -> "subprocess.Popen[bytes]":
-    # The code of this process, however it was put on the path.
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return subprocess.Popen(  # noqa: S603 - our own command
-        [sys.executable, "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": paths},
-    )
+        if process is not None:
+            child_process.end(process)
 
 
 def _serve() -> None:

@@ -169,7 +169,7 @@ class _Runs:
 
     def __init__(self) -> None:
         self.active: RecordedBlocks | None = None
-        """Of the run in whose block this process is."""
+        """The blocks of the run that this process is in; None outside of every block."""
         self.by_directory: dict[Path | None, RecordedBlocks] = {}
 
     def forget(self) -> None:

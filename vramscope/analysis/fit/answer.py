@@ -133,7 +133,7 @@ class FitAnswer:
     reruns: Reruns | None = None
     """What-ifs that were run dry, where that was requested."""
     prediction: Prediction | None = None
-    """Of a dry run: its own answer, which decides what the program needs as it is."""
+    """The answer that a dry run stored: it decides what the program needs as it is. None for other runs."""
     moments: dict[int, str] = field(default_factory=dict)
     """Phrase for each event at which a replay failed: ``at step 3 in forward``."""
 
