@@ -33,26 +33,7 @@ HEAD = '''"""Every analysis as a method of ``Recording``; its signature stands i
 ``scripts/generate_questions.py`` writes both files; nobody edits them.
 """
 
-from collections.abc import Callable
-from types import MethodType
-from typing import Any
-
-
-class BoundAnalysis:
-    """The analysis that is called like the attribute, bound to the recording."""
-
-    __slots__ = ("_name",)
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, recording: Any, owner: type) -> Callable[..., Any]:
-        # Late: the analyses depend on the model.
-        from vramscope.analysis import find
-
-        analysis = find(self._name)
-        assert analysis is not None, self._name  # noqa: S101 -- the names below are those of the analyses
-        return analysis.run if recording is None else MethodType(analysis.run, recording)
+from vramscope.model.bound_analysis import BoundAnalysis
 
 
 class Questions:
