@@ -92,13 +92,7 @@ def test_a_recording_to_s3_is_there_byte_for_byte_and_its_losses_do_not_change(s
 def test_closed_parts_are_in_the_store_while_the_program_runs(s3, bucket, spool):
     training = begun(f"s3://{bucket}/run", 400, 0.03, "wait", stdin=subprocess.PIPE)
     try:
-        end = time.monotonic() + 60
-        # The manifest comes after the files that it names.
-        while not all(
-            any(part in name for name in find(s3, f"{bucket}/run")) for part in ("/events", "/manifest")
-        ):
-            assert time.monotonic() < end, "nothing was uploaded"
-            time.sleep(0.2)
+        wait_for_events(s3, f"{bucket}/run")
         assert vramscope.load(f"s3://{bucket}/run").outcome is vramscope.load(spool / "s3" / bucket).outcome
         training.stdin.write("\n")
         ended(training)
@@ -168,10 +162,7 @@ def test_the_part_that_grows_is_in_the_store_while_the_program_runs(s3, bucket, 
     monkeypatch.setenv("VRAMSCOPE_UPLOAD_EVERY_S", "1")
     training = begun(f"s3://{bucket}/run", 20, 0.03, "wait", stdin=subprocess.PIPE)
     try:
-        end = time.monotonic() + 60
-        while not [name for name in find(s3, f"{bucket}/run") if "/events" in name]:
-            assert time.monotonic() < end, "nothing was uploaded"
-            time.sleep(0.2)
+        wait_for_events(s3, f"{bucket}/run")
         (recording,) = vramscope.load(f"s3://{bucket}/run").recordings
         assert len(recording.trace) > 0
         assert not (spool / "s3" / bucket / "run" / "rank0" / "part1").exists()
@@ -181,6 +172,14 @@ def test_the_part_that_grows_is_in_the_store_while_the_program_runs(s3, bucket, 
         training.kill()
 
     assert objects_of(s3, f"{bucket}/run/rank0") == files_of(spool / "s3" / bucket / "run" / "rank0")
+
+
+def wait_for_events(s3, place):
+    """Until a run can be opened: its manifest is uploaded after the files that it names."""
+    end = time.monotonic() + 60
+    while not all(any(part in name for name in find(s3, place)) for part in ("/events", "/manifest")):
+        assert time.monotonic() < end, "nothing was uploaded"
+        time.sleep(0.2)
 
 
 def find(s3, place):
