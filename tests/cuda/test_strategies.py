@@ -4,6 +4,7 @@ import json
 from functools import cache
 
 import pytest
+from standin_fixtures import HAS_WORKSPACE_PER_PRODUCT
 
 from vramscope.loading import load
 
@@ -38,6 +39,12 @@ def test_a_strategy_lowers_the_peak_by_what_was_predicted(fit_runs, name, how):
     found = strategies_of(fit_runs / f"{name}-plain")
 
     plain, done = peak(fit_runs, name, "plain"), peak(fit_runs, name, how)
+    if done >= plain:
+        # A product's workspace lies on top of backward then, above the optimizer's peak.
+        assert HAS_WORKSPACE_PER_PRODUCT
+        assert how in {"fused", "loop"}
+        assert SAID[how] not in " ".join(each.name for each in found.advised)
+        return
     (said,) = (each for each in found.advised if each.name.startswith(SAID[how]))
     assert found.peak_bytes == plain
     assert said.saved_bytes == pytest.approx(plain - done, rel=0.1)

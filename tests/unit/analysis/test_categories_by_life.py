@@ -8,6 +8,7 @@ import pytest
 import vramscope
 from vramscope.analysis.categories import Reason, categories
 from vramscope.analysis.lifetimes import ALIVE
+from vramscope.model.device import Process
 from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import StackBuilder
@@ -189,6 +190,36 @@ def test_a_block_of_the_size_and_life_of_a_workspace_is_one():
 )
 def test_the_size_alone_makes_no_workspace(history):
     assert Reason.WORKSPACE not in [reason for _, reason in of(history)]
+
+
+def taken_by_one_product(*, torch="2.15.0+cu132", n_between=0, size=HOPPER):
+    """A result, the workspace of its product, and *n_between* other blocks before that is freed."""
+    rows = [(A, 1 << 40, 512), (A, 2 << 40, size)]
+    rows += [(A, at << 20, 512) for at in range(1, n_between + 1)]
+    rows += [(R, 2 << 40, size), (A, 3 << 40, 512)]
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(("action", "address", "size"))}
+    spans = during((Phase.FORWARD, 0, len(rows)))
+    trace = Trace.of(**columns, block_size=columns["size"])
+    return Recording(source="cuda", trace=trace, process=Process(torch=torch), **spans)
+
+
+def test_from_torch_2_15_on_each_product_has_a_workspace_of_its_own():
+    """aten/src/ATen/cuda/CublasHandlePool.cpp: it is requested last and freed first."""
+    assert of(taken_by_one_product())[1] == (Category.WORKSPACE, Reason.WORKSPACE)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        taken_by_one_product(torch="2.14.1+cu130"),
+        taken_by_one_product(torch=""),
+        taken_by_one_product(n_between=1),
+        taken_by_one_product(size=HOPPER - 512),
+    ],
+    ids=["a thread's own until 2.14", "unknown version", "used by another operation", "another size"],
+)
+def test_a_block_of_another_version_life_or_size_is_no_workspace_of_one_product(history):
+    assert of(history)[1][0] is not Category.WORKSPACE
 
 
 def freed_at_the_end(*, in_phase=False, follows=Phase.BACKWARD, last=Phase.FORWARD):

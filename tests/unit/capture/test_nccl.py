@@ -67,6 +67,9 @@ def test_buffers_that_communicators_share_by_the_environment_are_not_counted_twi
 def test_torchs_own_group_is_not_asked_before_it_has_a_communicator(run_standin: Any) -> None:
     """Asked, it would guess its device and write so on stderr; so this holds only while nobody asks."""
     found = run_standin(
+        "import os\n"
+        # The backend that torch 2.15 takes makes its communicator at once, which needs a device.
+        "os.environ['TORCH_DIST_USE_NCCL2'] = '0'\n"
         "import torch.distributed as dist\n"
         "from vramscope.capture.ranks import nccl\n"
         "dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1)\n"

@@ -173,11 +173,27 @@ def test_stopped_by_ctrl_c_it_says_in_one_line_how_far_it_came(runs, capsys, mon
     )
 
 
-def test_a_key_of_a_newer_torch_is_refused(runs, capsys):
+@pytest.mark.parametrize(
+    ("conf", "since"),
+    [
+        ("large_segment_size_mb:64", "2.11"),
+        ("expandable_segments:True,expandable_segments_reserve:40G", "2.15"),
+        ("expandable_segments:True,expandable_segments_reserve_by_class:[load:0.5]", "2.15"),
+    ],
+)
+def test_a_key_of_a_newer_torch_is_refused(runs, capsys, conf, since):
     runs(run=[trained([40], process=Process(torch="2.9.1"))])
 
-    assert cli.main(["fit", "run", "--conf", "large_segment_size_mb:64"]) == 2
-    assert "torch has it since 2.11, and this recording is of 2.9.1" in capsys.readouterr().err
+    assert cli.main(["fit", "run", "--conf", conf]) == 2
+    assert f"torch has it since {since}, and this recording is of 2.9.1" in capsys.readouterr().err
+
+
+def test_an_address_space_reserve_of_a_new_torch_changes_no_replay(runs, capsys):
+    runs(run=[trained([40], process=Process(torch="2.15.0"))])
+    plain = asked(capsys, "run", "--conf", "expandable_segments:True")
+    reserved = asked(capsys, "run", "--conf", "expandable_segments:True,expandable_segments_reserve:0.5")
+
+    assert {**reserved["conf"], "conf": ""} == {**plain["conf"], "conf": ""}
 
 
 def test_without_events_there_is_nothing_to_replay(runs):

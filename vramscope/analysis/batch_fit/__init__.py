@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.settings import Settings
+from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.analysis import Analysis
 from vramscope.analysis.batch_fit.step_program import (
     Needs,
@@ -156,10 +156,12 @@ class BatchFit:
             both = [bound.needs(size).allocated_bytes for bound in self.bounds]
             least, most = min(least, *both), max(most, *both)
         # Beyond the recorded sizes an error of the slope grows with the distance. Which blocks are larger
-        # than requested, since their rest is too small to split, depends on their placement in segments.
+        # than requested, since their rest is too small to split, depends on their placement in segments: the
+        # range has room for one more rest.
         away = max(1.0, size / self.sizes[-1], self.sizes[0] / size)
         error = max(self.error_bytes, _LEAST_ERROR * needs.allocated_bytes if away > 1 else 0)
-        margin = round(error * away) + needs.categories.get("rounding", 0)
+        rest = min(SMALL_LIMIT, needs.allocated_bytes // 100) if away > 1 else 0
+        margin = round(error * away) + needs.categories.get("rounding", 0) + rest
         floor, is_floor = self.floor_bytes, self.floor_bytes > needs.allocated_bytes
         is_sure = needs.reserved_bytes >= 0 and least == most and floor <= least
         return Estimate(

@@ -263,7 +263,11 @@ def _ops(part: StepSequence, row: int) -> _Ops:
     events = start + np.flatnonzero((action == Action.ALLOC) | (action == Action.FREE_REQUESTED))
     does = np.full(end - start, _FREE_OLDER)
     born, died = part.found.alloc_event, part.found.free_event
-    made, of_before = _between(born, start, end), _between(born, older, start)
+    made, of_before = (
+        _without_repeats(part.found, _between(born, *span)) for span in ((start, end), (older, start))
+    )
+    repeats = np.setdiff1d(_between(born, start, end), made)
+    events = np.setdiff1d(events, np.concatenate([born[repeats], died[repeats]]))
     does[born[made] - start] = _MALLOC
     for rows, is_left in ((made, 0), (of_before, 1)):
         within = (died[rows] >= start) & (died[rows] < end)
@@ -274,6 +278,21 @@ def _ops(part: StepSequence, row: int) -> _Ops:
 def _between(born: NDArray[Any], start: int, end: int) -> NDArray[Any]:
     """Return the rows born in [start, end): allocations are in order of their births."""
     return np.arange(np.searchsorted(born, start), np.searchsorted(born, end))
+
+
+def _without_repeats(found: Allocations, rows: NDArray[Any]) -> NDArray[Any]:
+    """Leave out a block that is freed at once and is made as the one before it was, which was freed at once.
+
+    A loop over the samples of a batch does so, with the workspace of each product; levels and places are
+    those of its first turn.
+    """
+    born, died = found.alloc_event[rows], found.free_event[rows]
+    is_brief = died == born + 1
+    is_same = np.zeros(len(rows), "?")
+    is_same[1:] = is_brief[1:] & is_brief[:-1] & (born[1:] <= died[:-1] + 2)  # its FREE_COMPLETED between
+    for column in (found.size, found.stream, found.pool):
+        is_same[1:] &= column[rows][1:] == column[rows][:-1]
+    return rows[~is_same]
 
 
 def _span(part: StepSequence, row: int) -> tuple[int, int]:

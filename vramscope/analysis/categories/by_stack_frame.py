@@ -122,13 +122,14 @@ def is_workspace(
 ) -> NDArray[Any]:
     """Whether a block has the size and the life of cuBLAS's workspace.
 
-    torch requests one at a thread's first matrix product and keeps it, until the end or until the program
-    clears it at the end. It has exactly one of these sizes, belongs to no named tensor, and there are few per
-    thread and stream: outputs that the program keeps do not hide the one of autograd's thread. C++ frames,
-    where recorded, prove it.
+    Until torch 2.15, a thread requests one at its first matrix product and keeps it, until the end or until
+    the program clears it at the end. It has exactly one of these sizes, belongs to no named tensor, and there
+    are few per thread and stream: outputs that the program keeps do not hide the one of autograd's thread.
+    C++ frames, where recorded, prove it.
     """
+    of_product = _is_of_one_product(recording, found) & ~is_named
     if recording.source != "cuda":  # files have no names, so any of their blocks might be a workspace
-        return _names_workspace(recording.stacks, found)
+        return of_product | _names_workspace(recording.stacks, found)
     fits = np.isin(found.size, WORKSPACES) & ~is_named
     fits &= (found.free_event == ALIVE) | _is_freed_at_last(recording, found)
     fits &= np.isin(phase, _MULTIPLYING) | (found.alloc_event < 0)
@@ -142,7 +143,20 @@ def is_workspace(
             here = fits & mine & (found.stream == stream)
             if np.count_nonzero(here) > most:
                 fits &= ~here
-    return fits | _names_workspace(recording.stacks, found)
+    return fits | of_product | _names_workspace(recording.stacks, found)
+
+
+def _is_of_one_product(recording: Recording, found: Allocations) -> NDArray[Any]:
+    """Whether a block is the workspace of a single product, as torch requests them from 2.15 on.
+
+    torch requests it last and frees it first, so the next event frees it: no tensor lives that briefly.
+    """
+    version = re.match(r"(\d+)\.(\d+)", recording.process.torch)
+    if version is None or (int(version[1]), int(version[2])) < (2, 15):
+        return np.zeros(len(found), dtype="?")
+    is_brief = (found.alloc_event >= 0) & (found.free_event == found.alloc_event + 1)
+    fits: NDArray[Any] = np.isin(found.size, WORKSPACES) & is_brief
+    return fits
 
 
 def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:

@@ -45,7 +45,7 @@ _BECAUSE: Mapping[Reason, str] = {
     Reason.LEFT_BY_OPTIMIZER: "{born} and left by it; {died}",
     Reason.LOADED: "{born} before the forward of its step, alive when backward began; {died}",
     Reason.WITHIN: "{born}; {died}",
-    Reason.WORKSPACE: "size and life of a cuBLAS workspace: asked for at the first product of matrices, kept",
+    Reason.WORKSPACE: "size and life of a cuBLAS workspace; {died}",
     Reason.UNFINISHED: "{born}, for a backward that has not come; {died}",
     Reason.CONSTRUCTED: "asked for by a module's constructor; {died}",
     Reason.COLLECTIVE: "asked for by torch's own code for several devices",

@@ -358,7 +358,8 @@ def _by_phase(run: StrategyInput, level: NDArray[Any]) -> dict[str, int]:
 
 def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
     owners = owners_of(run.recording, run.found, run.assigned)
-    ways = checkpointed(run.found, run.lives, owners, run.level_bytes)
+    workspace_bytes = level_with(run, (run.category == Category.WORKSPACE).astype(float))
+    ways = checkpointed(run.found, run.lives, owners, (run.level_bytes, workspace_bytes))
     best = min(ways, key=lambda way: int((run.level_bytes + way.extra_bytes).max()), default=None)
     if best is not None:
         yield StrategyTrial(

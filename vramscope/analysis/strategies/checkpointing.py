@@ -46,9 +46,14 @@ class Checkpointed:
 
 
 def checkpointed(
-    found: Allocations, lives: Lives, owners: Owners, level: NDArray[Any]
+    found: Allocations, lives: Lives, owners: Owners, levels: tuple[NDArray[Any], NDArray[Any]]
 ) -> Iterator[Checkpointed]:
-    """Yield one trial for each depth of numbered modules; *level* is allocated bytes at each instant."""
+    """Yield one trial for each depth of numbered modules.
+
+    *levels* are the bytes at each instant: all that are allocated, and workspaces of products.
+    """
+    level, workspace = levels
+    without = level - workspace
     made = _first_made(found, owners)
     for depth in range(1, _DEEPEST + 1):
         block_of, names = _blocks(owners.paths, depth)
@@ -57,6 +62,7 @@ def checkpointed(
         calls = _calls(found, lives, owners, block_of)
         change = np.zeros(len(level) + 1)
         peaks = np.zeros(len(level))
+        highest = np.zeros(len(level))
         removed, whole = (np.zeros(len(level) + 1) for _ in range(2))
         for call in _without_blocks(lives, calls):
             _remove(found, call, removed)
@@ -66,12 +72,14 @@ def checkpointed(
                 _apply(found, call, start, level, (change, peaks))
                 _remove(found, call, removed)
                 ends = starts[at - 1] if at and calls[at - 1].phase == call.phase else None
-                _hold(found, call, (start, ends), level, whole)
+                _hold(found, call, (start, ends), without, whole)
+                _multiply(found, call, start, workspace, highest)
             following = starts[at + 1] if at + 1 < len(calls) else None
             if following is not None and calls[at + 1].phase == call.phase:
                 _keep_result(found, call, following, change)
         extra = np.cumsum(change)[:-1]
-        yield Checkpointed(names, extra + peaks, np.cumsum(removed)[:-1], extra + np.cumsum(whole)[:-1])
+        most = extra + np.cumsum(whole)[:-1] + highest
+        yield Checkpointed(names, extra + peaks, np.cumsum(removed)[:-1], most)
 
 
 def _blocks(paths: Sequence[str], depth: int) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -257,6 +265,16 @@ def _hold(
     held[start] += max(highest - int(n_bytes[saved].sum()), 0)
     np.add.at(held, freed[saved] + 1, n_bytes[saved])
     held[end + 1 if end < len(level) else len(level)] -= max(highest, int(n_bytes[saved].sum()))
+
+
+def _multiply(
+    found: Allocations, call: _Call, start: int, workspace: NDArray[Any], highest: NDArray[Any]
+) -> None:
+    """Add the workspace of the second forward's products, which lasts as long as each product."""
+    if start > call.end and start < len(workspace):
+        first = int(found.alloc_event[call.rows[0]])
+        of_call = workspace[first : call.end + 1]
+        highest[start] = max(highest[start], float(of_call.max() - of_call[0]))
 
 
 def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:

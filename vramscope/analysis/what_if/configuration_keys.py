@@ -4,7 +4,12 @@ import re
 
 from vramscope.errors import UsageError
 
-_SINCE = {"large_segment_size_mb": (2, 11), "per_process_memory_fraction": (2, 10)}
+_SINCE = {
+    "large_segment_size_mb": (2, 11),
+    "per_process_memory_fraction": (2, 10),
+    "expandable_segments_reserve": (2, 15),
+    "expandable_segments_reserve_by_class": (2, 15),
+}
 """The first torch version that knows each key; an older one refuses to start with it."""
 _MOVE_BLOCKS = (
     "max_split_size_mb",
@@ -12,12 +17,14 @@ _MOVE_BLOCKS = (
     "roundup_power2_divisions",
     "garbage_collection_threshold",
     "expandable_segments",
-    *_SINCE,
+    "large_segment_size_mb",
+    "per_process_memory_fraction",
 )
 _OTHERS = re.compile(
     r"backend|pinned_\w+|release_lock_on_\w+|graph_capture_record_stream_reuse|throw_on_cudamalloc_oom"
+    r"|expandable_segments_reserve(?:_by_class)?"
 )
-"""Keys of the configuration that move no block."""
+"""Keys that move no block; a reserve is virtual address space, and holds any block of usual size."""
 
 
 def refuse_unknown(conf: str, torch: str) -> None:
