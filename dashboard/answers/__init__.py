@@ -159,7 +159,7 @@ def tree_at(data: "Data", view: "View", at: int) -> Tree:
 
 
 def parts_of_reserved(data: "Data", view: "View", at: int) -> dict[str, int]:
-    """Return the five parts of the reserved bytes at an instant by name."""
+    """Return the parts of the reserved bytes at an instant by name."""
     found: Identity = data.derive(view, ("parts", at), lambda _: identity_of(state_of(data, view, at)))
     return found.parts
 

@@ -18,6 +18,7 @@ DEFINITION = {
     "pending": "Freed by the program, but another stream may still be using it.",
     "inactive_split": "Free blocks inside segments that are partly in use: empty_cache() cannot return them.",
     "releasable": "Segments that are wholly free: empty_cache() returns them.",
+    "private_pools": "Free in pools of CUDA graphs and MemPools: kept for these while they live.",
     "parameter": "Weights of the model.",
     "buffer": "Tensors of the model that are not trained, such as running means.",
     "gradient": "Gradients of parameters.",

@@ -13,7 +13,7 @@ from .drawing.window import Window, instants_in
 from .timeline import WIDTH_PX, lanes_and_marks, layout
 from .track import padded
 
-PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
+PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
 COLUMNS = 150
 PX_OF_COLUMN = 3
 """Width of a column, of which the areas have the extremes of reserved and inactive_split."""

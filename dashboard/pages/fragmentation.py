@@ -145,7 +145,7 @@ def _instant(data: Data, view: View, at: int | None) -> int:
 def _opening(data: Data, view: View) -> list[Any]:
     found = data.ask(view, "fragmentation")
     at, parts = found.worst, found.parts
-    worst, reserved = int(parts.inactive_split_bytes[at]), int(parts.reserved_bytes[at])
+    worst, reserved = found.unusable_bytes, int(parts.reserved_bytes[at])
     when = moment(data, view, at).words
     fragmented = f"{format_bytes(worst)} of {format_bytes(reserved)} reserved were fragmented"
     if found.was_asked:

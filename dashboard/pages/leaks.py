@@ -181,7 +181,12 @@ def _no_leak(found: Leaks) -> list[Any]:
     """Return notes about growth that is not a leak."""
     fragments = "The allocator reserves {} more per step beyond what is allocated: fragmentation, not a leak."
     outside = "The process holds {} more per step outside of torch: libraries, NCCL or raw cudaMalloc."
-    rates = [(found.cache_bytes_per_step, fragments), (found.outside_bytes_per_step, outside)]
+    pools = "Private pools (CUDA graphs, MemPools) reserve {} more per step beyond their tensors."
+    rates = [
+        (found.cache_bytes_per_step, fragments),
+        (found.pool_bytes_per_step, pools),
+        (found.outside_bytes_per_step, outside),
+    ]
     return [html.P(text.format(format_bytes(rate)), className="notes") for rate, text in rates if rate > 0]
 
 

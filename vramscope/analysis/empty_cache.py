@@ -42,7 +42,10 @@ def empty_cache(recording: Recording) -> EmptyCache:
     A recording without stacks has none.
     """
     trace = recording.trace
-    of_call = passes_through(recording.stacks, "empty_cache")[trace.stack_id]
+    stacks = recording.stacks
+    # torch.cuda.graph calls it as well, before each capture: that call is none of the program's.
+    of_capture = passes_through(stacks, "__enter__", "torch/cuda/graphs.py")
+    of_call = (passes_through(stacks, "empty_cache") & ~of_capture)[trace.stack_id]
     releases = np.flatnonzero(of_call & np.isin(trace.action, LOSSES))
     if not len(releases):
         return EmptyCache()

@@ -18,6 +18,7 @@ from vramscope.analysis.churn.free_segments import free_segment_bytes
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins_of
+from vramscope.analysis.private_pools import of_private
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.shared_results import memoized
@@ -42,7 +43,7 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Parts(Table):
-    """The parts of the reserved bytes; row k is instant k. The first five sum up to the reserved bytes."""
+    """The parts of the reserved bytes; row k is instant k. All before the reserved bytes sum up to them."""
 
     DTYPES: ClassVar = {
         "requested_bytes": "i8",
@@ -50,6 +51,7 @@ class Parts(Table):
         "pending_bytes": "i8",
         "inactive_split_bytes": "i8",
         "releasable_bytes": "i8",
+        "private_pools_bytes": "i8",
         "reserved_bytes": "i8",
         "time_ns": "i8",
     }
@@ -64,6 +66,8 @@ class Parts(Table):
     """Free pieces of segments that are in use elsewhere: external fragmentation."""
     releasable_bytes: NDArray[Any]
     """Bytes of segments that are entirely free."""
+    private_pools_bytes: NDArray[Any]
+    """Free bytes of private pools, which are in no part before: see ``Identity.private_pools_bytes``."""
     reserved_bytes: NDArray[Any]
     time_ns: NDArray[Any]
 
@@ -144,19 +148,19 @@ def fragmentation(recording: Recording) -> Fragmentation:
 def parts_over_time(recording: Recording) -> Parts:
     """The parts of the reserved bytes at every instant."""
     _, *known = levels(recording.trace, recording.initial, of_tensors=True)
-    return parts_of(known, free_segment_bytes(recording), times(recording))
+    return parts_of(recording, known, times(recording))
 
 
-def parts_of(known: Sequence[NDArray[Any]], free: NDArray[Any], time_ns: NDArray[Any]) -> Parts:
+def parts_of(recording: Recording, known: Sequence[NDArray[Any]], time_ns: NDArray[Any]) -> Parts:
     """The parts where levels are known already.
 
     Parameters
     ----------
+    recording
+        The events, or a piece of them with the state before it.
     known
         Allocated, active and reserved bytes, and the requested bytes of tensors; the result takes their
         memory.
-    free
-        Bytes of entirely free segments; the result takes their memory too.
     time_ns
         The time of each instant.
 
@@ -167,8 +171,16 @@ def parts_of(known: Sequence[NDArray[Any]], free: NDArray[Any], time_ns: NDArray
     """
     allocated, active, reserved, requested = known
     unused = reserved - active
+    free = free_segment_bytes(recording)
     # Only a contradictory record has free segments without free bytes.
     releasable = np.minimum(free, unused, out=free)
+    kept, whole = _free_in_private_pools(recording)
+    if len(kept):
+        kept = np.minimum(kept, unused)
+        unused -= kept
+        releasable = np.minimum(np.maximum(releasable - whole, 0), unused)
+    else:
+        kept = np.zeros(len(unused), "i8")
     # In place: allocating fresh memory costs more than the subtraction.
     return Parts(
         requested_bytes=requested,
@@ -176,14 +188,26 @@ def parts_of(known: Sequence[NDArray[Any]], free: NDArray[Any], time_ns: NDArray
         rounding_bytes=np.subtract(allocated, requested, out=allocated),
         inactive_split_bytes=np.subtract(unused, releasable, out=unused),
         releasable_bytes=releasable,
+        private_pools_bytes=kept,
         reserved_bytes=reserved,
         time_ns=time_ns,
     )
 
 
+def _free_in_private_pools(recording: Recording) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the free bytes of private pools at every instant, and those of whole segments; else nothing."""
+    private, index = of_private(recording)
+    if private is None:
+        return np.zeros(0, "i8"), np.zeros(0, "i8")
+    _, _, active, reserved = levels(private.trace, private.initial)
+    return np.maximum(reserved - active, 0)[index], free_segment_bytes(private)[index]
+
+
 def _worst(recording: Recording, parts: Parts) -> tuple[int, bool]:
     """Compute ``Fragmentation.worst`` and whether cudaMalloc was called there."""
-    asked = np.flatnonzero(np.isin(recording.trace.action, (*GAINS, Action.OOM)))
+    trace = recording.trace
+    # A request of a private pool never takes from the default one, whose pieces count here.
+    asked = np.flatnonzero(np.isin(trace.action, (*GAINS, Action.OOM)) & (trace.pool <= 0))
     if not len(asked):
         return int(parts.inactive_split_bytes.argmax()), False
     return int(asked[parts.inactive_split_bytes[asked].argmax()]), True
@@ -218,7 +242,9 @@ def findings(found: Fragmentation) -> list[Finding]:
     """Unusable memory with what pinned it, and retries."""
     reported = []
     reserved = int(found.parts.reserved_bytes[found.worst])
-    if found.unusable_bytes >= max(_WORTH_SAYING * reserved, _LEAST_BYTES):
+    # A cache that lies idle costs nothing until something is asked of the driver.
+    is_felt = found.was_asked or found.is_short
+    if is_felt and found.unusable_bytes >= max(_WORTH_SAYING * reserved, _LEAST_BYTES):
         reported.append(_unusable(found, reserved))
     if found.churn.n_retries:
         reported.append(_retries(found.churn))

@@ -1,12 +1,13 @@
-"""Splits the reserved bytes at one instant into five parts."""
+"""Splits the reserved bytes at one instant into parts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramscope.allocator.levels import inactive_split_bytes
 from vramscope.allocator.state_index.checkpoints import (
     state_from_nearest,
 )
 from vramscope.analysis import Analysis
+from vramscope.analysis.private_pools import of_private
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
@@ -14,7 +15,7 @@ from vramscope.model.snapshot import BlockState, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Five parts in bytes; each byte falls into one, so they sum up to the reserved bytes."""
+    """The parts in bytes; each byte falls into one, so they sum up to the reserved bytes."""
 
     instant: int
     requested_bytes: int
@@ -27,27 +28,32 @@ class Identity:
     """Free pieces of segments that are in use elsewhere: external fragmentation."""
     releasable_bytes: int
     """Segments that are entirely free: ``empty_cache()`` returns them."""
+    private_pools_bytes: int = 0
+    """Free bytes of private pools, which no part before contains: nothing else gets them, and
+    ``empty_cache()`` leaves them, while a CUDA graph or MemPool of the pool lives."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes of all segments, the sum of the five parts."""
+        """Bytes of all segments, the sum of the parts."""
         return (
             self.requested_bytes
             + self.rounding_bytes
             + self.pending_bytes
             + self.inactive_split_bytes
             + self.releasable_bytes
+            + self.private_pools_bytes
         )
 
     @property
     def parts(self) -> dict[str, int]:
-        """The five parts by name."""
-        names = ("requested", "rounding", "pending", "inactive_split", "releasable")
-        return {name: getattr(self, f"{name}_bytes") for name in names}
+        """The parts by name; that of private pools where there is one."""
+        names = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
+        found = {name: int(getattr(self, f"{name}_bytes")) for name in names}
+        return found if self.private_pools_bytes else dict(list(found.items())[:-1])
 
 
 def identity(recording: Recording, instant: int | None = None) -> Identity:
-    """The five parts of the reserved bytes at one instant.
+    """The parts of the reserved bytes at one instant.
 
     Parameters
     ----------
@@ -70,6 +76,20 @@ def identity(recording: Recording, instant: int | None = None) -> Identity:
 
 def identity_of(state: Snapshot) -> Identity:
     """The parts of a known allocator state."""
+    private, _ = of_private(Recording(initial=state))
+    found = _of_all_pools(state)
+    if private is None:
+        return found
+    theirs = _of_all_pools(private.initial)
+    return replace(
+        found,
+        inactive_split_bytes=found.inactive_split_bytes - theirs.inactive_split_bytes,
+        releasable_bytes=found.releasable_bytes - theirs.releasable_bytes,
+        private_pools_bytes=theirs.inactive_split_bytes + theirs.releasable_bytes,
+    )
+
+
+def _of_all_pools(state: Snapshot) -> Identity:
     blocks = state.blocks
     in_use = blocks.state == BlockState.ALLOCATED
     is_free = blocks.state == BlockState.INACTIVE

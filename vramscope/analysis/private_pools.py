@@ -141,6 +141,16 @@ def of_pools(recording: Recording, pools: Sequence[int] | NDArray[Any]) -> tuple
     return found, np.concatenate([[0], np.cumsum(is_theirs)])
 
 
+def of_private(recording: Recording) -> tuple[Recording | None, NDArray[Any]]:
+    """Return a recording of the private pools alone, and its instant for each instant of the whole one.
+
+    None where every byte is in the default pool.
+    """
+    pools = used_pools(recording)
+    private = pools[pools > 0]
+    return of_pools(recording, private) if len(private) else (None, pools)
+
+
 def _levels(recording: Recording, pool: int) -> PoolLevels:
     alone, _ = of_pools(recording, [pool])
     _, allocated, active, reserved = levels(alone.trace, alone.initial)

@@ -1,17 +1,19 @@
 """Finds the line that makes thousands of small allocations in every step."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame
+from vramscope.model.stacks import Frame, Stacks
 from vramscope.units import format_bytes
 
 _SMALL_BYTES = 64 << 10
@@ -32,7 +34,10 @@ class SmallAllocations:
 
 
 def small_allocations(recording: Recording) -> SmallAllocations:
-    """Count the small allocations of each line in each step."""
+    """Count the small allocations of each line in each step.
+
+    What an optimizer of torch makes for itself does not count: no line of the program can do without it.
+    """
     steps = recording.steps
     if not len(steps):
         return SmallAllocations()
@@ -40,6 +45,8 @@ def small_allocations(recording: Recording) -> SmallAllocations:
     rows = np.flatnonzero((found.size <= _SMALL_BYTES) & (found.alloc_event >= 0))
     step = steps_of(steps, found.alloc_event[rows])
     rows, step = rows[step >= 0], step[step >= 0]
+    of_optimizer = _of_torch_optim(recording.stacks, folded)[found.stack_id[rows]]
+    rows, step = rows[~of_optimizer], step[~of_optimizer]
     own = folded.of[found.stack_id[rows]]
     if not (own > 0).any():
         return SmallAllocations()
@@ -51,6 +58,21 @@ def small_allocations(recording: Recording) -> SmallAllocations:
         int(np.median(found.size[rows[mine]])),
         folded.stacks.frame(busiest),
     )
+
+
+def _of_torch_optim(stacks: Stacks, folded: Folded) -> NDArray[Any]:
+    """Return for each stack whether its innermost frames, below any of the program's, are of torch.optim.
+
+    A closure that an optimizer calls is the program's again.
+    """
+    of_file = np.array(["/torch/optim/" in text.replace("\\", "/") for text in stacks.strings], bool)
+    found: NDArray[Any] = of_file[stacks.file]
+    own = folded.of.tolist()
+    # Parents precede their children.
+    for row, parent in enumerate(stacks.parent.tolist()):
+        if row and own[row] == own[parent]:
+            found[row] |= found[parent]
+    return found
 
 
 def findings(found: SmallAllocations) -> list[Finding]:

@@ -8,12 +8,17 @@ from numpy.typing import NDArray
 from vramscope.model.stacks import Stacks
 
 
-def passes_through(stacks: Stacks, function: str) -> NDArray[Any]:
+def passes_through(stacks: Stacks, function: str, file: str = "") -> NDArray[Any]:
     """Return for each stack whether any of its frames is in a function named *function*; 0.1 µs a stack.
+
+    A *file* is the end of the path that the frame has to be in as well.
 
     The result is a bool array of shape ``(n_stacks,)``.
     """
     found: NDArray[Any] = np.array([text == function for text in stacks.strings], bool)[stacks.function]
+    if file:
+        ends = [text.replace("\\", "/").endswith(file) for text in stacks.strings]
+        found &= np.array(ends, bool)[stacks.file]
     if not found.any():
         return found
     # Parents precede their children.

@@ -46,6 +46,7 @@ _PARTS = {
     "pending": "freed, still used by another stream",
     "inactive_split": "free pieces of segments in use",
     "releasable": "free segments (empty_cache() returns them)",
+    "private_pools": "free in private pools (kept while their CUDA graph or MemPool lives)",
 }
 
 
@@ -289,6 +290,7 @@ def _identity(summary: Summary) -> Iterator[Block]:
     rows = tuple(
         (text, format_bytes(summary.identity[part]), format_share(summary.identity[part], reserved))
         for part, text in parts.items()
+        if part in summary.identity
     )
     yield Grid(("", "bytes", "share"), rows, "lrr")
 

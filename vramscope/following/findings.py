@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels
-from vramscope.analysis.churn.free_segments import free_segment_bytes
 from vramscope.analysis.fragmentation import Parts, parts_of, parts_over_time
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.timeline import Totals, timeline
@@ -17,7 +16,7 @@ from vramscope.following.course import Piece
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
 
-_PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable")
+_PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
 _EVENTS = ("alloc_event", "free_event", "completed_event")
 
 
@@ -44,7 +43,7 @@ class WhatFindingsNeed:
         *_, of_tensors = levels(piece.trace, state, of_tensors=True)
         of_tensors += self._parts["requested"].view()[-1] - of_tensors[0]
         known = (*(piece.level[name].copy() for name in ("allocated", "active", "reserved")), of_tensors)
-        self._extend_parts(parts_of(known, free_segment_bytes(here), np.zeros(len(of_tensors), "i8")), 1)
+        self._extend_parts(parts_of(here, known, np.zeros(len(of_tensors), "i8")), 1)
         self._add_lives(piece.blocks, first)
 
     def results(self, totals: Totals) -> Mapping[Callable[..., Any], Any]:

@@ -238,6 +238,8 @@ class FindingKind(Code):
     """Most of the peak grows with what a step is given."""
     CACHE_GROWTH = "cache_growth"
     """Reserved memory grows from step to step beyond what is allocated."""
+    PRIVATE_POOL_GROWTH = "private_pool_growth"
+    """Private pools (of CUDA graphs, MemPools) reserve more from step to step."""
     EMPTY_CACHE = "empty_cache"
     """Calls of empty_cache() release memory that is allocated again."""
     EVALUATION_PEAK = "evaluation_peak"

@@ -16,6 +16,7 @@ from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording
+from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action
 
@@ -221,6 +222,26 @@ def test_free_pieces_are_a_warning_only_where_memory_was_short(recording, extra,
     said = findings(fragmentation(made))
 
     assert [each.severity for each in said if each.n_bytes == 99 * MIB] == [severity]
+
+
+@pytest.mark.parametrize(("free_bytes", "n_said"), [(70 * GIB, 0), (50 * MIB, 1)])
+def test_a_cache_that_lies_idle_is_a_finding_only_where_the_device_was_short(recording, free_bytes, n_said):
+    """99 MiB lie beside a block of 1 MiB from before the first event; nothing is asked of the driver."""
+    initial = Snapshot(
+        segments=Segments.of(address=[0], size=[100 * MIB]),
+        blocks=Blocks.of(
+            segment=[0, 0],
+            address=[0, MIB],
+            size=[MIB, 99 * MIB],
+            requested_size=[MIB, 0],
+            state=[BlockState.ALLOCATED, BlockState.INACTIVE],
+        ),
+    )
+    free = Counters.of(time_ns=[1], device_free_bytes=[free_bytes])
+
+    said = findings(fragmentation(recording((Action.FREE_REQUESTED, 0, MIB), initial=initial, counters=free)))
+
+    assert len(said) == n_said
 
 
 @pytest.mark.parametrize("name", ["late.pickle.gz", "ring.pickle.gz"])

@@ -115,11 +115,12 @@ def test_every_analysis_answers_once_a_record_is_made_sense_of(seed, has_end):
         assert (getattr(parts, name) >= 0).all(), name
     if parts.reserved_bytes.any():  # without any segment known, what is reserved is not known either
         assert (parts.releasable_bytes >= 0).all()
-    five = (
+    whole = (
         parts.requested_bytes
         + parts.rounding_bytes
         + parts.pending_bytes
         + parts.inactive_split_bytes
         + parts.releasable_bytes
+        + parts.private_pools_bytes
     )
-    assert np.array_equal(five, totals.reserved_bytes)
+    assert np.array_equal(whole, totals.reserved_bytes)

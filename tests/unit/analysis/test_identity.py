@@ -31,6 +31,28 @@ def test_each_block_falls_into_one_part():
     assert found.reserved_bytes == 4000
 
 
+def test_what_is_free_in_a_private_pool_is_a_part_of_its_own():
+    """A graph's pool has 600 free of 1,000 in use and 2,000 of a free segment: empty_cache() returns neither."""
+    state = Snapshot(
+        segments=Segments.of(address=[0, 4096, 8192], size=[500, 1000, 2000], pool=[0, 1, 1]),
+        blocks=Blocks.of(
+            segment=[0, 1, 1, 2],
+            address=[0, 4096, 4496, 8192],
+            size=[500, 400, 600, 2000],
+            requested_size=[0, 400, 0, 0],
+            state=[BlockState.INACTIVE, BlockState.ALLOCATED, BlockState.INACTIVE, BlockState.INACTIVE],
+        ),
+    )
+
+    found = identity_of(state)
+
+    assert found.parts == {
+        "requested": 400, "rounding": 0, "pending": 0, "inactive_split": 0, "releasable": 500,
+        "private_pools": 2600,
+    }  # fmt: skip
+    assert found.reserved_bytes == 3500
+
+
 def test_nothing_reserved_has_no_parts():
     assert identity(Recording()).reserved_bytes == 0
 

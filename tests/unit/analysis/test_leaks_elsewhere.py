@@ -79,6 +79,26 @@ def test_the_cache_of_blocks_that_grow_is_fragmented_only_beyond_their_peaks(rec
     assert kinds(made) == expected
 
 
+def in_pools(made, pool_of_step):
+    """The same, with the segments of each step in a private pool: 4 events a step."""
+    pool = np.repeat([pool_of_step(step) for step in range(len(made.steps))], 4)
+    pools = tuple((number, 0) for number in range(int(pool.max()) + 1))
+    return replace(made, trace=replace(made.trace, pool=pool.astype("i4")), pools=pools)
+
+
+@pytest.mark.parametrize(
+    ("pool_of_step", "words"), [(lambda step: step + 1, "20 at the end"), (lambda step: 1, "free pieces")]
+)
+def test_what_private_pools_keep_is_no_fragmentation_of_the_cache(recording, pool_of_step, words):
+    """Each step captures a graph into a pool of its own, or allocates other sizes in one pool."""
+    (finding,) = findings(in_pools(with_segments(recording, 20, keeps=False), pool_of_step).leaks())
+
+    assert finding.kind == "private_pool_growth"
+    assert finding.bytes_per_step == 2 * MIB
+    assert words in finding.claim
+    assert "expandable" not in finding.advice
+
+
 def test_segments_that_grow_with_a_leak_are_its_own(recording):
     """A block of 1 MiB in a segment of 2: half of what is reserved is cache, and both are reported."""
     found = findings(with_segments(recording, 20, keeps=True).leaks())

@@ -49,6 +49,8 @@ from vramscope.analysis.leaks.outside import (
     cache_growth,
     cache_growth_beyond_peaks,
     outside_growth,
+    private_pool_growth,
+    private_pool_words,
 )
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, LeakCause, Severity
@@ -81,6 +83,10 @@ class Leaks(EqualByValue):
     """A batch that grows from step to step: no leak. Its ``level_bytes`` has the most of each step."""
     cache_bytes_per_step: float = 0.0
     """Growth of reserved beyond allocated memory, in bytes per step; 0 if it does not grow."""
+    pool_bytes_per_step: float = 0.0
+    """Growth of what private pools reserve beyond their tensors, in bytes per step; 0 if it does not grow."""
+    n_pools: int = 0
+    """The private pools at the last step, if there are ever more of them."""
     outside_bytes_per_step: float = 0.0
     """Growth of the process outside of torch, by the driver, in bytes per step; 0 if it does not grow or the
     driver was not asked."""
@@ -142,12 +148,15 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
         asked, fed = [*asked, fed], None
     grows = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)
     cache = cache_growth if batch is None else cache_growth_beyond_peaks
+    pools = private_pool_growth(recording, at, stride, least)
     return Leaks(
         iteration_boundaries=at,
         leaks=tuple(leak for leak in grows if leak.bytes_per_step >= least),
         little=tuple(leak for leak in grows if leak.bytes_per_step < least),
         batch=fed if fed is not None and fed.bytes_per_step >= least else None,
         cache_bytes_per_step=cache(recording, at, stride, least),
+        pool_bytes_per_step=pools.bytes_per_step,
+        n_pools=pools.n_pools,
         outside_bytes_per_step=outside_growth(recording, at, stride, least),
     )
 
@@ -401,6 +410,11 @@ def findings(result: Leaks) -> list[Finding]:
         claim = f"reserved memory grows by {rate} a step beyond what is allocated: {what}"
         advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or sizes that vary less"
         found.append(_growth_finding(FindingKind.CACHE_GROWTH, claim, result.cache_bytes_per_step, advice))
+    if result.pool_bytes_per_step:
+        claim, advice = private_pool_words(result.pool_bytes_per_step, result.n_pools)
+        found.append(
+            _growth_finding(FindingKind.PRIVATE_POOL_GROWTH, claim, result.pool_bytes_per_step, advice)
+        )
     if result.outside_bytes_per_step:
         rate = format_bytes(int(result.outside_bytes_per_step))
         claim = f"the process grows by {rate} a step outside of torch's allocator: a library, not a tensor"

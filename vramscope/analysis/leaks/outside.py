@@ -1,13 +1,15 @@
-"""Measures growth of memory that no tensor holds: in the allocator's cache, or outside of torch."""
+"""Measures growth of memory that no tensor holds: the allocator's cache, private pools, outside of torch."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import growth
-from vramscope.analysis.timeline import timeline
+from vramscope.analysis.private_pools import of_pools, of_private, private_pools, used_pools
+from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
 
 _LEAST_SAMPLES = 20
 
@@ -18,7 +20,7 @@ def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int
     A cache grows in leaps, a segment at a time. The level is therefore compared at the same point of every
     step, not at the peak.
     """
-    totals = timeline(recording)
+    totals, at = _default_pool(recording, at)
     # While reserved memory stays the same, freed memory goes into the cache, as it should.
     reserved = _rate(totals.reserved_bytes[at], stride, least)
     return min(reserved, _rate((totals.reserved_bytes - totals.active_bytes)[at], stride, least))
@@ -31,11 +33,59 @@ def cache_growth_beyond_peaks(recording: Recording, at: NDArray[Any], stride: in
     peak so far, and faster than that peak: what rounding and splitting add to a peak grows with it, but less
     than it. 0 if it does not.
     """
-    totals = timeline(recording)
+    totals, at = _default_pool(recording, at)
     peak = np.maximum.accumulate(totals.active_bytes[: at[-1] + 1])[at]
     beyond = _rate(totals.reserved_bytes[at] - peak, stride, least)
     rise = growth(peak)
     return beyond if rise is None or beyond > rise.bytes_per_step / stride else 0.0
+
+
+class PoolGrowth(NamedTuple):
+    """How private pools grow beyond their tensors."""
+
+    bytes_per_step: float = 0.0
+    n_pools: int = 0
+    """The pools at the last step, if there are ever more of them."""
+
+
+def private_pool_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> PoolGrowth:
+    """Return the growth of what private pools reserve beyond their tensors."""
+    private, index = of_private(recording)
+    if private is None:
+        return PoolGrowth()
+    totals = timeline(private)
+    kept = totals.reserved_bytes - totals.active_bytes
+    rate = min(_rate(level[index[at]], stride, least) for level in (totals.reserved_bytes, kept))
+    if not rate:
+        return PoolGrowth()
+    pools = private_pools(recording)
+    number = np.array([sum(pool.levels.at(i)[1] > 0 for pool in pools) for i in at.tolist()])
+    return PoolGrowth(rate, 0 if growth(number) is None else int(number[-1]))
+
+
+def private_pool_words(bytes_per_step: float, n_pools: int) -> tuple[str, str]:
+    """Return the claim and the advice; *n_pools* as in ``PoolGrowth``."""
+    rate = format_bytes(int(bytes_per_step))
+    what = f"private pools (CUDA graphs, MemPools) reserve {rate} more a step beyond their tensors"
+    if not n_pools:
+        return (
+            f"{what}: requests of ever other sizes leave free pieces that nothing else can use",
+            "sizes that vary less in what is captured or allocated there",
+        )
+    return (
+        f"{what}: there are ever more of them, {n_pools} at the end, and what is free in one serves no other",
+        "bound how many graphs or pools there are; or use one for all: torch.cuda.graph(g, pool=handle) with "
+        "the same torch.cuda.graph_pool_handle(), if no result of a graph is needed after the next has run",
+    )
+
+
+def _default_pool(recording: Recording, at: NDArray[Any]) -> tuple[Totals, NDArray[Any]]:
+    """Return the totals without private pools, whose memory no other request gets, and *at* in them."""
+    pools = used_pools(recording)
+    if not (pools > 0).any():
+        return timeline(recording), at
+    default, index = of_pools(recording, pools[pools <= 0])
+    return timeline(default), index[at]
 
 
 def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.fragmentation import parts_over_time
-from vramscope.analysis.private_pools import of_pools, used_pools
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.recording import Recording
@@ -56,24 +55,7 @@ def _of_counters(counters: Counters) -> dict[str, NDArray[Any]]:
 
 def _of_events(recording: Recording, instant: NDArray[Any]) -> dict[str, NDArray[Any]]:
     parts = parts_over_time(recording)
-    found = {name: getattr(parts, f"{name}_bytes")[instant] for name in PARTS_OF_RESERVED[:-1]}
-    found["private_pools"] = np.zeros(len(instant), dtype="i8")
-    private, index = _private(recording)
-    if private is not None:
-        of_private = parts_over_time(private)
-        at = index[instant]
-        for name in ("inactive_split", "releasable"):
-            of_pools = getattr(of_private, f"{name}_bytes")[at]
-            found[name] = found[name] - of_pools
-            found["private_pools"] += of_pools
-    return found
-
-
-def _private(recording: Recording) -> tuple[Recording | None, NDArray[Any]]:
-    """Return a recording of private pools alone, and its instant for each instant of the whole recording."""
-    pools = used_pools(recording)
-    private = pools[pools > 0]
-    return of_pools(recording, private) if len(private) else (None, pools)
+    return {name: getattr(parts, f"{name}_bytes")[instant] for name in PARTS_OF_RESERVED}
 
 
 def _instants(recording: Recording, counters: Counters) -> NDArray[Any]:
