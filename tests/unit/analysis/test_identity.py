@@ -32,7 +32,7 @@ def test_each_block_falls_into_one_part():
 
 
 def test_what_is_free_in_a_private_pool_is_a_part_of_its_own():
-    """A graph's pool has 600 free of 1,000 in use and 2,000 of a free segment: empty_cache() returns neither."""
+    """A graph's pool has 600 free beside a block, and a free segment of 2,000: both stay."""
     state = Snapshot(
         segments=Segments.of(address=[0, 4096, 8192], size=[500, 1000, 2000], pool=[0, 1, 1]),
         blocks=Blocks.of(

@@ -87,7 +87,7 @@ def in_pools(made, pool_of_step):
 
 
 @pytest.mark.parametrize(
-    ("pool_of_step", "words"), [(lambda step: step + 1, "20 at the end"), (lambda step: 1, "free pieces")]
+    ("pool_of_step", "words"), [(lambda step: step + 1, "20 at the end"), (lambda _: 1, "free pieces")]
 )
 def test_what_private_pools_keep_is_no_fragmentation_of_the_cache(recording, pool_of_step, words):
     """Each step captures a graph into a pool of its own, or allocates other sizes in one pool."""

@@ -12,6 +12,10 @@ from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 _LEAST_SAMPLES = 20
+_ONE_POOL = (
+    "bound how many graphs or pools there are; or use one for all: torch.cuda.graph(g, pool=handle) with the "
+    "same torch.cuda.graph_pool_handle(), if no result of a graph is needed after the next has run"
+)
 
 
 def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
@@ -74,8 +78,7 @@ def private_pool_words(bytes_per_step: float, n_pools: int) -> tuple[str, str]:
         )
     return (
         f"{what}: there are ever more of them, {n_pools} at the end, and what is free in one serves no other",
-        "bound how many graphs or pools there are; or use one for all: torch.cuda.graph(g, pool=handle) with "
-        "the same torch.cuda.graph_pool_handle(), if no result of a graph is needed after the next has run",
+        _ONE_POOL,
     )
 
 
