@@ -23,6 +23,7 @@ from vramscope.store.directory import ranks_of
 from vramscope.units import format_bytes
 
 from ..data import Data, View, answer
+from ..figures.drawing.window import is_long_start
 from ..figures.sparkline import outline
 from ..runs import MOST_OPENED_WHOLE, changed_ns
 from .headline import past_peak
@@ -179,6 +180,13 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
     position = (
         np.maximum.accumulate(best.time_ns) if recording.trace.has_clock else np.arange(len(best.time_ns))
     )
+    levels = best.allocated_bytes, best.reserved_bytes
+    if not len(recording.trace):
+        levels = levels[0][:0], levels[1][:0]
+    elif run.outcome is not Outcome.RUNNING and len(recording.steps):
+        n_before = int(recording.steps.start_event[0])
+        shown = slice(n_before if is_long_start(position, n_before, levels) else 0, None)
+        position, levels = position[shown], (levels[0][shown], levels[1][shown])
     return RunSummary(
         name=run.name,
         outcome=run.outcome,
@@ -190,10 +198,8 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
         n_events=sum(len(one.trace) for one in run.recordings),
         peak_allocated_bytes=max(_highest(known, one, "allocated") for known, one in each),
         peak_reserved_bytes=max(_highest(known, one, "reserved") for known, one in each),
-        allocated=outline(position, best.allocated_bytes)
-        if len(recording.trace)
-        else best.allocated_bytes[:0],
-        reserved=outline(position, best.reserved_bytes) if len(recording.trace) else best.reserved_bytes[:0],
+        allocated=outline(position, levels[0]),
+        reserved=outline(position, levels[1]),
         stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
         verdict=data.answers(View(run_id, 0, run, recording)).lagging(
             "verdict", lambda: _verdict(run, recording)

@@ -116,6 +116,38 @@ def test_a_link_restores_zoom_and_instant(gpt: Any) -> None:
     assert "instant 500" in gpt.page.inner_text("#ov-live")
 
 
+@pytest.mark.parametrize("axis", ["time", "events"])
+def test_a_run_opens_at_its_first_step_and_a_button_opens_what_lies_before(
+    tmp_path: Path, runs: Any, serve_at: Any, visit: Any, axis: str
+) -> None:
+    program = runs.open_program(tmp_path / "loads")
+    program.begin()
+    for _ in range(200):  # loading: 1 s and 600 events, of three steps of 2 ms and 60 events
+        program.free(program.malloc(1 << 20))
+        program.clock += 5_000_000
+    n_before, first_s = program.n_events, (program.clock - runs.START_NS) / 1e9
+    for _ in range(3):
+        program.step()
+    program.writer.close(Outcome.FINISHED)
+    (name,) = Data(tmp_path).runs.paths()
+
+    visitor = visit(serve_at(tmp_path)).go(f"/overview?run={name}&axis={axis}")
+    visitor.page.wait_for_selector(".track-break:visible")
+    visitor.plotted()
+    opened, said = visitor.drawn(), visitor.page.inner_text(".track-break")
+    visitor.page.click(".track-break")
+    visitor.page.wait_for_selector(".track-break", state="hidden")
+    visitor.plotted()
+    whole = visitor.drawn()
+    visitor.go(f"/overview?run={name}&axis={axis}&at=5").plotted()
+
+    begins = n_before if axis == "events" else first_s
+    assert opened["a"] == pytest.approx(begins, rel=0.001)
+    assert opened["b"] == whole["b"] == visitor.drawn()["b"]
+    assert said.startswith(f"◂ {n_before} events" if axis == "events" else "◂ 1.0 s before the first step")
+    assert whole["a"] == visitor.drawn()["a"] == 0
+
+
 def test_a_click_shows_what_was_live_there(gpt: Any) -> None:
     gpt.go(f"/overview?run={gpt.run}&axis=events&t0=0&t1=200").plotted()
     box = gpt.plot()

@@ -49,8 +49,10 @@
       if (!answer.ok) throw new Error(String(answer.status));
       const data = columns(await answer.arrayBuffer());
       learn(its, data.instants);
+      const isFirst = isWhole && !its.whole;
       if (isWhole) Object.assign(its, { whole: data, detail: null }); else Object.assign(its, { detail: data, span: edges[1] - edges[0] });
       its.url = url(track, edges);
+      if (isFirst) openOnTraining(track);
       revealChosen(track);
       S.tell("columns", { phases: new Set(data["phase.kind"]) });
     } catch {
@@ -62,6 +64,23 @@
       if (again === true || again && url(track, T.a === null ? null : [T.a, T.b]) !== its.url) ask(track, again === true || T.a === null);
       redraw();
     }
+  }
+
+  // A run opens at its first step, unless the link names a zoom or an instant; what lies before folds into a button.
+  function openOnTraining(track) {
+    const { training } = track.data.whole;
+    if (training && T.a === null && T.at === null) look(track, training[0], training[1]);
+  }
+  function foldedStart(track) {
+    const { figure, data, place } = track, button = figure.querySelector(".track-break"), { training, extent: [begin] } = data.whole;
+    const isFolded = Boolean(training) && T.a !== null && Math.abs(T.a - training[0]) < 1e-6 * (training[1] - begin);
+    if (button.hidden === !isFolded) return;
+    button.hidden = !isFolded;
+    if (!isFolded) return;
+    const before = training[0] - begin;
+    button.textContent = `◂ ${isEvents(track) ? `${Math.round(before).toLocaleString("en-US")} events` : `${before.toPrecision(before < 100 ? 2 : 3)} s`} before the first step`;
+    button.style.left = `${place.plot.left + 4}px`;
+    button.style.top = `${place.plot.top + 2}px`;
   }
 
   function learn(its, instants) {
@@ -205,6 +224,7 @@
     const t = D.theme(data.whole.colors);
     scene(D.sharp(figure.querySelector(".track-plot"), width, height), track, t);
     small(track, width, t);
+    foldedStart(track);
     over(track);
     track.paintMs = performance.now() - began;
     track.frames = (track.frames || 0) + 1;
@@ -452,7 +472,7 @@
 
   let held = null, opening = null;
   document.addEventListener("pointerdown", function (event) {
-    const track = event.button === 0 ? trackOf(event.target) : null;
+    const track = event.button === 0 && !(event.target instanceof HTMLButtonElement) ? trackOf(event.target) : null;
     if (!track || !track.data.whole) return;
     const [x, y] = local(track, event), now = view(track), { map, plot } = track.place;
     if (within(map, x, y, 3)) held = { track, kind: "map", x, span: [now.a, now.b], isInside: inView(track, x) };
@@ -530,6 +550,10 @@
   document.addEventListener("dblclick", function (event) {
     const track = trackOf(event.target);
     clearTimeout(opening);
+    if (track) whole(track);
+  });
+  document.addEventListener("click", function (event) {
+    const track = event.target instanceof Element && event.target.matches(".track-break") ? trackOf(event.target) : null;
     if (track) whole(track);
   });
   function whole(track) {

@@ -18,7 +18,7 @@ from ...figures import composition, doubts, track
 from ...figures.drawing.m4 import block_extremes
 from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
 from ...figures.drawing.theme import PART_COLOR, PHASE_COLOR, QUANTITY_COLOR
-from ...figures.drawing.window import Window, window
+from ...figures.drawing.window import Window, training, window
 from ...server import api
 from ...server.plain import plain
 from .. import legend
@@ -92,7 +92,8 @@ def frame(series: Series, view: View, sentence: str, look: TrackStyle, *below: A
     attributes = {"data-of": json.dumps(of), "data-stores": json.dumps(stores), "aria-label": words}
     return html.Figure(
         [*below, html.Canvas(className="track-map"), html.Canvas(className="track-plot"),
-         html.Canvas(className="track-over"), html.Div(className="track-tip", hidden=True)],
+         html.Canvas(className="track-over"), html.Div(className="track-tip", hidden=True),
+         html.Button("Before the first step", className="track-break", type="button", hidden=True)],
         id=look.name, className=f"track {look.kind}", tabIndex="0", role="group", **attributes, **look.more,
     )  # fmt: skip
 
@@ -138,6 +139,7 @@ def _columns(data: Data) -> Response:
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
     facts["phases"] = {int(phase): format_name(phase) for phase in Phase if phase != Phase.OTHER}
     facts["notes"] = doubts.noted(view.recording, series)
+    facts["training"] = None if view.is_live else training(series)
     return api.columns(facts, **dict(made.columns), **areas)
 
 

@@ -18,7 +18,7 @@ from vramscope.dashboard.figures.drawing.series import (
     Spans,
 )
 from vramscope.dashboard.figures.drawing.theme import pack
-from vramscope.dashboard.figures.drawing.window import window
+from vramscope.dashboard.figures.drawing.window import is_long_start, window
 from vramscope.dashboard.figures.timeline import QUANTITIES, traces
 
 from vramscope.model.marks import MarkKind, Phase
@@ -200,3 +200,22 @@ def test_packing_loses_nothing(values: list[float]) -> None:
     column = np.array(values)
 
     assert np.array_equal(unpack(pack(column)), column.astype("f8"), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("position", "n_before", "levels", "expected"),
+    [
+        ([0, 1, 90, 95, 100], 2, [1, 2, 1, 5, 3], True),
+        ([0, 1, 90, 95, 100], 2, [1, 6, 1, 5, 3], False),
+        ([0, 1, 10, 95, 100], 2, [1, 2, 1, 5, 3], False),
+        ([0, 1, 90, 95, 100], 0, [1, 2, 1, 5, 3], False),
+        ([7, 7, 7, 7, 7], 2, [1, 2, 1, 5, 3], False),
+    ],
+    ids=["long loading", "highest while it loads", "short loading", "no loading", "no clock"],
+)
+def test_a_run_opens_at_its_steps_where_loading_takes_a_fifth_and_not_the_peak(
+    position, n_before, levels, expected
+):
+    at, level = np.array(position, "f8"), np.array(levels)
+
+    assert is_long_start(at, n_before, (level, level)) is expected
