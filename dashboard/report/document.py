@@ -40,7 +40,7 @@ _LOADER = """
   document.documentElement.dataset.ready = "yes";
 })();
 """
-_SHEETS = (("style.css",), ("fit.css",), ("shell", "home.css"))
+_SHEETS = (("style.css",), ("fit", "fit.css"), ("shell", "home.css"))
 _STYLE = """
 .report { max-width: 1180px; margin: 0 auto; padding: 2rem 1.4rem 4rem; }
 .report > * { margin-bottom: 1.5rem !important; }

@@ -151,7 +151,7 @@ def _silence(house: House) -> Iterator[None]:
 @pytest.mark.parametrize("room", ROOMS)
 def test_it_is_readable_in_both_themes_and_at_all_widths(house: House, room: Page) -> None:
     page = house.enter(room, "gpt")
-    for theme, width in (("light", 1280), ("dark", 2560), ("light", 768)):
+    for theme, width in (("light", 1280), ("dark", 2560), ("light", 768), ("dark", 390)):
         page.set_viewport_size({"width": width, "height": 800})
         house.visitor.theme(theme)
         house.visitor.at_rest()
@@ -159,7 +159,8 @@ def test_it_is_readable_in_both_themes_and_at_all_widths(house: House, room: Pag
         assert (page.evaluate(LUMINANCE) < 60) == (theme == "dark")
         assert page.evaluate(CONTRAST) == []
         assert page.evaluate(TOO_WIDE) <= 1
-        assert page.evaluate(CUT_OFF) == []
+        if width > 600:  # on a phone a grid scrolls within its panel
+            assert page.evaluate(CUT_OFF) == []
     page.set_viewport_size({"width": 1280, "height": 800})
     house.visitor.theme("light")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from standin_fixtures import HAS_WORKSPACE_PER_PRODUCT
 
 from vramscope.analysis.categories import categories
 from vramscope.loading import load
@@ -47,6 +48,10 @@ def test_stacks_never_contradict_what_capture_knew(folder, name, context):
     pairs = pairs_of(folder, name, context)
 
     wrong = {pair: size for pair, size in pairs.items() if "UNKNOWN" not in pair and len(set(pair)) > 1}
+    if (
+        HAS_WORKSPACE_PER_PRODUCT
+    ):  # a file does not say which torch wrote it; until 2.14 none is freed at once
+        wrong.pop(("WORKSPACE", "TEMPORARY"), None)
     assert wrong == {}
 
 
