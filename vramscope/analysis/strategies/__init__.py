@@ -367,8 +367,11 @@ def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
             np.ones(len(run.found)),
             best.extra_bytes,
             (
-                f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for {_few(best.blocks)}",
-                "each of these blocks runs forward twice: up to a third more time",
+                f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for {_few(best.blocks)}"
+                + ", each a region of its own" * best.is_divided,
+                "none: the one region around them runs forward twice already"
+                if best.is_divided
+                else "each of these blocks runs forward twice: up to a third more time",
                 "estimate: what a block saves goes when it returns, and is back when backward reaches it",
             ),
             2,

@@ -16,6 +16,7 @@ from vramscope.analysis.strategies.trials import (
 )
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Frame, Stacks
+from vramscope.steps.evaluations import evaluations
 
 _MICRO_BATCHES = 2
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
@@ -41,7 +42,7 @@ _FUNCTIONS = frozenset(
 def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Split each batch in two, and add up the gradients."""
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
-    of_batch = np.isin(run.category, _OF_A_BATCH) | of_step
+    of_batch = (np.isin(run.category, _OF_A_BATCH) | of_step) & ~_of_evaluation(run)
     gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
     if not of_batch.any() or _accumulates(run):
         return
@@ -65,6 +66,15 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
         least=SizeChange(scaled(run, (of_batch, part**2)), kept),
         most=SizeChange(scaled(run, (of_batch & _has_samples(run, of_batch), part)), extra),
     )
+
+
+def _of_evaluation(run: StrategyInput) -> NDArray[Any]:
+    """Return which allocations evaluations make: batches of their own, which training does not divide."""
+    first, end = evaluations(run.recording.steps, run.lives.phases, len(run.recording.trace))
+    # Intervals lie one after another.
+    at = np.searchsorted(first, run.found.alloc_event, side="right") - 1
+    inside = (at >= 0) & (run.found.alloc_event < np.append(end, 0)[at])
+    return inside | (run.born_in == Phase.EVAL)
 
 
 def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:

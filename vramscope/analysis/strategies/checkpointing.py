@@ -1,9 +1,11 @@
 """Trials of activation checkpointing: a block's saved tensors are freed, and made again in backward.
 
 The calls of a block are found by the modules that ran. What a call saved, except its result, is freed when
-the block returns and made again when backward reaches the block.
+the block returns and made again when backward reaches the block. A region of several blocks that is
+checkpointed as a whole is one forward more, the recompute: it is tried in regions of one block each.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,6 +45,8 @@ class Checkpointed:
     """The same if nothing that a block made, except its result, existed in backward."""
     most_extra_bytes: NDArray[Any]
     """The same if all that a block made in its forward existed for as long as its backward lasts."""
+    is_divided: bool = False
+    """Whether the blocks are of a region that the program checkpoints as a whole."""
 
 
 def checkpointed(
@@ -59,7 +63,9 @@ def checkpointed(
         block_of, names = _blocks(owners.paths, depth)
         if len(names) < 2:
             continue
-        calls = _calls(found, lives, owners, block_of)
+        divided = _of_whole_regions(_calls(found, lives, owners, block_of, Phase.RECOMPUTE))
+        calls = _calls(found, lives, owners, block_of, Phase.FORWARD) + divided
+        calls.sort(key=lambda call: int(found.alloc_event[call.rows[0]]))
         change = np.zeros(len(level) + 1)
         peaks = np.zeros(len(level))
         highest = np.zeros(len(level))
@@ -77,9 +83,10 @@ def checkpointed(
             following = starts[at + 1] if at + 1 < len(calls) else None
             if following is not None and calls[at + 1].phase == call.phase:
                 _keep_result(found, call, following, change)
+        _keep_results_of(found, lives, divided, change)
         extra = np.cumsum(change)[:-1]
         most = extra + np.cumsum(whole)[:-1] + highest
-        yield Checkpointed(names, extra + peaks, np.cumsum(removed)[:-1], most)
+        yield Checkpointed(names, extra + peaks, np.cumsum(removed)[:-1], most, bool(divided))
 
 
 def _blocks(paths: Sequence[str], depth: int) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -104,9 +111,11 @@ def _up_to_number(path: str, depth: int) -> str:
     return ""
 
 
-def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[Any]) -> list[_Call]:
-    """Return the calls: consecutive allocations in one block and one forward."""
-    rows = np.flatnonzero(lives.phase == Phase.FORWARD)
+def _calls(
+    found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[Any], of: Phase
+) -> list[_Call]:
+    """Return the calls: consecutive allocations in one block and one forward, or recompute."""
+    rows = np.flatnonzero(lives.phase == of)
     rows = rows[np.argsort(found.alloc_event[rows], kind="stable")]
     block = np.where(owners.known[rows] == ModuleEvidence.CALL, block_of[owners.module[rows]], -1)
     inside = np.flatnonzero(block >= 0)
@@ -123,6 +132,12 @@ def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[A
             end = min(end, int(found.alloc_event[rows[after]]))
         calls.append(_Call(rows[run], end, phase))
     return calls
+
+
+def _of_whole_regions(calls: list[_Call]) -> list[_Call]:
+    """Return the calls of recomputes that run several blocks: a region of one block is as it should be."""
+    n_calls = Counter(call.phase for call in calls)
+    return [call for call in calls if n_calls[call.phase] > 1]
 
 
 def _without_blocks(lives: Lives, calls: list[_Call]) -> list[_Call]:
@@ -289,6 +304,20 @@ def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
     np.subtract.at(removed, found.alloc_event[left] + 1, found.block_size[left])
     is_freed = found.free_event[left] >= 0
     np.add.at(removed, found.free_event[left[is_freed]] + 1, found.block_size[left[is_freed]])
+
+
+def _keep_results_of(
+    found: Allocations, lives: Lives, divided: list[_Call], change: NDArray[Any]
+) -> None:
+    """Keep the results of all blocks but the last, from the forward of their region to its recompute."""
+    phases = lives.phases
+    forwards = phases.start_event[(phases.phase == Phase.FORWARD) & (phases.depth == 0)]
+    for phase in {call.phase for call in divided}:
+        start = int(phases.start_event[phase])
+        results = [_result(found, call) for call in divided if call.phase == phase][:-1]
+        n_bytes = sum(int(found.block_size[each]) for each in results if each is not None)
+        change[int(forwards[forwards < start].max(initial=0))] += n_bytes
+        change[start] -= n_bytes
 
 
 def _keep_result(found: Allocations, call: _Call, until: int, change: NDArray[Any]) -> None:
