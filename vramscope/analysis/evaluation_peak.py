@@ -21,6 +21,13 @@ from vramscope.units import format_bytes
 _LEAST_MORE = 1.05
 """Ratio of evaluation to training: a smaller one makes no card too small."""
 _LEAST_BYTES = 16 << 20
+_LEAST_KEPT = 0.3
+"""Share of what an evaluation adds: so much must stay from its earlier forwards to be the reason."""
+_LEAST_FORWARDS = 3
+_ADVICE_KEEPS = (
+    "move the results of each batch to the CPU (.cpu(), or eval_accumulation_steps of a Trainer), or reduce "
+    "them to a metric at once (preprocess_logits_for_metrics): smaller batches keep as much"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,11 @@ class EvaluationPeak:
     """The line that held most of what evaluation itself had allocated at that instant."""
     frame_bytes: int = 0
     """Bytes that this line held."""
+    n_forwards: int = 0
+    """Forwards of this evaluation up to its peak."""
+    kept_bytes: int = 0
+    """Bytes that were allocated more before the last of these than before the second; 0 for fewer than three:
+    what the evaluation keeps of each batch."""
 
 
 def evaluation_peak(recording: Recording) -> EvaluationPeak:
@@ -52,7 +64,12 @@ def evaluation_peak(recording: Recording) -> EvaluationPeak:
     training = _within(len(allocated), steps.start_event, steps.end_event)
     most = int(np.where(training, allocated, 0).max(initial=0))
     begin = int(first[first <= at].max())
-    return EvaluationPeak(int(allocated[at]), most, at, *_line(recording, begin, at))
+    forwards = np.unique(phases.start_event[(phases.phase == Phase.EVAL) & (phases.depth == 0)])
+    forwards = forwards[(forwards >= begin) & (forwards < at)]
+    kept = 0
+    if len(forwards) >= _LEAST_FORWARDS:
+        kept = max(int(allocated[forwards[-1]] - allocated[forwards[1]]), 0)
+    return EvaluationPeak(int(allocated[at]), most, at, *_line(recording, begin, at), len(forwards), kept)
 
 
 def _within(n: int, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
@@ -80,22 +97,33 @@ def findings(found: EvaluationPeak) -> list[Finding]:
     if not found.training_bytes or found.evaluation_bytes <= most:
         return []
     frame = found.frame
+    keeps = found.kept_bytes >= max(
+        _LEAST_KEPT * (found.evaluation_bytes - found.training_bytes), _LEAST_BYTES
+    )
+    kept = (
+        f"; {format_bytes(found.kept_bytes)} of it came with its {found.n_forwards:,} batches and stayed"
+        if keeps
+        else ""
+    )
     return [
         Finding(
-            kind=FindingKind.EVALUATION_PEAK,
+            kind=FindingKind.EVALUATION_KEEPS if keeps else FindingKind.EVALUATION_PEAK,
             severity=Severity.INFO,
             claim=f"evaluation needs more than training: {format_bytes(found.evaluation_bytes)} allocated at "
-            f"most, {format_bytes(found.training_bytes)} in training steps",
+            f"most, {format_bytes(found.training_bytes)} in training steps{kept}",
             file=frame and frame.file,
             line=frame and frame.line,
             function=frame and frame.function,
             n_bytes=found.evaluation_bytes - found.training_bytes,
-            advice="evaluate with smaller batches: without gradients they cost little time",
+            advice=_ADVICE_KEEPS
+            if keeps
+            else "evaluate with smaller batches: without gradients they cost little time",
             evidence={
                 "evaluation_peak_bytes": found.evaluation_bytes,
                 "training_peak_bytes": found.training_bytes,
                 "instant": found.instant,
                 "line_bytes": found.frame_bytes,
+                "kept_bytes": found.kept_bytes,
             },
         )
     ]

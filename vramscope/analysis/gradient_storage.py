@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign, undivided
+from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
-from vramscope.analysis.strategies.gradients import is_bucket
+from vramscope.analysis.strategies.gradients import is_bucket, late_gradients
+from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase, Phases
@@ -32,6 +34,12 @@ class GradientStorage:
     half of the steps are such steps."""
     n_steps: int = 0
     """Steps that keep their gradients from the step before."""
+    late_bytes: int = 0
+    """What the peak would be lower by if gradients that are cleared after forward were cleared before it."""
+    forgotten_bytes: int = 0
+    """Gradients that the first steps make and nobody clears, while others are cleared in each step."""
+    forgotten: str = ""
+    """The name of the largest of these."""
     copied_bytes: int = 0
     """The most bytes that gradients and DDP's buckets both had at one moment; 0 where gradients are views."""
     bucket_bytes: int = 0
@@ -53,8 +61,23 @@ def gradient_storage(recording: Recording) -> GradientStorage:
         return GradientStorage()
     bucket = is_bucket(recording.stacks, found)
     kept, n_steps = _kept(recording, found, is_gradient, assigned)
+    lives = lives_of(recording, found)
+    extra = late_gradients(found, lives, assigned.category == Category.GRADIENT, len(recording.trace) + 1)
+    level = timeline(recording).allocated_bytes
+    late = int(level.max(initial=0) - (level + extra).max(initial=0))
     copied, of_buckets = _copied(recording, found, is_gradient & ~bucket, bucket)
-    return GradientStorage(kept, n_steps, copied, of_buckets)
+    forgotten = _forgotten(recording, found, is_gradient) if not kept else np.zeros(0, "i8")
+    largest = forgotten[found.block_size[forgotten].argmax()] if len(forgotten) else -1
+    labels = recording.labels
+    return GradientStorage(
+        kept,
+        n_steps,
+        late,
+        int(found.block_size[forgotten].sum()),
+        labels.names[int(labels.name[assigned.label[largest]])] if largest >= 0 else "",
+        copied,
+        of_buckets,
+    )
 
 
 def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> NDArray[Any]:
@@ -87,6 +110,19 @@ def _kept(
     if len(kept) < max(_LEAST_STEPS, _LEAST_SHARE * n_training):
         return 0, 0
     return kept[-1], len(kept)
+
+
+def _forgotten(recording: Recording, found: Allocations, is_gradient: NDArray[Any]) -> NDArray[Any]:
+    """Return gradients of the first third of the steps that outlast all, if others are freed in each."""
+    n_steps = len(recording.steps)
+    step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
+    end = int(recording.steps.end_event[-1]) if n_steps else 0
+    lasts = (found.free_event == ALIVE) | (found.free_event >= end)
+    stays = is_gradient & lasts & (step >= 0) & (step < n_steps / 3)
+    cleared_in = step[is_gradient & ~lasts & (step >= 0)]
+    if n_steps < _LEAST_STEPS or len(np.unique(cleared_in)) < n_steps - 1:
+        return np.zeros(0, "i8")
+    return np.flatnonzero(stays)
 
 
 def _training_steps(phases: Phases, n_steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -143,6 +179,31 @@ def findings(found: GradientStorage) -> list[Finding]:
                 advice="optimizer.zero_grad(set_to_none=True), or model.zero_grad(), before forward or after "
                 "the optimizer's step lets go of them until backward makes them again",
                 evidence={"steps": found.n_steps},
+            )
+        )
+    if found.late_bytes >= _LEAST_BYTES:
+        results.append(
+            Finding(
+                kind=FindingKind.GRADIENTS_LATE,
+                severity=Severity.INFO,
+                claim="gradients of the step before live through forward, as they are cleared after it: the "
+                f"peak would be {format_bytes(found.late_bytes)} lower",
+                n_bytes=found.late_bytes,
+                advice="call optimizer.zero_grad() before forward, or right after optimizer.step()",
+            )
+        )
+    if found.forgotten_bytes >= _LEAST_BYTES:
+        example = f" (the largest: {found.forgotten})" if found.forgotten else ""
+        results.append(
+            Finding(
+                kind=FindingKind.GRADIENTS_NEVER_CLEARED,
+                severity=Severity.INFO,
+                claim=f"{format_bytes(found.forgotten_bytes)} of gradients are made in the first steps and "
+                f"never cleared{example}, while others are in each step: no zero_grad() reaches them",
+                n_bytes=found.forgotten_bytes,
+                advice="if nothing trains these parameters, run their forward under torch.no_grad(), or set "
+                "requires_grad_(False); else give them to an optimizer, and clear their gradients",
+                evidence={"example": found.forgotten},
             )
         )
     if found.copied_bytes >= _LEAST_BYTES:

@@ -6,7 +6,7 @@ from typing import Any
 from vramscope.analysis.findings import Shared, ranks_words
 from vramscope.analysis.rank_comparison import Ended, FirstFailure, RankGroup
 from vramscope.analysis.rank_comparison.imbalance import Imbalance
-from vramscope.analysis.rank_comparison.odd import Odd
+from vramscope.analysis.rank_comparison.odd import Odd, Stray
 from vramscope.analysis.rank_comparison.words import group_words, imbalance_words, odd_words, rank_line_words
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import clock_words, clocks_as_json
@@ -29,7 +29,7 @@ def comparison(compared: ComparedRun) -> Iterator[Block]:
     if fleet.failure is not None:
         yield from _failure(fleet.failure)
     yield from _odd(fleet.odd)
-    yield from _sharing(fleet.sharing)
+    yield from _sharing(fleet.sharing, fleet.strays)
     yield from _groups(fleet.groups)
     if fleet.imbalance is not None:
         yield _imbalance(fleet.imbalance)
@@ -121,9 +121,17 @@ def _odd(odd: Sequence[Odd]) -> Iterator[Block]:
         yield Text(f"{format_count(len(odd) - ODD_SHOWN, 'more odd rank')} (--json)", "quiet")
 
 
-def _sharing(sharing: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[Block]:
-    """Yield the devices that several ranks use; a missing ``set_device`` is the usual reason."""
-    if sharing:
+def _sharing(sharing: Sequence[tuple[str, tuple[int, ...]]], strays: Sequence[Stray]) -> Iterator[Block]:
+    """Yield the devices that several ranks use: by a stray copy, or as ``set_device`` is missing."""
+    for each in strays[:ODD_SHOWN]:
+        yield Text(
+            f"rank {each.rank} holds {format_bytes(each.n_bytes)} on device {each.device}, which others use, "
+            f"while it works on device {each.own_device}: {rank_line_words(each.line)}. A loaded file "
+            'goes to the device that it was saved from: torch.load(..., map_location="cpu"); other tensors '
+            "need device=, or torch.cuda.set_device(local_rank) before",
+            "warning",
+        )
+    if sharing and not strays:
         device, ranks = sharing[0]
         more = f", and {format_count(len(sharing) - 1, 'more device')} alike" if len(sharing) > 1 else ""
         yield Text(
@@ -211,6 +219,16 @@ def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
         "imbalance": None if fleet.imbalance is None else _imbalance_as_json(fleet.imbalance),
         "clocks": clocks_as_json(fleet.clocks),
         "shared_devices": [{"device": device, "ranks": list(ranks)} for device, ranks in fleet.sharing],
+        "stray_copies": [
+            {
+                "rank": each.rank,
+                "device": each.device,
+                "own_device": each.own_device,
+                "bytes": each.n_bytes,
+                "line": rank_line_words(each.line),
+            }
+            for each in fleet.strays
+        ],
         "searched": list(compared.searched),
     }
 

@@ -67,3 +67,34 @@ def test_another_reason_is_not_called_a_larger_batch(lines, retained):
 
 def test_a_gathering_line_is_named_as_such():
     assert odd_of([*usual(), line("log", 300, 7, "all_gather_object")]).cause == "gathered_here"
+
+
+def on_device(number, mib):
+    return DeviceSummary(
+        device=Device(number, "cuda", uuid=f"GPU-{number}"),
+        n_events=100,
+        peak={"allocated": PeakPlace(mib * MIB, 1, 1)},
+        lines=(line("resume", mib, 10),),
+    )
+
+
+def test_a_rank_that_works_on_its_own_device_left_a_copy_on_the_first():
+    """Each rank has a device; rank 1 has 96 MiB on device 0 as well."""
+    ranks = [
+        RankSummary(Process(0, 2, "host", 1), devices=(on_device(0, 800),)),
+        RankSummary(Process(1, 2, "host", 1), devices=(on_device(0, 96), on_device(1, 800))),
+    ]
+
+    (stray,) = compare_ranks(ranks).strays
+
+    assert (stray.rank, stray.device, stray.own_device, stray.n_bytes) == (1, 0, 1, 96 * MIB)
+    assert stray.line.frames[0].file == "/net/resume.py"
+
+
+def test_ranks_that_have_one_device_alone_leave_no_copies():
+    ranks = [RankSummary(Process(rank, 2, "host", 1), devices=(on_device(0, 800),)) for rank in range(2)]
+
+    found = compare_ranks(ranks)
+
+    assert len(found.sharing) == 1
+    assert found.strays == ()

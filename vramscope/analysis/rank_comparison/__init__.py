@@ -12,7 +12,14 @@ from vramscope.analysis.rank_comparison.clocks import Clocks, clocks_of
 from vramscope.analysis.rank_comparison.groups import groups_of
 from vramscope.analysis.rank_comparison.imbalance import Imbalance, imbalance_of
 from vramscope.analysis.rank_comparison.members import Member, MemberKey, MemberTable, is_embedding, table_of
-from vramscope.analysis.rank_comparison.odd import Odd, failed_first, odd_ones, shared_devices
+from vramscope.analysis.rank_comparison.odd import (
+    Odd,
+    Stray,
+    failed_first,
+    odd_ones,
+    shared_devices,
+    strays,
+)
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
 
@@ -89,6 +96,8 @@ class Fleet:
     clocks: Clocks
     sharing: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Devices that several ranks use: host and device, and the ranks."""
+    strays: tuple[Stray, ...] = ()
+    """What ranks hold on such devices while they work on their own."""
     restarts: Mapping[int, int] = field(default_factory=dict)
     """The number of restarts, by rank, of ranks that were restarted."""
 
@@ -132,7 +141,8 @@ def compare_ranks(summaries: Sequence[RankSummary], restarts: Mapping[int, int] 
         failure=_first_failure(table, of, clocks),
         imbalance=imbalance_of(members, of),
         clocks=clocks,
-        sharing=shared_devices(members),
+        sharing=(sharing := shared_devices(members)),
+        strays=strays(members, sharing),
         restarts=dict(restarts or {}),
     )
 

@@ -224,6 +224,39 @@ def failed_first(
     return member, time_ns, len({table.members[row].rank for _, row in failures}), excess, line
 
 
+def _peak(summary: DeviceSummary) -> int:
+    return summary.peak["allocated"].n_bytes if "allocated" in summary.peak else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """What a rank holds on a device of others, while it works on one of its own."""
+
+    rank: int
+    device: int
+    own_device: int
+    """The device on which it holds most."""
+    n_bytes: int
+    line: LineBytes | None
+    """The line that holds most of it."""
+
+
+def strays(members: Sequence[Member], sharing: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Stray, ...]:
+    """The members on shared devices whose rank has more on another device, the most bytes first."""
+    found = []
+    shared = {device for device, _ in sharing}
+    for member in members:
+        peak = _peak(member.summary)
+        if f"{member.host} {member.summary.device.uuid}" not in shared or not peak:
+            continue
+        mine = [each.summary for each in members if each.rank == member.rank]
+        own = max(mine, key=_peak)
+        if _peak(own) > peak:
+            line = max(member.summary.lines, key=lambda each: each.n_bytes, default=None)
+            found.append(Stray(member.rank, member.summary.device.index, own.device.index, peak, line))
+    return tuple(sorted(found, key=lambda each: -each.n_bytes))
+
+
 def shared_devices(members: Sequence[Member]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Devices that several ranks use, by the device's own id, which no two devices share."""
     users: dict[tuple[str, str], set[int]] = {}

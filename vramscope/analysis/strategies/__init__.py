@@ -22,6 +22,7 @@ from vramscope.analysis.strategies.checkpointing import checkpointed
 from vramscope.analysis.strategies.gradients import (
     is_bucket,
     kept_gradients,
+    late_gradients,
 )
 from vramscope.analysis.strategies.optimizer import (
     fused_optimizer,
@@ -386,7 +387,9 @@ def _few(paths: Sequence[str]) -> str:
 
 def _gradients_to_none(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Free gradients before forward, if a step begins with those of the step before."""
-    extra = kept_gradients(run.found, run.lives, run.category == Category.GRADIENT, len(run.phase))
+    gradient = run.category == Category.GRADIENT
+    extra = kept_gradients(run.found, run.lives, gradient, len(run.phase))
+    extra = extra + late_gradients(run.found, run.lives, gradient, len(run.phase))
     if extra.any():
         yield StrategyTrial(
             "gradients set to None",

@@ -306,9 +306,7 @@ def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
     np.add.at(removed, found.free_event[left[is_freed]] + 1, found.block_size[left[is_freed]])
 
 
-def _keep_results_of(
-    found: Allocations, lives: Lives, divided: list[_Call], change: NDArray[Any]
-) -> None:
+def _keep_results_of(found: Allocations, lives: Lives, divided: list[_Call], change: NDArray[Any]) -> None:
     """Keep the results of all blocks but the last, from the forward of their region to its recompute."""
     phases = lives.phases
     forwards = phases.start_event[(phases.phase == Phase.FORWARD) & (phases.depth == 0)]

@@ -54,6 +54,34 @@ def kept_gradients(
     return np.cumsum(change)
 
 
+def late_gradients(
+    found: Allocations, lives: Lives, is_gradient: NDArray[Any], n_instants: int
+) -> NDArray[Any]:
+    """Return the saved bytes (negative) at each instant, if gradients that go after a forward went before it.
+
+    These are alive at the end of an optimizer's step, live through a forward, and are freed before the next
+    backward: ``zero_grad()`` stands between ``model(x)`` and ``backward()``.
+    """
+    phases, change = lives.phases, np.zeros(n_instants)
+    ends = np.unique(phases.end_event[phases.phase == Phase.OPTIMIZER])
+    forwards, backwards = (
+        np.append(np.sort(phases.start_event[phases.phase == each]), n_instants)
+        for each in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    rows = np.flatnonzero(is_gradient & (found.free_event >= 0))
+    last = np.searchsorted(ends, lives.dies[rows], side="right") - 1
+    rows, last = rows[last >= 0], last[last >= 0]
+    end, dies = ends[last], lives.dies[rows]
+    forward, backward = (each[np.searchsorted(each, end)] for each in (forwards, backwards))
+    is_late = (
+        (found.alloc_event[rows] < end) & (forward < dies) & (dies <= backward) & (backward < n_instants)
+    )
+    size = found.block_size[rows[is_late]]
+    np.subtract.at(change, end[is_late], size)
+    np.add.at(change, dies[is_late] + 1, size)
+    return np.cumsum(change)
+
+
 def _come_back(found: Allocations, lives: Lives, sizes: NDArray[Any], start: int) -> list[tuple[int, int]]:
     """Return the events at which gradients return, with their bytes."""
     end = int(lives.phases.end_event[lives.phases.start_event == start].max())

@@ -1,0 +1,110 @@
+"""Gradients that live longer than they need to, and evaluations that keep their results: by doing otherwise."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import vramscope
+from vramscope.analysis import analyses
+
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
+MIB = 1 << 20
+
+
+def recorded(path, program):
+    with vramscope.record(path, device="simulated", quiet=True):
+        program()
+    (found,) = vramscope.load(path).recordings
+    return found
+
+
+def findings_of(recording, name):
+    analysis = analyses()[name]
+    return analysis.findings(analysis.run(recording))
+
+
+def net_of(width=512, n_layers=6):
+    return nn.Sequential(*(layer for _ in range(n_layers) for layer in (nn.Linear(width, width), nn.Tanh())))
+
+
+def training(clears):
+    def program():
+        net = net_of(n_layers=16)
+        optimizer = torch.optim.Adam(net.parameters())
+        for _ in range(6):
+            if clears == "before forward":
+                optimizer.zero_grad()
+            loss = net(torch.randn(1024, 512)).square().mean()
+            if clears == "after forward":
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return program
+
+
+def test_gradients_that_are_cleared_after_forward_raise_the_peak_by_what_moving_the_line_saves(tmp_path):
+    late = recorded(tmp_path / "late", training("after forward"))
+    early = recorded(tmp_path / "early", training("before forward"))
+    truth = late.peak().allocated.n_bytes - early.peak().allocated.n_bytes
+
+    (found,) = findings_of(late, "gradient_storage")
+
+    assert truth > MIB
+    assert (found.kind, found.n_bytes) == ("gradients_late", pytest.approx(truth, rel=0.02))
+    assert findings_of(early, "gradient_storage") == []
+
+
+def teaching(has_gradients):
+    def program():
+        student = net_of()
+        teacher = copy.deepcopy(student).requires_grad_(has_gradients)
+        optimizer = torch.optim.Adam(student.parameters())
+        for _ in range(6):
+            x = torch.randn(64, 512)
+            optimizer.zero_grad()
+            (student(x) - teacher(x)).square().mean().backward()
+            optimizer.step()
+
+    return program
+
+
+def test_gradients_that_no_optimizer_clears_are_counted(tmp_path):
+    """Six layers of 512 × 512 weights and 512 biases, four bytes each."""
+    (found,) = findings_of(recorded(tmp_path / "run", teaching(has_gradients=True)), "gradient_storage")
+
+    assert (found.kind, found.n_bytes) == ("gradients_never_cleared", 6 * (512 * 512 + 512) * 4)
+    assert findings_of(recorded(tmp_path / "frozen", teaching(has_gradients=False)), "gradient_storage") == []
+
+
+def evaluating(keeps):
+    def program():
+        net = nn.Sequential(nn.Linear(16, 4096))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            net(torch.randn(8, 16)).square().mean().backward()
+            optimizer.step()
+        kept, total = [], 0.0
+        with torch.no_grad():
+            for _ in range(10):
+                out = net(torch.randn(512 if keeps else 4096, 16))
+                total += float(out.mean())
+                if keeps:
+                    kept.append(out)
+
+    return program
+
+
+def test_an_evaluation_that_keeps_its_results_does_not_shrink_with_its_batch(tmp_path):
+    """Each of ten batches returns 512 × 4096 numbers of four bytes: 8 MiB."""
+    (kept,) = findings_of(recorded(tmp_path / "keeps", evaluating(keeps=True)), "evaluation_peak")
+    (large,) = findings_of(recorded(tmp_path / "large", evaluating(keeps=False)), "evaluation_peak")
+
+    assert kept.kind == "evaluation_keeps"
+    assert kept.evidence["kept_bytes"] == pytest.approx(8 * 8 * MIB, rel=0.02)
+    assert "smaller batches keep as much" in kept.advice
+    assert large.kind == "evaluation_peak"
