@@ -1,4 +1,4 @@
-"""Gradients that live longer than they need to, and evaluations that keep their results: by doing otherwise."""
+"""Gradients that live longer than they need to, evaluations that keep their results: by doing otherwise."""
 
 import copy
 
