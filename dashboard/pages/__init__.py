@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vramscope import registry
 
@@ -17,6 +17,17 @@ class Context:
 
     data: Data
     address: Address
+
+
+class Behind(NamedTuple):
+    """What the menu says of a page before it is opened."""
+
+    n_shown: int = 0
+    """Number of things that the page shows, beside its name; 0 for none."""
+    nothing: str = ""
+    """Why the page has nothing to show of this run; its entry is dimmed, and says so on hover."""
+    is_offered: bool = True
+    """Whether the menu has the page at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,8 @@ class Page:
     """Id of the store that gets an instant chosen on the strip; '' where none needs it."""
     zoom_store: str = ""
     """Id of the store that gets the edges of the zoom of the strip."""
+    behind: Callable[[Data, View], Behind] | None = None
+    """What lies behind its entry in the menu, from what is known of the run without an analysis."""
     icon: str = ""
     """Path data of a 16 × 16 stroke icon."""
 

@@ -18,7 +18,7 @@ from vramscope.model.finding import Finding
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
-from ..answers import folded, held, moment, series_of
+from ..answers import folded, held, last_oom, moment, series_of
 from ..components import copyable, renewal, states
 from ..components.graph import graph
 from ..components.panels import cause, stack_table
@@ -32,7 +32,7 @@ from ..figures.drawing.series import TIME
 from ..figures.room import known_parts
 from ..queries.kept_sources import kept_sources
 from ..server.callbacks import Stored, view_or_nothing
-from . import Context, Page
+from . import Behind, Context, Page
 
 MOST_LINES = 8
 _SAID = (
@@ -327,4 +327,11 @@ def _register(app: Any, data: Data) -> None:
         return helps(data.derive(view, "remedies", lambda recording: remedies(recording, room)))
 
 
-PAGE = Page(name="oom", title="Out of memory", order=60, path="/oom", layout=_layout, register=_register)
+def _behind(data: Data, view: View) -> Behind:
+    if not len(view.recording.trace) or last_oom(data, view) >= 0:
+        return Behind()
+    return Behind(nothing=_without_failure(view)[0])
+
+
+PAGE = Page(name="oom", title="Out of memory", order=60, path="/oom", layout=_layout, register=_register,
+            behind=_behind)  # fmt: skip

@@ -26,7 +26,7 @@ from ..figures import steps as figures
 from ..figures.drawing.names import place
 from ..queries.headline import bound
 from ..server.callbacks import Picked, Pressed, Stored, view_or_nothing
-from . import Context, Page
+from . import Behind, Context, Page
 
 MAX_LINES = 14
 BASES = ("previous", "first")
@@ -365,7 +365,12 @@ def _keyed(data: Data, view: View, key: Any, row: Any) -> Any:
     return row + step if step and isinstance(row, int) else None
 
 
+def _behind(data: Data, view: View) -> Behind:  # noqa: ARG001 -- of every page
+    n_steps = len(view.recording.steps) + len(view.recording.past.steps)
+    return Behind(nothing="" if n_steps or view.is_live else "No steps were found")
+
+
 PAGE = Page(
     name="phases", title="Phases", order=25, path="/phases", layout=_layout, register=_register,
-    ask_ahead=_ask_ahead, instant_store="ph-chosen",
+    ask_ahead=_ask_ahead, instant_store="ph-chosen", behind=_behind,
 )  # fmt: skip

@@ -21,12 +21,12 @@ from ..components import header, states
 from ..components.graph import graph
 from ..components.panels.two_ranks import chosen, groups, pair, ranks_in_words, typical
 from ..components.prose import claim_heading
-from ..data import Data
+from ..data import Data, View
 from ..figures import rank_map
 from ..figures.drawing.theme import byte_unit
 from ..queries.rank_answers import RankAnswers, queries_of
 from ..server.callbacks import Stored
-from . import Context, Page
+from . import Behind, Context, Page
 
 FOLLOW_MS = 5000
 MOST_ODD, MOST_ENDED, MOST_NOTES = 8, 4, 8
@@ -362,6 +362,12 @@ def _picked(found: RankAnswers, quantity: Quantity, cell: dict[str, int] | None)
     return int(steps.rank[at[int(values[at].argmax())]]) if len(at) else None
 
 
+def _behind(data: Data, view: View) -> Behind:
+    seen = {recording.process.rank for recording in view.run.recordings}
+    n_ranks = max(len(seen), *(recording.process.world_size for recording in view.run.recordings))
+    return Behind(n_ranks, is_offered=n_ranks > 1 or data.runs.whole_run(view.run_id) is not None)
+
+
 PAGE = Page(
     name="ranks",
     title="Ranks",
@@ -370,4 +376,5 @@ PAGE = Page(
     layout=_layout,
     register=_register,
     reads_events=False,
+    behind=_behind,
 )

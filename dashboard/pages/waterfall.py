@@ -14,10 +14,10 @@ from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
 from ..components.panels import cause
 from ..components.prose import claim_heading
-from ..data import Data
+from ..data import Data, View
 from ..figures import device
 from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
-from . import Context, Page
+from . import Behind, Context, Page
 
 _WORDS = {
     "requested": "live tensors", "nccl": "NCCL's communicators",
@@ -177,6 +177,13 @@ def _keyed(key: Any, row: Any, found: Any) -> int | None:
     return row + step if step and isinstance(row, int) else None
 
 
+def _behind(data: Data, view: View) -> Behind:  # noqa: ARG001 -- of every page
+    return Behind(
+        nothing="" if len(view.recording.counters) or view.is_live else "The device was not sampled"
+    )
+
+
 PAGE = Page(
-    name="waterfall", title="Waterfall", order=70, path="/waterfall", layout=_layout, register=_register
-)
+    name="waterfall", title="Waterfall", order=70, path="/waterfall", layout=_layout, register=_register,
+    behind=_behind,
+)  # fmt: skip

@@ -17,7 +17,7 @@ from ..address import Address, parse, restore
 from ..components import header, states, timeline
 from ..data import Data, View
 from ..figures.drawing.theme import palette_css
-from ..pages import Context, Page, pages
+from ..pages import Behind, Context, Page, pages
 from ..queries.rank_answers import opened_address, queries_of
 from ..report import route
 from . import alive, bundle
@@ -185,7 +185,7 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         live = (view is not None and view.is_live) or address.path == "/"
         run = view.run.name if view else _file_name(data, address.run)
         name = " · ".join([*([run] if run else []), entry.title if entry else "Not found", "vramscope"])
-        menu = _menu(list(entries.values()), data, address)
+        menu = _menu(list(entries.values()), data, address, view)
         state = address.stored | ({"shown": _shown(address, view)} if view else {})
         if made and entry and entry.about_run and not entry.reads_events:
             files = queries_of(data).files(address.run)
@@ -284,12 +284,19 @@ def _working(entry: Page | None, data: Data, address: Address) -> Any:
     return states.working(entry.title if entry else "", data.is_opening(address.run), read)
 
 
-def _menu(entries: list[Page], data: Data, address: Address) -> list[Any]:
+def _menu(entries: list[Page], data: Data, address: Address, view: View | None) -> list[Any]:
+    if view is None and address.run and data.is_open(address.run):
+        view = data.view(address)
     shown = [entry for entry in entries if address.run or not entry.about_run]
-    return [_menu_link(entry, data, address) for entry in shown]
+    known = [(entry, entry.behind(data, view) if view and entry.behind else Behind()) for entry in shown]
+    return [
+        _menu_link(entry, data, address, behind)
+        for entry, behind in known
+        if behind.is_offered or entry.path == address.path
+    ]
 
 
-def _menu_link(entry: Page, data: Data, address: Address) -> Any:
+def _menu_link(entry: Page, data: Data, address: Address, behind: Behind) -> Any:
     # Zoom, instant and selection go along; what only one page understands does not.
     own = {"q": "", "by": "", "b0": None, "b1": None, "root": None}
     target = address.go(path=entry.path, **own) if entry.about_run else Address(entry.path)
@@ -300,7 +307,9 @@ def _menu_link(entry: Page, data: Data, address: Address) -> Any:
     if not entry.reads_events:
         target = target.go(at=None, t0=None, t1=None, sel="")
     here = entry.path == address.path
-    link = dcc.Link(entry.title, href=target.url, className="here" if here else "")
+    name = [entry.title, html.Span(f"{behind.n_shown:,}", className="count")] if behind.n_shown else entry.title
+    classes = " ".join([*(["here"] if here else []), *(["nothing"] if behind.nothing else [])])
+    link = dcc.Link(name, href=target.url, className=classes, title=behind.nothing)
     more = {"aria-current": "page"} if here else {}
     return html.Span(link, **more, **({} if entry.reads_events else {"data-own-view": "yes"}))
 

@@ -1,0 +1,63 @@
+"""The menu says of a page, before it is opened, whether anything lies behind it."""
+
+from typing import Any
+
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.pages import pages
+from vramscope.dashboard.server.app import _menu
+
+from vramscope.model.recording import Outcome
+from vramscope.model.trace import Action
+
+
+def entries(data: Data, path: str = "/overview", run: str | None = None) -> dict[str, Any]:
+    """Each entry's link by the title of its page."""
+    run = run or next(iter(data.runs.paths()))
+    address = Address(path, run=run)
+    spans = _menu(pages(), data, address, data.view(address))
+    return {next(page.title for page in pages() if page.path == href(span)): span.children for span in spans}
+
+
+def href(span: Any) -> str:
+    return span.children.href.partition("?")[0]
+
+
+def test_what_has_nothing_to_show_is_dimmed_and_says_why(data):
+    found = entries(data)
+
+    assert found["Out of memory"].className == "nothing"
+    assert found["Out of memory"].title == "No allocation failed"
+    assert found["Waterfall"].title == "The device was not sampled"
+    assert (found["Phases"].className, found["Phases"].title) == ("", "")
+    assert found["Overview"].className == "here"
+
+
+def test_a_run_without_steps_and_one_that_ran_out_of_memory(tmp_path, make_program):
+    program = make_program(tmp_path / "died")
+    program.begin()
+    program.event(Action.OOM, 0, 1 << 30)
+    program.flush()
+    program.writer.close(Outcome.FINISHED)
+    found = entries(Data(tmp_path))
+
+    assert found["Phases"].title == "No steps were found"
+    assert (found["Out of memory"].className, found["Out of memory"].title) == ("", "")
+
+
+def test_ranks_are_offered_where_there_are_several(tmp_path, make_program):
+    for name, n_ranks in (("one", 1), ("two", 2)):
+        for rank in range(n_ranks):
+            program = make_program(tmp_path / name, rank=rank)
+            program.begin()
+            program.flush()
+            program.writer.close(Outcome.FINISHED)
+    data = Data(tmp_path)
+    one, two = sorted(data.runs.paths())
+
+    assert "Ranks" not in entries(data, run=one)
+    assert "Ranks" in entries(data, "/ranks", run=one)
+    assert [getattr(part, "children", part) for part in entries(data, run=two)["Ranks"].children] == [
+        "Ranks",
+        "2",
+    ]
