@@ -307,7 +307,9 @@ def _menu_link(entry: Page, data: Data, address: Address, behind: Behind) -> Any
     if not entry.reads_events:
         target = target.go(at=None, t0=None, t1=None, sel="")
     here = entry.path == address.path
-    name = [entry.title, html.Span(f"{behind.n_shown:,}", className="count")] if behind.n_shown else entry.title
+    name = (
+        [entry.title, html.Span(f"{behind.n_shown:,}", className="count")] if behind.n_shown else entry.title
+    )
     classes = " ".join([*(["here"] if here else []), *(["nothing"] if behind.nothing else [])])
     link = dcc.Link(name, href=target.url, className=classes, title=behind.nothing)
     more = {"aria-current": "page"} if here else {}
