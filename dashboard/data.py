@@ -54,14 +54,7 @@ class View:
 class Data:
     """Every run below one folder, or one file.
 
-    Parameters
-    ----------
-    root
-        A folder of runs, one run, or one file.
-    library
-        Where runs come from; local folders where None.
-    pace
-        How often files are checked; the defaults where None.
+    *library* says where runs come from, local folders where None; *pace* how often files are checked.
     """
 
     def __init__(self, root: Path, library: Library | None = None, pace: Pace | None = None) -> None:

@@ -94,14 +94,7 @@ class Library:
 class Catalogue:
     """All runs below one folder, or of one file. Threads may share it.
 
-    Parameters
-    ----------
-    root
-        A folder of runs, one run, or one file.
-    library
-        What finds and opens them.
-    pace
-        How often the folder is searched.
+    *library* finds and opens them, *pace* says how often the folder is searched.
     """
 
     def __init__(self, root: Path, library: Library, pace: Pace) -> None:

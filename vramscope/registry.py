@@ -23,25 +23,8 @@ def parts(
     underscore are helpers. Entry points in the group ``<package>`` (``vramscope.commands``) add parts of
     other distributions in the same way.
 
-    Parameters
-    ----------
-    package
-        The package whose modules declare the parts.
-    kind
-        The class of the parts.
-    refused
-        Receives the name and the error of each broken entry point, which is then left out. Without it the
-        error is raised.
-
-    Returns
-    -------
-    dict
-        The parts by name.
-
-    Raises
-    ------
-    TypeError
-        If a constant has a wrong type, or two parts have the same name.
+    Without *refused*, which receives the name and the error of each broken entry point, its error is raised;
+    TypeError if a constant has a wrong type, or two parts have the same name.
     """
     # Late: this import takes 20 ms, which looking up one of vramscope's own formats does not need.
     from importlib.metadata import entry_points

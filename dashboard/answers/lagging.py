@@ -44,16 +44,7 @@ class LaggingAnswers:
     def ask(self, what: Hashable, recording: Recording, make: Callable[[], Any], lag: Lag) -> Any:
         """Return an answer over the full recording; it may be that of an earlier version.
 
-        Parameters
-        ----------
-        what
-            Key of the answer.
-        recording
-            The recording at its current version.
-        make
-            Computes the answer.
-        lag
-            How often.
+        *what* is the key of the answer, *make* computes it, and *lag* says how often.
         """
         with self._lock:
             making = self._making.setdefault(what, Lock())

@@ -52,14 +52,7 @@ _OF_FINDINGS_APART = Lag(longer=1.0, share=0.2, longest_s=15.0, meanwhile=Latest
 class LiveRecording:
     """What grows with one recording, drawn. Several threads may use it, one with an older version.
 
-    Parameters
-    ----------
-    recording
-        The recording at its first version.
-    scratch
-        Where what grows is kept; in memory where None.
-    at_once
-        The largest number of new events that are taken at once.
+    What grows is kept in *scratch*, in memory where None; at most *at_once* new events are taken at once.
     """
 
     def __init__(

@@ -9,14 +9,8 @@ from dash import dcc, html
 def segments(name: str, links: Iterable[tuple[str, str, bool]], key: str = "") -> Any:
     """Return a row of links of which one is current.
 
-    Parameters
-    ----------
-    name
-        Label of the choice.
-    links
-        Word, address and whether it is the current one, for each value.
-    key
-        Id of the component; '' for none.
+    *links* are word, address and whether it is the current one, for each value; *key* is the id of the
+    component.
     """
     shown = [dcc.Link(word, href=url, className="here" if here else "") for word, url, here in links]
     label = html.Span(name, className="segments-name")

@@ -16,20 +16,9 @@ def graph(
 ) -> html.Figure:
     """Return *figure* in a frame, with a text for screen readers.
 
-    Parameters
-    ----------
-    name
-        Id of the graph.
-    figure
-        Plotly JSON.
-    sentence
-        What the figure shows, in words.
-    kind
-        Class of the frame; the stylesheet gives ``figure.<kind>`` its height.
-    height_px
-        Height of the frame in pixels; 0 takes that of the stylesheet. Plotly fills the frame.
-    keys
-        A sentence on the keys that move in it; with them it takes the focus.
+    *sentence* is what the figure shows, in words. The stylesheet gives ``figure.<kind>`` its height unless
+    *height_px* does; Plotly fills the frame. *keys* is a sentence on the keys that move in it; with them it
+    takes the focus.
     """
     tall = {"style": {"height": f"{height_px}px"}} if height_px else {}
     drawing = dcc.Graph(id=name, figure=figure, config=CONFIG, responsive=True, style={"height": "100%"})
@@ -46,16 +35,7 @@ def plot(name: str, figure: dict[str, Any], sentence: str, kind: str) -> html.Fi
     The script is ``assets/charts/plot.js``. A click writes the row of its ``customdata`` into the store
     ``<name>-pick``, where the page has one.
 
-    Parameters
-    ----------
-    name
-        Id of the picture; DRAWN is its property with the figure.
-    figure
-        Scatter traces over whole numbers, in bytes.
-    sentence
-        What the figure shows, in words.
-    kind
-        Class of the frame; the stylesheet gives ``figure.<kind>`` its height.
+    *figure* has scatter traces over whole numbers, in bytes; *sentence* is what it shows, in words.
     """
     drawing = html.Div(id=name, className="plot", **{DRAWN: as_data(figure)})
     return html.Figure(

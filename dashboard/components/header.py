@@ -36,12 +36,7 @@ def source_badge(source: str) -> Any:
 def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
     """Return the state of a run as a word with a dot, never as a color alone.
 
-    Parameters
-    ----------
-    outcome
-        How the run ended, or that it is running.
-    stalled_s
-        Seconds without a new event; 0 where it is not stalled.
+    *stalled_s* are seconds without a new event; 0 where it is not stalled.
     """
     word = OUTCOME[outcome]
     if stalled_s:

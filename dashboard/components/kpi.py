@@ -12,18 +12,7 @@ from .definitions import term
 def card(name: str, label: str, n_bytes: int | None, below: Any = "", *, key: str = "") -> html.Div:
     """Return the card of one quantity in large type; its exact bytes appear on hover.
 
-    Parameters
-    ----------
-    name
-        Name of the quantity, for its definition.
-    label
-        Heading of the card.
-    n_bytes
-        The quantity in bytes; None where it is unknown, which shows as a dash.
-    below
-        Text or link under the number.
-    key
-        Id of the number; '' for none.
+    *name* is that of the definition; *n_bytes* is None where it is unknown, which shows as a dash.
     """
     number, unit = ("–", "") if n_bytes is None else format_bytes(n_bytes).split(" ")
     value = html.Div(

@@ -85,12 +85,7 @@ def axis_choice(view: View, address: Address) -> Any:
 def phases(series: Series, *, live: bool = False) -> Any:
     """Return the colors of the lane, for the phases that occur.
 
-    Parameters
-    ----------
-    series
-        The quantities, with their phases.
-    live
-        Whether the run goes on: the script then shows the entries of the phases that occur later.
+    Of a *live* run the script then shows the entries of the phases that occur later.
     """
     present = [phase for phase in Phase if phase != Phase.OTHER and (series.phases.label == phase).any()]
     if not present and not live:

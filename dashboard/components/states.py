@@ -15,18 +15,8 @@ POLL_MS = 250
 def state(title: str, text: str, *steps: Any, tone: str = "quiet", waits: bool = False) -> html.Section:
     """Return a message: a title, the reason, and what to do about it.
 
-    Parameters
-    ----------
-    title
-        What is the case.
-    text
-        The reason.
-    *steps
-        What to do, a paragraph each.
-    tone
-        Class of the message: ``quiet`` or ``error``.
-    waits
-        Whether the page is laid out again when the run has grown.
+    Each of *steps* is a paragraph; *tone* is ``quiet`` or ``error``. A page that *waits* is laid out again
+    when the run has grown.
     """
     advice = [html.P(step, className="state-step") for step in steps]
     more = {"data-waits": "yes"} if waits else {}
@@ -87,14 +77,7 @@ def failure(message: str) -> html.Section:
 def working(title: str, is_reading: bool, read: ReadProgress | None = None) -> html.Section:
     """Return what is shown while a page takes long; the page replaces it by itself.
 
-    Parameters
-    ----------
-    title
-        Title of the page.
-    is_reading
-        Whether the recording is being opened.
-    read
-        How much of the file is read; None where unknown.
+    *read* is how much of the file is read; None where unknown.
     """
     poll = dcc.Interval(id="poll", interval=POLL_MS)
     state_of_work = html.Div(how_far(is_reading, read), id="how-far")
@@ -139,14 +122,9 @@ def _first_look(read: ReadProgress) -> list[Any]:
 def alarm(stopped: str, *, is_other: bool, is_altered: bool = False) -> Any:
     """Return the banner over a page whose run is not what it was; None where there is nothing to report.
 
-    Parameters
-    ----------
-    stopped
-        Why the recording stopped before the training; '' where it did not.
-    is_other
-        Whether another run replaced the one that the page began with.
-    is_altered
-        Whether the files changed after the run had ended.
+    *stopped* is why the recording stopped before the training, '' where it did not; *is_other* is whether
+    another run replaced the one that the page began with, *is_altered* whether files changed after the run's
+    end.
     """
     if stopped:
         return html.Div(
@@ -170,10 +148,7 @@ def alarm(stopped: str, *, is_other: bool, is_altered: bool = False) -> Any:
 def gone(why: str = "") -> html.Div:
     """Return the banner over an open page whose run was deleted, or can no longer be read.
 
-    Parameters
-    ----------
-    why
-        What is wrong with the files; empty where they no longer exist.
+    *why* is what is wrong with the files; empty where they no longer exist.
     """
     word = "Damaged. " if why else "Gone. "
     text = f"This run can no longer be read: {why} " if why else "This run was moved or deleted. "

@@ -88,14 +88,7 @@ class Bands:
 def bands(found: Allocations, allocated: NDArray[Any], detail: Detail | None = None) -> Bands:
     """Return the index; about 0.3 s and 50 MB per million allocations.
 
-    Parameters
-    ----------
-    found
-        The lifetimes.
-    allocated
-        Allocated bytes, shape (instants,).
-    detail
-        Settings of the index; the defaults where None.
+    *allocated* has the bytes at each instant.
     """
     detail = detail or Detail()
     last = len(allocated) - 1
@@ -143,12 +136,7 @@ def fullest(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
     Where steps are narrow, the whole steps that a column lies in count, as in the envelope of the curves:
     columns that each show another part of a step make a comb of the steps.
 
-    Parameters
-    ----------
-    series
-        The position and the allocated bytes of each instant.
-    borders
-        Borders of the columns, shape (columns + 1,). The level on entry to a column counts as part of it.
+    *borders* has shape (columns + 1,). The level on entry to a column counts as part of it.
     """
     start, end = borders[:-1], borders[1:]
     narrow = narrow_steps(series, Window(float(borders[0]), float(borders[-1])), len(start))

@@ -26,16 +26,7 @@ def columns(
 ) -> dict[str, NDArray[Any]]:
     """Return what the browser draws as areas in the timeline: ``part.x`` and the bytes of each part.
 
-    Parameters
-    ----------
-    series, parts
-        The quantities on one axis, and the parts of reserved bytes at each instant.
-    split
-        Extremes of each block of inactive_split.
-    view
-        The interval in view; a little on both sides of it is returned too.
-    width_px
-        Width of the picture in pixels.
+    *split* are extremes of each block of inactive_split. A little on both sides of *view* is returned too.
     """
     around = padded(series, view)
     merged = _steps(series, view, around, width_px)

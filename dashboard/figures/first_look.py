@@ -18,12 +18,7 @@ _THINNEST = 1.5
 def mask(curve: PartialCurve, share: float) -> str:
     """Return a picture of the curve as the URL of an SVG: strong where it is, faint below it.
 
-    Parameters
-    ----------
-    curve
-        The curve so far; it needs an event.
-    share
-        The part of the file that is read, 0 to 1: the curve takes that part of the width.
+    The curve needs an event, and takes that part of the width that is the *share* of the file that is read.
     """
     drawn = curve.joined(_N_PARTS)
     low, high = int(min(drawn.low_bytes.min(), 0)), int(max(drawn.high_bytes.max(), 0))

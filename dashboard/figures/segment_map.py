@@ -25,14 +25,7 @@ _GAP_PIXELS = 4
 def block_ids(state: Snapshot, rows: NDArray[Any], address: NDArray[Any]) -> NDArray[Any]:
     """Return the id of each block: the allocation in it, else FIRST_FREE − k.
 
-    Parameters
-    ----------
-    state
-        Segments and blocks of the instant.
-    rows
-        Rows of the lifetimes of the live allocations.
-    address
-        Their addresses, shape of *rows*.
+    *rows* and *address* are those of the live allocations in the lifetimes.
     """
     blocks = state.blocks
     ids = FIRST_FREE - np.arange(len(blocks))
@@ -70,12 +63,7 @@ def strip(state: Snapshot, ids: NDArray[Any], width: int, rows: int = ROWS) -> N
 def picture(groups: NDArray[Any], colors: Sequence[str]) -> dict[str, Any]:
     """Return the map as a figure, for where no script paints it.
 
-    Parameters
-    ----------
-    groups
-        The group of each pixel, shape (rows, width); below 0 for none.
-    colors
-        The color of each group.
+    *groups* has the group of each pixel, shape (rows, width), below 0 for none.
     """
     n = len(colors)
     # Two stops for each color: an even band of the scale, not a blend.

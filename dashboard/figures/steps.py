@@ -35,16 +35,7 @@ ORDER = (
 def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: int = 0) -> dict[str, Any]:
     """Return a line per phase over the steps, and one for the whole step, in bytes.
 
-    Parameters
-    ----------
-    found
-        Peaks by step and phase.
-    index
-        Number of each step, shape (steps,).
-    chosen
-        Row of the step that is marked; None for none.
-    n_thinned
-        Number of first steps of which only the peaks are retained.
+    *chosen* is the row of the step that is marked; of *n_thinned* first steps only the peaks are retained.
     """
     lines = [
         _line(format_name(phase), PHASE_COLOR[phase], *_of_phase(found, phase, index))

@@ -41,22 +41,10 @@ class Track:
 def track(series: Series, view: Window, width_px: int) -> Track:
     """Return what the browser draws of *view* and a little on both sides of it.
 
-    Parameters
-    ----------
-    series
-        The quantities on one axis.
-    view
-        The interval in view.
-    width_px
-        Width of the picture in pixels.
-
-    Returns
-    -------
-    Track
-        For each curve ``<name>.x`` and ``<name>.y`` in bytes, each value from its position to the next;
-        ``allocated.i`` are the instants. Where steps are narrower than STEP_PX there is ``<name>.low`` as
-        well: y and low are the extremes of each interval, which begins and ends with a step or the view, and
-        is INTERVAL_PX wide in set-up, pauses and long steps.
+    For each curve there are ``<name>.x`` and ``<name>.y`` in bytes, each value from its position to the next;
+    ``allocated.i`` are the instants. Where steps are narrower than STEP_PX there is ``<name>.low`` as well: y
+    and low are the extremes of each interval, which begins and ends with a step or the view, and is
+    INTERVAL_PX wide in set-up, pauses and long steps.
     """
     around = padded(series, view)
     steps = envelope(series, view, around, width_px)

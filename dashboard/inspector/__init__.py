@@ -69,14 +69,7 @@ def register(app: Any, data: Data) -> None:
 def content(data: Data, view: View, what: str, at: int | None) -> Any:
     """Return what the inspector shows; a sentence where nothing of that name exists.
 
-    Parameters
-    ----------
-    data, view
-        The recording.
-    what
-        A letter and a number, as in the URL.
-    at
-        The chosen instant; None for that of the peak.
+    *what* is a letter and a number, as in the URL; *at* is None for the instant of the peak.
     """
     known = _PICKED.fullmatch(what)
     if known is None:

@@ -99,12 +99,7 @@ def _layout(context: Context) -> Any:
 def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
     """Return the top of the page: the claim about the peak, the findings and the key figures.
 
-    Parameters
-    ----------
-    data, view
-        The recording.
-    at_once
-        Whether the findings are included; they take seconds per million events.
+    Findings take seconds per million events: unless *at_once* they are left out.
     """
     first = headline(data, view)
     line = (

@@ -77,12 +77,7 @@ def _register(app: Any, data: Data) -> None:
 def row(name: str, summary: RunSummary) -> dict[str, Any]:
     """Return the row of a run, as the script of the page reads it.
 
-    Parameters
-    ----------
-    name
-        Id of the run.
-    summary
-        Its summary.
+    *name* is the id of the run.
     """
     known: dict[str, Any] = {"name": summary.name[:200]}
     if summary.error:

@@ -9,12 +9,7 @@ from contextlib import suppress
 def start(module: str, *arguments: str) -> "subprocess.Popen[bytes]":
     """Start a module of the dashboard as a process that answers on its pipes.
 
-    Parameters
-    ----------
-    module
-        Name of the module, as the process imports it.
-    arguments
-        What follows in its ``sys.argv``.
+    *module* is named as the process imports it; *arguments* follow in its ``sys.argv``.
     """
     # The code of this process, however it was put on the path.
     paths = os.pathsep.join(path for path in sys.path if path)

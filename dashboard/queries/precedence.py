@@ -17,12 +17,7 @@ LONGEST_S = 20.0
 class Precedence:
     """What users wait for now; background work asks when it may go on.
 
-    Parameters
-    ----------
-    quiet_s
-        Seconds without a page before work in the background goes on.
-    longest_s
-        The longest pause of that work in seconds.
+    Work in the background goes on after *quiet_s* without a page, and pauses for *longest_s* at most.
     """
 
     def __init__(self, quiet_s: float = QUIET_S, longest_s: float = LONGEST_S) -> None:

@@ -48,15 +48,7 @@ class RankQueries:
     def get(self, run: str) -> RankAnswers:
         """Return the answers about a run.
 
-        Parameters
-        ----------
-        run
-            The id of the run.
-
-        Raises
-        ------
-        VramscopeError
-            If the run cannot be read.
+        Raises VramscopeError if the run cannot be read.
         """
         place = self._data.runs.location(run)
         with self._lock:
@@ -111,23 +103,8 @@ def queries_of(data: Data) -> RankQueries:
 def opened_address(data: Data, address: Address) -> Address:
     """Return *address*, of a run of very many ranks that of one rank: no page reads the events of them all.
 
-    Parameters
-    ----------
-    data
-        The runs.
-    address
-        A page that reads events.
-
-    Returns
-    -------
-    Address
-        The rank that the address names, else the first one that failed or differs, else a typical one. Other
-        runs stay as they are.
-
-    Raises
-    ------
-    VramscopeError
-        If the run cannot be read.
+    That is the rank that the address names, else the first one that failed or differs, else a typical one.
+    Raises VramscopeError if the run cannot be read.
     """
     path = data.runs.paths().get(address.run)
     if path is None or not path.is_dir() or data.is_open(address.run):

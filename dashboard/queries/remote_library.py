@@ -17,17 +17,8 @@ LIST_EVERY_S = 10.0
 class RemoteLibrary(Library):
     """Finds the runs in a store.
 
-    Parameters
-    ----------
-    url
-        The URL of a folder of runs, one run, or one file.
-    list_every_s
-        The least time between two listings of the store in seconds.
-
-    Raises
-    ------
-    VramscopeError
-        If there is nothing at *url*, or the store is not reached.
+    *url* is a folder of runs, one run, or one file; the store is listed at most every *list_every_s*. Raises
+    VramscopeError if there is nothing at *url*, or the store is not reached.
     """
 
     def __init__(self, url: str, *, list_every_s: float = LIST_EVERY_S) -> None:

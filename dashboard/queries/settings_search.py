@@ -181,12 +181,7 @@ class SettingsSearches:
 
         A search that is running goes on, even if the run has grown since.
 
-        Parameters
-        ----------
-        view
-            The recording.
-        again
-            Whether to start again after a search that has ended, for example because it was stopped.
+        *again* starts one after a search that has ended, for example because it was stopped.
         """
         place = (view.run_id, *view.key[2:])
         with self._lock:

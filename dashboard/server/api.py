@@ -32,12 +32,7 @@ def view_of(data: Data) -> View:
 def number(name: str, least: float, most: float) -> float:
     """Return a finite number of the request; 400 where it is not one.
 
-    Parameters
-    ----------
-    name
-        The parameter.
-    least, most
-        Bounds to which the number is clipped.
+    It is clipped to *least* and *most*.
     """
     try:
         value = float(request.args.get(name, ""))

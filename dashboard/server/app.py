@@ -52,15 +52,7 @@ _INDEX = """<!doctype html>
 
 
 def build_app(data: Data, allowed: Access) -> Dash:
-    """Return the dashboard as a Dash app.
-
-    Parameters
-    ----------
-    data
-        The runs.
-    allowed
-        Token and host names that are let in.
-    """
+    """Return the dashboard as a Dash app."""
     app = Dash(
         __package__.rpartition(".")[0],  # the folder with assets/
         title="vramscope",

@@ -15,12 +15,7 @@ _STORE = "store.js"
 def bundled(assets: Path, kind: str) -> str:
     """Return every file of a *kind* in *assets*, those of the folder before those of its folders.
 
-    Parameters
-    ----------
-    assets
-        The folder.
-    kind
-        ``js`` or ``css``.
+    *kind* is ``js`` or ``css``.
     """
     files = sorted(assets.rglob(f"*.{kind}"), key=lambda file: (file.name != _STORE, file.parent, file.name))
     # A script may end without a semicolon, and a comment without a line break.

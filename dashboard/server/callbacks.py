@@ -247,13 +247,8 @@ def _name(component: str | dict[str, Any]) -> str:
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value out of JSON is of the type *hint*.
 
-    Parameters
-    ----------
-    value
-        What ``json`` made of a request.
-    hint
-        ``Any``, ``None``, ``bool``, ``int``, ``float``, ``str``, a ``Literal``, a ``TypedDict``, and
-        lists, dicts and unions of these.
+    *hint* is ``Any``, ``None``, ``bool``, ``int``, ``float``, ``str``, a ``Literal``, a ``TypedDict``, or
+    lists, dicts and unions of these.
     """
     if hint is Any:
         return True

@@ -49,16 +49,7 @@ class _Connection(HTTPChannel):
 class Server(TcpWSGIServer):
     """A Waitress server in which new connections replace those that have waited longest.
 
-    Parameters
-    ----------
-    application
-        The WSGI application.
-    bound
-        The socket to listen on, bound already.
-    request_within_s
-        Seconds in which a request must have arrived whole.
-    **limits
-        Further adjustments of Waitress.
+    *bound* is the socket to listen on; a request must have arrived whole within *request_within_s*.
     """
 
     channel_class = _Connection

@@ -28,14 +28,7 @@ class PendingPages:
     def get(self, name: str, make: Callable[[], Any], at_most_s: float) -> Any:
         """Return the result of *make*; None where it takes longer.
 
-        Parameters
-        ----------
-        name
-            Key of the work; work that is pending under it is not started again.
-        make
-            The work.
-        at_most_s
-            Seconds to wait.
+        Work that is pending under *name* is not started again.
         """
         with self._lock:
             work = self._pending.get(name)

@@ -59,12 +59,8 @@ class PagesAhead:
     Recordings that grow have answers of their own, short ones are laid out at once, and the answers of very
     long ones would take too much memory.
 
-    Parameters
-    ----------
-    data
-        The runs; their answers are kept there, at most ``MAX_ANSWERS`` of each run.
-    pages
-        The pages in the order of the menu; those that are not ``is_prefetched`` are left out.
+    *pages* are in the order of the menu; those that are not ``is_prefetched`` are left out. Answers are kept
+    in *data*, at most ``MAX_ANSWERS`` of each run.
     """
 
     def __init__(self, data: Data, pages: Sequence[Page]) -> None:

@@ -38,21 +38,8 @@ def access(
 ) -> Access:
     """Return the access for a server bound to *host*.
 
-    Parameters
-    ----------
-    host
-        Address that the server binds.
-    allowed_hosts
-        Further host names under which browsers may reach it.
-    use_token
-        Whether a token is required.
-    token
-        The token; a new one where None.
-
-    Raises
-    ------
-    UsageError
-        The combination would expose recordings to other machines.
+    Browsers may reach it under *allowed_hosts* too. Raises UsageError where recordings would be exposed to
+    other machines.
     """
     named = frozenset(name.lower().strip("[]") for name in allowed_hosts)
     if is_loopback(host):
@@ -87,14 +74,7 @@ def _is_any(host: str) -> bool:
 def protect(server: Flask, allowed: Access, script_hashes: Iterable[str]) -> None:
     """Add the checks before every request of *server*, and the headers to every response.
 
-    Parameters
-    ----------
-    server
-        The Flask server.
-    allowed
-        Token and host names that are let in.
-    script_hashes
-        Hashes of the inline scripts that the policy admits.
+    The policy admits inline scripts with *script_hashes*.
     """
     headers = _headers(" ".join(f"'{digest}'" for digest in map(_bare, script_hashes)), allowed.embed)
     server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES

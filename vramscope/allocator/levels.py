@@ -34,22 +34,9 @@ def levels(
 ) -> tuple[NDArray[Any], ...]:
     """Bytes at every instant of *trace*, in one pass over it.
 
-    Parameters
-    ----------
-    trace
-        Events with ``block_size`` filled in.
-    initial
-        The state before the first event.
-    of_tensors
-        Whether the requested bytes of the blocks that serve tensors are wanted as well.
-    many
-        From so many events on, two threads add up: NumPy computes without Python's lock.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        Arrays of ``len(trace) + 1`` int64: requested, allocated, active and reserved bytes, and at the end
-        the requested bytes of the blocks that serve tensors, if they are wanted.
+    The events have ``block_size`` filled in. Requested, allocated, active and reserved bytes are returned,
+    and those of the blocks that serve tensors where *of_tensors*. From *many* events on, two threads add up:
+    NumPy computes without Python's lock.
     """
     names = (*QUANTITIES, _OF_TENSORS) if of_tensors else QUANTITIES
     found = {name: np.empty(len(trace) + 1, dtype="i8") for name in names}

@@ -75,17 +75,8 @@ class Settings:
     def from_conf(cls, conf: str, torch: str = "") -> "Settings":
         """Parse the text of ``PYTORCH_CUDA_ALLOC_CONF`` as the given version of torch reads it.
 
-        Parameters
-        ----------
-        conf
-            The text; keys that move no block are ignored.
-        torch
-            Torch's version; '' means the newest.
-
-        Raises
-        ------
-        UsageError
-            If torch would refuse a value.
+        Keys that move no block are ignored; no version means the newest. Raises UsageError if torch would
+        refuse a value.
         """
         changes: dict[str, Any] = {"tie_break": _tie_break(torch)}
         for key, value in _pairs(conf):

@@ -41,13 +41,8 @@ class SmallMoves:
 def small_moves(moves: Moves, size_before: Callable[[int], int | None]) -> SmallMoves:
     """Return the moves that nothing but the moves at the same address decides about.
 
-    Parameters
-    ----------
-    moves
-        The moves of the batch.
-    size_before
-        Returns the size in bytes of the block at an address before the batch, and 0 for none; None for an
-        address that is left to the loop over events.
+    *size_before* returns the bytes of the block at an address before the batch, 0 for none, and None for an
+    address that is left to the loop over events.
     """
     order = np.argsort(moves.address, kind="stable")
     address, is_alloc = moves.address[order], moves.is_alloc[order]

@@ -22,16 +22,7 @@ def calls_of_backward(
 
     The loop runs over phases, not over allocations.
 
-    Parameters
-    ----------
-    recording
-        One device of one rank.
-    found
-        Its allocations, shape ``(n,)``.
-    own
-        The folded stack of each allocation, 0 for none, shape ``(n,)``.
-    events
-        Indexes of events, in any order.
+    *own* has the folded stack of each allocation, 0 for none; *events* may have any order.
     """
     call = np.zeros(len(events), dtype=own.dtype)
     phases = recording.phases

@@ -59,17 +59,9 @@ _MOST_GROUPS = 24
 def same_depth(paths: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[Any]]:
     """Join modules at one depth of the model, so that their rows can be compared.
 
-    Parameters
-    ----------
-    paths
-        Paths of modules; '' for none.
-
-    Returns
-    -------
-    tuple of str, array of int
-        The joined modules, cut at the greatest depth at which there are at most 24 of them (at least at the
-        first), and the index into these for each of *paths*. A module whose parts have rows of their own is
-        named ``0 (itself)``.
+    They are cut at the greatest depth at which there are at most 24 of them, at least at the first. Returns
+    them, and the index into them for each of *paths*. A module whose parts have rows of their own is named
+    ``0 (itself)``.
     """
     parts = [tuple(path.split(".")) if path else () for path in paths]
     deepest = max(map(len, parts), default=0)

@@ -154,20 +154,8 @@ def parts_over_time(recording: Recording) -> Parts:
 def parts_of(recording: Recording, known: Sequence[NDArray[Any]], time_ns: NDArray[Any]) -> Parts:
     """The parts where levels are known already.
 
-    Parameters
-    ----------
-    recording
-        The events, or a piece of them with the state before it.
-    known
-        Allocated, active and reserved bytes, and the requested bytes of tensors; the result takes their
-        memory.
-    time_ns
-        The time of each instant.
-
-    Returns
-    -------
-    Parts
-        One row per instant.
+    *recording* is the events, or a piece of them with the state before it; *known* are allocated, active and
+    reserved bytes, and the requested bytes of tensors, whose memory the result takes.
     """
     allocated, active, reserved, requested = known
     unused = reserved - active

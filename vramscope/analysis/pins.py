@@ -109,15 +109,8 @@ def pins(recording: Recording, instant: int | None = None) -> Pins:
 def pins_of(recording: Recording, state: Snapshot, known: Allocations | None = None) -> Pins:
     """The same rows for one allocator state that is known already.
 
-    Parameters
-    ----------
-    recording
-        One device of one rank.
-    state
-        Its segments and blocks at one instant.
-    known
-        Its allocations. Without them all events before the instant are searched for those of the blocks:
-        70 ms of 80 at the end of five million.
+    *state* has the segments and blocks. Without *known*, the allocations, all events before the instant are
+    searched for those of the blocks: 70 ms of 80 at the end of five million.
     """
     segments, blocks = state.segments, state.blocks
     in_use = blocks.state != BlockState.INACTIVE

@@ -19,12 +19,7 @@ def shared_results(
 ) -> Iterator[None]:
     """Within the block, intermediate results that several analyses need are computed once.
 
-    Parameters
-    ----------
-    recording
-        A recording some of whose results are known already.
-    given
-        These results, by the function that would compute them.
+    *given* are results of *recording* that are known already, by the function that would compute them.
     """
     known = {(function, id(recording)): ((recording,), result) for function, result in (given or {}).items()}
     token = _KNOWN.set(known)

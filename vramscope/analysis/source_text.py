@@ -40,18 +40,7 @@ def excerpt(
 
     A file that changed since the recording may show another line than the one that ran: the result says so.
 
-    Parameters
-    ----------
-    text
-        The content of the file.
-    frame
-        The frame.
-    context
-        Number of lines before and after.
-    modified_ns
-        When the file was last changed, in Unix nanoseconds; 0 where unknown.
-    recorded_ns
-        When the recording began, in Unix nanoseconds; 0 where unknown.
+    *modified_ns* is when the file was last changed, *recorded_ns* when the recording began; 0 where unknown.
     """
     lines = text.splitlines()
     if not 1 <= frame.line <= len(lines):

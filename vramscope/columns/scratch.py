@@ -125,13 +125,8 @@ class ScratchColumn:
 class Scratch:
     """A directory for columns.
 
-    Parameters
-    ----------
-    directory
-        On a disk, not in memory; None for none.
-    is_growing
-        Whether the run is known to grow, so that its columns lie in files from their first rows on. What is
-        read once and stays as it is has its place in memory.
+    *directory* is on a disk, None for none. Columns of a run that is growing lie in files from their first
+    rows on; what is read once and stays as it is has its place in memory.
     """
 
     def __init__(self, directory: Path | None, *, is_growing: bool = False) -> None:

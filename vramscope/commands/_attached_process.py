@@ -38,21 +38,9 @@ def answer_of(
 ) -> str:
     """Ask a process to begin or end a recording, and return what it says.
 
-    Parameters
-    ----------
-    pid
-        The process.
-    message
-        ``do`` and its ``options``.
-    wait_s
-        How long it may wait for a moment between two calls of torch.
-    execute
-        ``sys.remote_exec`` of Python 3.14 if None.
-
-    Raises
-    ------
-    CaptureError
-        There is no such process, it cannot be reached, or it refuses.
+    *message* has ``do`` and its ``options``; the process may wait *wait_s* for a moment between two calls of
+    torch. *execute* is ``sys.remote_exec`` if None. Raises CaptureError if there is no such process, it
+    cannot be reached, or it refuses.
     """
     user = _user_of(pid)
     try:

@@ -17,10 +17,7 @@ _SCRIPTS = (".py", ".pyw", ".pyc")
 def found(program: Sequence[str]) -> list[str] | None:
     """Return the command line if it names a command; None for a Python script, which runs in this process.
 
-    Parameters
-    ----------
-    program
-        What follows the options of ``vramscope run``; a leading ``--`` is left out.
+    *program* follows the options of ``vramscope run``; a leading ``--`` is left out.
     """
     given = list(program[1:] if program[:1] == ["--"] else program)
     if not given or given[0].endswith(_SCRIPTS):
@@ -44,17 +41,7 @@ def _is_program(path: Path) -> bool:
 def run(command: Sequence[str], args: Namespace) -> int:
     """Replace this process by the command, whose exit code and signals are then its own.
 
-    Parameters
-    ----------
-    command
-        The command and its arguments.
-    args
-        The options of ``vramscope run``.
-
-    Raises
-    ------
-    UsageError
-        An option is invalid, or the command cannot be run.
+    Raises UsageError if an option is invalid, or the command cannot be run.
     """
     from vramscope.recorder import record
     from vramscope.recorder.configured import completed

@@ -53,17 +53,8 @@ class Links:
     def __init__(self, files: Iterable[str], editor: str | None = None) -> None:
         """Know the files that a page may name.
 
-        Parameters
-        ----------
-        files
-            Paths as they were recorded; read only where links are wanted.
-        editor
-            A name or a template of one's own; None takes that of ``--editor``, else of the terminal.
-
-        Raises
-        ------
-        UsageError
-            If *editor* is neither.
+        Paths are as recorded, read only where links are wanted. *editor* is a name or a template of one's
+        own; None takes that of ``--editor``, else of the terminal. Raises UsageError if it is neither.
         """
         self._template = _template(editor or os.environ.get("VRAMSCOPE_EDITOR") or _of_terminal())
         self._known: dict[str, set[str]] = defaultdict(set)

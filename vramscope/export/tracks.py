@@ -76,17 +76,7 @@ def counter(name: str, time_ns: NDArray[Any], n_bytes: NDArray[Any]) -> Counter:
 def points(values: NDArray[Any], most: int = MOST_POINTS) -> NDArray[Any]:
     """Return the rows at which a counter is drawn: every change, or the extremes of each stretch of events.
 
-    Parameters
-    ----------
-    values
-        One value per instant, in bytes.
-    most
-        Above so many changes the counter is downsampled.
-
-    Returns
-    -------
-    NDArray[Any]
-        Row numbers in ascending order; row 0 and the last row are among them.
+    Above *most* changes the counter is downsampled. Row 0 and the last row are among them.
     """
     last = len(values) - 1
     changes = np.flatnonzero(np.diff(values)) + 1

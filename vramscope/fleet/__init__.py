@@ -64,27 +64,9 @@ class ComparedRun:
 def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool = False) -> ComparedRun:
     """Read and compare all ranks of the run at *path*.
 
-    Parameters
-    ----------
-    path
-        The directory of the run, or its URL: then summaries are copied, and whole ranks only where one must
-        be made.
-    engine
-        How the work is mapped over the ranks.
-    all_findings
-        Whether every rank is searched for findings, however many events there are.
-
-    Returns
-    -------
-    ComparedRun
-        The same for every engine.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is nothing at *path*.
-    StoreError
-        If there is no run, or none of its ranks can be read.
+    Of a URL summaries are copied, and whole ranks only where one must be made. With *all_findings* every rank
+    is searched for findings, however many events there are. Raises UnknownNameError if there is nothing at
+    *path*, StoreError if there is no run or none of its ranks can be read.
     """
     read = read_ranks(path, engine)
     ordered = [(read.places[rank], summary) for rank, summary in read.summaries.items()]
@@ -120,19 +102,8 @@ class RanksRead:
 def read_ranks(path: str | Path, engine: Engine = map) -> RanksRead:
     """Read the summaries of all ranks of the run at *path*, and make those that are missing.
 
-    Parameters
-    ----------
-    path
-        The directory or the URL of the run.
-    engine
-        How the work is mapped over the ranks.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is nothing at *path*.
-    StoreError
-        If there is no run, or none of its ranks can be read.
+    Raises UnknownNameError if there is nothing at *path*, StoreError if there is no run or none of its ranks
+    can be read.
     """
     directory, ranks = rank_places(path)
     found: dict[int, tuple[RankPlace, RankSummary]] = {}
@@ -161,22 +132,9 @@ def read_ranks(path: str | Path, engine: Engine = map) -> RanksRead:
 def rank_places(path: str | Path) -> tuple[Path, list[RankPlace]]:
     """Find the ranks of the run at *path*, the last attempt of each.
 
-    Parameters
-    ----------
-    path
-        The directory or the URL of a run, or of one of its ranks.
-
-    Returns
-    -------
-    tuple
-        The directory of the run, that of its copy for a URL, and its ranks in order.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is nothing at *path*.
-    StoreError
-        If the store of a URL is not reached, or refuses.
+    It may be one of its ranks, and a URL. Returns the directory of the run, that of its copy for a URL, and
+    its ranks in order. Raises UnknownNameError if there is nothing at *path*, StoreError if the store of a
+    URL is not reached, or refuses.
     """
     directory = local_path(path)
     remote: Mapping[Path, RemoteRank] = {}
@@ -224,15 +182,7 @@ def _worked(work: Callable[[RankPlace], Any], batch: Sequence[RankPlace]) -> lis
 def known_summary(rank: RankPlace) -> StoredSummary | None:
     """The summary in the directory of a rank, if it is up to date.
 
-    Parameters
-    ----------
-    rank
-        The place of the rank.
-
-    Returns
-    -------
-    StoredSummary or None
-        That of a running process is at most a minute old; None where one must be made.
+    That of a running process is at most a minute old; None where one must be made.
     """
     directory = rank.copy if isinstance(rank, RemoteRank) else rank
     stored = read_summary(directory / SUMMARY_FILE)
@@ -270,20 +220,7 @@ def _whole(rank: RankPlace) -> Path:
 def made_summary(rank: Path) -> RankSummary:
     """The summary of a rank, made from its whole trace; kept in its directory if the process has ended.
 
-    Parameters
-    ----------
-    rank
-        The directory of the rank.
-
-    Returns
-    -------
-    RankSummary
-        Takes 0.5 s per million events.
-
-    Raises
-    ------
-    VramscopeError
-        If the trace cannot be read.
+    Takes 0.5 s per million events. Raises VramscopeError if the trace cannot be read.
     """
     size = events_bytes(rank)
     run = load(rank)

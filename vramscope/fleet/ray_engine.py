@@ -21,21 +21,9 @@ def mapped_by_ray(
 ) -> Iterator[Any]:
     """Map *work* over *inputs* as tasks of Ray, and yield the results in the order of the inputs.
 
-    Parameters
-    ----------
-    work
-        A function of vramscope, which is installed on every node.
-    inputs
-        Directories of ranks, which every node can read.
-    address
-        The address of a cluster; None starts Ray on this machine, unless the program runs in Ray already.
-
-    Raises
-    ------
-    MissingExtraError
-        If Ray is not installed.
-    VramscopeError
-        If there is no cluster at *address*.
+    *work* is a function of vramscope, which is installed on every node, *inputs* are directories that every
+    node can read. *address* is that of a cluster; None starts Ray on this machine, unless the program runs in
+    Ray already. Raises MissingExtraError without Ray, VramscopeError if there is no cluster.
     """
     if not inputs:
         return

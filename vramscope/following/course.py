@@ -87,17 +87,7 @@ class Course:
 def begin(initial: Snapshot, first_event: int = 0) -> Course:
     """The course before the first event that is known.
 
-    Parameters
-    ----------
-    initial
-        The allocator's state at that moment.
-    first_event
-        The number of events before it, which the size cap removed.
-
-    Returns
-    -------
-    Course
-        Its peaks are the levels of *initial*.
+    The size cap removed *first_event* events before it. Its peaks are the levels of *initial*.
     """
     held = initial.blocks.rows(initial.blocks.state != BlockState.INACTIVE)
     live = LiveBlocks.of(
@@ -144,20 +134,9 @@ def next_piece(course: Course, trace: Trace) -> Piece:
 def advanced(course: Course, trace: Trace, cuts: NDArray[Any]) -> Course:
     """The course after more events.
 
-    Parameters
-    ----------
-    course
-        What is known of the events before.
-    trace
-        The next events, in order.
-    cuts
-        Instants of marks, counted from the first event ever, in any order. Those within the new events
-        divide them: peaks are kept for each stretch between two cuts.
-
-    Returns
-    -------
-    Course
-        The same as if all events had been given at once.
+    It is the same as if all events had been given at once. *cuts* are instants of marks, counted from the
+    first event ever, in any order. Those within the new events divide them: peaks are kept for each stretch
+    between two cuts.
     """
     return after(course, next_piece(course, trace), cuts) if len(trace) else course
 

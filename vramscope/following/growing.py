@@ -40,18 +40,9 @@ _NO_CUTS = np.zeros(0, "i8")
 class Following:
     """One recording as far as it was followed; each method answers for the recording that it is given.
 
-    Parameters
-    ----------
-    recording
-        The recording at its first version.
-    scratch
-        Where what grows is kept; in memory where None.
-    at_once
-        The largest number of new events that are taken at once.
-    chapter
-        The least number of events between two states that are kept.
-    finds
-        Whether what a search for findings needs is kept too, 120 bytes per event.
+    What grows is kept in *scratch*, in memory where None; at most *at_once* new events are taken at once, and
+    states are kept at least *chapter* events apart. With *finds*, what a search for findings needs is kept
+    too, 120 bytes per event.
     """
 
     def __init__(

@@ -49,15 +49,7 @@ class StepsWithPeaks(NamedTuple):
 def device_summary(recording: Recording) -> DeviceSummary:
     """The summary of a whole recording.
 
-    Parameters
-    ----------
-    recording
-        One rank on one device.
-
-    Returns
-    -------
-    DeviceSummary
-        Takes 0.5 s per million events.
+    Takes 0.5 s per million events.
     """
     has_events = bool(len(recording.trace) or len(recording.initial.segments))
     past, peaks = recording.past, step_peaks(recording)
@@ -94,23 +86,8 @@ def summary_of_course(
 ) -> DeviceSummary:
     """The summary of a course.
 
-    Parameters
-    ----------
-    course
-        Levels and peaks.
-    known
-        Steps, with instants counted from the first event ever, and their peaks.
-    stacks
-        The call stacks that the blocks of *course* refer to.
-    device
-        The device of the recording.
-    source
-        The source of the events, as in ``Recording.source``.
-
-    Returns
-    -------
-    DeviceSummary
-        Without samples and notes.
+    It is without samples and notes. Instants of *known* are counted from the first event ever; *stacks* are
+    those that the blocks of *course* refer to.
     """
     steps = known.steps
     at_peak = course.at_peak
@@ -326,17 +303,8 @@ def step_rows(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> 
 def joined_rows(older: StepRows, newer: StepRows) -> StepRows:
     """The rows of all steps, in groups of the size that they have if all are grouped at once.
 
-    Parameters
-    ----------
-    older
-        The rows of the first steps, as this function returned them.
-    newer
-        One row per step after these.
-
-    Returns
-    -------
-    StepRows
-        At most ``MOST_STEPS`` rows.
+    *older* are as this function returned them, *newer* has one row per step after these; at most
+    ``MOST_STEPS`` rows are returned.
     """
     columns = {name: np.concatenate([getattr(older, name), getattr(newer, name)]) for name in StepRows.DTYPES}
     rows, size = StepRows(**columns), 1
@@ -349,19 +317,8 @@ def joined_rows(older: StepRows, newer: StepRows) -> StepRows:
 def course_steps(course: Course, steps: Steps, phases: Phases, settled: Any) -> StepsWithPeaks:
     """Steps and phases with their peaks, from the stretches of a course.
 
-    Parameters
-    ----------
-    course
-        Its cuts are the instants of all marks.
-    steps, phases
-        What the marks mean; the first steps are those of *settled*.
-    settled
-        ``SummarizedSteps``: the first steps, whose stretches are gone.
-
-    Returns
-    -------
-    StepsWithPeaks
-        Bytes; −1 for a step without any instant between marks.
+    The cuts of *course* are the instants of all marks; the first steps are those of *settled*, whose
+    stretches are gone. Bytes are −1 for a step without any instant between marks.
     """
     n_settled = len(settled)
     later = steps.rows(slice(n_settled, None))

@@ -81,15 +81,7 @@ class PeakFollower:
             self.n_failed += int((row.action == Action.OOM).sum())
 
     def begin(self, courses: Mapping[int, Course], waiting: Sequence[tuple[Row, int]]) -> None:
-        """Begin at *courses*, by device, and the rows *waiting* after them; ``add`` may have some of these.
-
-        Parameters
-        ----------
-        courses
-            The course of each device so far.
-        waiting
-            Rows that came after the courses, with their devices, in order.
-        """
+        """Begin at *courses*, by device, and the rows *waiting* after them; ``add`` may have some of them."""
         with self._work:
             for device, course in courses.items():
                 self._devices[device] = _FollowedDevice(_fresh(course))

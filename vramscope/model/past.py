@@ -52,17 +52,8 @@ class StretchPeaks(Table):
     def between(self, start: NDArray[Any], end: NDArray[Any], n_events: int) -> dict[str, NDArray[Any]]:
         """The maximum of each quantity over the instants *start* to *end*, both included.
 
-        Parameters
-        ----------
-        start, end
-            Arrays of instants, which must be those of marks.
-        n_events
-            The instant at which the last row ends.
-
-        Returns
-        -------
-        dict[str, NDArray[Any]]
-            Quantity name → bytes per pair; −1 where no row lies in between.
+        *start* and *end* must be those of marks; the last row ends at *n_events*. Bytes by quantity are −1
+        where no row lies in between.
         """
         if not len(self):
             return {name: np.full(len(start), NONE) for name in self.DTYPES if name != "event"}

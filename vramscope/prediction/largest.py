@@ -74,17 +74,8 @@ def largest_of(
 ) -> LargestSize:
     """Return the largest size with which a program fits, from dry runs whose recordings are not kept.
 
-    Parameters
-    ----------
-    answer
-        Predicts the program with a size.
-    start, room_bytes, note
-        As in ``search_largest``.
-
-    Returns
-    -------
-    LargestSize
-        With ``is_exact`` if the limit was found.
+    *answer* predicts the program with a size; the others are as in ``search_largest``. The result
+    ``is_exact`` if the limit was found.
     """
 
     def trial(size: int) -> SizeTrial:
@@ -104,21 +95,8 @@ def search_largest(
 ) -> LargestSize:
     """Return the largest size that fits, by as few dry runs as possible.
 
-    Parameters
-    ----------
-    start
-        The first size to try: at least 1.
-    room_bytes
-        Bytes that the allocator can reserve; they only decide where to look next.
-    trial
-        Runs the program dry with a size.
-    note
-        Receives what is known after each run: a caller that is stopped keeps it.
-
-    Returns
-    -------
-    LargestSize
-        With ``is_exact`` if the limit was found.
+    *start* is at least 1; *room_bytes* only decide where to look next. *note* receives what is known after
+    each run: a caller that is stopped keeps it. The result ``is_exact`` if the limit was found.
     """
     found = LargestSize(())
     size: int | None = start

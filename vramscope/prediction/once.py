@@ -19,24 +19,9 @@ if TYPE_CHECKING:
 def run_once(trial: Trial, body: Callable[[], Any], *, is_last: bool = False) -> Prediction:
     """Run *body* dry, to its end or as far as the steps and the memory go; raise what else it raises.
 
-    Parameters
-    ----------
-    trial
-        For which card, how far, and with what changed.
-    body
-        Runs the program.
-    is_last
-        Whether this process does nothing afterwards.
-
-    Returns
-    -------
-    Prediction
-        What this run alone knows: no figure that an analysis of its recording gives.
-
-    Raises
-    ------
-    CaptureError
-        The program never began, or waited for ever for another answer than it got.
+    *is_last* says that this process does nothing afterwards. The prediction has no figure that an analysis of
+    its recording gives. Raises CaptureError if the program never began, or waited for ever for another answer
+    than it got.
     """
     trial.check()
     run = _DryRun(trial, is_last=is_last)

@@ -25,24 +25,9 @@ class Script(NamedTuple):
 def chosen(program: Sequence[str], word: str, *, is_module: bool) -> tuple[Script, list[str]]:
     """Prepare the program that the rest of a command line names.
 
-    Parameters
-    ----------
-    program
-        A script or a module, and its arguments; a leading ``--`` is left out.
-    word
-        The command, for the error that names its usage.
-    is_module
-        Whether the name is that of a module, as after ``python -m``.
-
-    Returns
-    -------
-    tuple of Script and list of str
-        The program, and its name followed by its own arguments.
-
-    Raises
-    ------
-    UsageError
-        No program is named, or it does not exist.
+    It is a script, or a module as after ``python -m``, and its arguments; a leading ``--`` is left out.
+    *word* is the command, for the error that names its usage. Returns it, and its name followed by its own
+    arguments. Raises UsageError if no program is named, or it does not exist.
     """
     given = list(program[1:] if program[:1] == ["--"] else program)
     if not given:

@@ -40,21 +40,9 @@ def rerun(
 ) -> Reruns:
     """Run the recorded program dry, as it is and with every change that can be made from outside.
 
-    Parameters
-    ----------
-    recording
-        Says the command and the card, unless they are given.
-    command
-        The program and its arguments; None for the recorded ones.
-    target
-        The device that it should fit; None for that of the card.
-    note
-        Receives what is known after each run, and how far it is: a caller that is stopped keeps it.
-
-    Returns
-    -------
-    Reruns
-        With a ``problem`` if the program cannot be run dry.
+    *command* is None for the recorded one, *target* for the device of the card. *note* receives what is known
+    after each run, and how far it is: a caller that is stopped keeps it. The result has a ``problem`` if the
+    program cannot be run dry.
     """
     import_torch()
     text = command or recording.process.command

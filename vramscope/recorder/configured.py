@@ -64,20 +64,8 @@ class RecordOptions(NamedTuple):
 def completed(given: Mapping[str, Any]) -> RecordOptions:
     """Complete the options of a call by those of the environment, of pyproject.toml, and the defaults.
 
-    Parameters
-    ----------
-    given
-        The options of the call by name. What is configured gives way where it contradicts them.
-
-    Returns
-    -------
-    RecordOptions
-        Values of the right types.
-
-    Raises
-    ------
-    UsageError
-        A name in pyproject.toml is unknown, or a value has the wrong type.
+    What is configured gives way where it contradicts *given*. Values have the right types. Raises UsageError
+    if a name in pyproject.toml is unknown, or a value has the wrong type.
     """
     found = dict(_of_project(Path.cwd())) | _of_environment()
     if given.get("device") == "simulated":

@@ -29,17 +29,8 @@ _OF_ONE_PROCESS = ("memory",)
 def spool_of(url: str) -> Path:
     """Return the local directory that a run at *url* is recorded into.
 
-    Parameters
-    ----------
-    url
-        The URL that the program gave.
-
-    Raises
-    ------
-    UsageError
-        If nothing can be recorded to a URL of this kind.
-    MissingExtraError
-        If the package for the store is not installed.
+    Raises UsageError if nothing can be recorded to a URL of this kind, MissingExtraError if the package for
+    the store is not installed.
     """
     protocol, _, path = url.partition("://")
     if protocol in _OF_ONE_PROCESS:
@@ -77,10 +68,7 @@ class UploadProcess:
     def finish(self) -> str:
         """Let the process send the rest, and wait for it.
 
-        Returns
-        -------
-        str
-            What to report: where the trace is now.
+        Returns what to report: where the trace is now.
         """
         if self._process.stdin is not None:
             with suppress(OSError):

@@ -30,24 +30,9 @@ def local_path(path: str | Path) -> Path | None:
 def opened(url: str) -> tuple[Any, str]:
     """Open the store of *url*.
 
-    Parameters
-    ----------
-    url
-        A URL of fsspec. Credentials and endpoints come from where the store's own package looks for them.
-
-    Returns
-    -------
-    tuple
-        The file system of fsspec, and the path of *url* in it.
-
-    Raises
-    ------
-    MissingExtraError
-        If fsspec or the package for S3 is not installed.
-    VramscopeError
-        If the package for another kind of store is not installed.
-    UsageError
-        If no such kind of store exists.
+    Credentials and endpoints come from where the store's own package looks for them. Returns the file system
+    of fsspec, and the path in it. Raises MissingExtraError if fsspec or the package for S3 is not installed,
+    VramscopeError for that of another kind of store, UsageError if no such kind exists.
     """
     try:
         from fsspec.core import url_to_fs

@@ -207,22 +207,9 @@ class RemoteRank:
 def copied_summaries(url: str) -> tuple[Path, dict[Path, RemoteRank]]:
     """Copy manifests and summaries of a run, and nothing else.
 
-    Parameters
-    ----------
-    url
-        The URL of a run or of one of its ranks.
-
-    Returns
-    -------
-    tuple
-        The directory of the copy, and the ranks by the directories of their copies.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is nothing at *url*.
-    StoreError
-        If the store is not reached, or refuses.
+    *url* is a run or one of its ranks. Returns the directory of the copy, and the ranks by the directories of
+    their copies. Raises UnknownNameError if there is nothing at *url*, StoreError if the store is not
+    reached, or refuses.
     """
     tree = RemoteTree(url)
     listed = tree.listing()

@@ -63,12 +63,7 @@ def spools() -> Path:
 def remove_uploaded(own: Path, *, largest_bytes: int = LARGEST_SPOOLS_BYTES) -> None:
     """Delete the oldest uploaded ranks above the size limit; what no store has always stays.
 
-    Parameters
-    ----------
-    own
-        The directory of a rank that stays.
-    largest_bytes
-        The size limit of all spools together.
+    The directory *own* of a rank stays as well.
     """
     found = []
     for path in spools().rglob(STATE_FILE):
@@ -111,14 +106,7 @@ def write_state(rank: Path, state: UploadState) -> None:
 class Upload:
     """Sends the files of one rank to a store.
 
-    Parameters
-    ----------
-    rank
-        The directory of the rank in the spool.
-    url
-        The URL of the run.
-    bytes_per_s
-        The bound of the bandwidth; 0 for none.
+    *rank* is its directory in the spool; *bytes_per_s* bounds the bandwidth, 0 for none.
     """
 
     def __init__(self, rank: Path, url: str, bytes_per_s: float = 0.0) -> None:
@@ -153,19 +141,10 @@ class Upload:
     def send(self, *, is_final: bool, is_growing_sent: bool = False) -> None:
         """Send what changed since the last call.
 
-        Parameters
-        ----------
-        is_final
-            Whether nothing is written any more: then everything is sent, and compared with what the store
-            lists.
-        is_growing_sent
-            Whether the part that grows is sent as far as it is written.
-
-        Raises
-        ------
-        StoreError
-            If the store is not reached, or refuses, or if the spool cannot be read; nothing is lost, and the
-            next call goes on.
+        When *is_final* nothing is written any more: everything is sent, and compared with what the store
+        lists. *is_growing_sent* sends the part that grows as far as it is written. Raises StoreError if the
+        store is not reached, or refuses, or if the spool cannot be read; nothing is lost, and the next call
+        goes on.
         """
         with store_errors(self.url):
             manifest, text = self._manifest()

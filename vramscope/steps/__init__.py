@@ -47,21 +47,8 @@ def resolve(marks: Marks, n_events: int, end_ns: int, outcome: Outcome | None = 
     If several threads train at once, these are the steps of one of them. Phases are the marked ones of every
     thread, and LOSS for the work between a forward and the backward after it.
 
-    Parameters
-    ----------
-    marks
-        The marks of the device, in order.
-    n_events
-        Instant at which phases and steps that are still open end.
-    end_ns
-        Time at which they end, in nanoseconds.
-    outcome
-        How the run ended, which decides whether work after the last step is a step; None where unknown.
-
-    Returns
-    -------
-    tuple[Steps, Phases]
-        The steps in order, and the phases ordered by start.
+    Steps and phases that are still open end at the instant *n_events* and the time *end_ns*. How the run
+    ended decides whether work after the last step is a step. Phases are ordered by start.
     """
     return StepFinder(least_marks=len(marks) + 1).extend(marks, n_events, end_ns, outcome)
 
@@ -103,12 +90,7 @@ class StepFinder:
     nothing else. Therefore a step is final as soon as no later mark can change it but by a rule for all
     steps; where such a rule changes, all marks are resolved again.
 
-    Parameters
-    ----------
-    scratch
-        Where finished steps are kept; in memory where None.
-    least_marks
-        The number of marks after which finished steps are put aside.
+    Finished steps are put aside after *least_marks*, and kept in *scratch*, in memory where None.
     """
 
     __slots__ = ("_cut", "_least_marks", "_open", "_phases", "_rules", "_scratch", "_steps", "_until")

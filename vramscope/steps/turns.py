@@ -40,12 +40,7 @@ class _Streak(NamedTuple):
 def ends_of_steps(updates: list[Any], order: Mapping[Hashable, int]) -> list[bool]:
     """Return whether each update ends a step.
 
-    Parameters
-    ----------
-    updates
-        The optimizer of each update, in order.
-    order
-        The place of every optimizer of the run in the order of their first updates.
+    *updates* are the optimizer of each, in order; *order* is their place in the order of their first updates.
     """
     ends = [True] * len(updates)
     if len(order) < 2:

@@ -38,15 +38,7 @@ class SourceFile:
 def collect(frames: Iterable[Frame]) -> dict[str, SourceFile]:
     """Read the lines around *frames*; files that cannot be read are left out.
 
-    Parameters
-    ----------
-    frames
-        Frames of the user's own files, with absolute paths.
-
-    Returns
-    -------
-    dict[str, SourceFile]
-        The kept lines by path; the file with the most frames first.
+    Frames are of the user's own files, with absolute paths; the file with the most frames comes first.
     """
     named: dict[str, set[int]] = {}
     for frame in frames:
@@ -102,12 +94,7 @@ def write(path: Path, trace: str, found: Mapping[str, SourceFile]) -> int:
 def read(path: Path, trace: str = "") -> dict[str, SourceFile]:
     """Return the kept lines by path; empty where there are none, or they are damaged or another trace's.
 
-    Parameters
-    ----------
-    path
-        The file.
-    trace
-        The id of the trace that it must belong to; '' for any.
+    The file must belong to the trace of that id; '' for any.
     """
     try:
         if path.stat().st_size > 4 * LARGEST_BYTES:

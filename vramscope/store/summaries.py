@@ -69,15 +69,8 @@ def events_bytes(rank: Path) -> int:
 def write_summary(path: Path, stored: StoredSummary) -> int:
     """Replace the file in one step, so that a reader finds a whole one or none.
 
-    Returns
-    -------
-    int
-        Its size in bytes, at most ``LARGEST_BYTES``.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the file is then unchanged.
+    Returns its size in bytes, at most ``LARGEST_BYTES``. Raises OSError if it cannot be written; it is then
+    unchanged.
     """
     data = _fitted(stored)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -93,10 +86,7 @@ def write_summary(path: Path, stored: StoredSummary) -> int:
 def read_summary(path: Path) -> StoredSummary | None:
     """The summary in a file.
 
-    Returns
-    -------
-    StoredSummary or None
-        None if there is no file, or if it is damaged or of a newer version: a reader then makes one.
+    None if there is no file, or if it is damaged or of a newer version: a reader then makes one.
     """
     try:
         return parse_summary(path.read_bytes())

@@ -25,20 +25,8 @@ def known_root(tree: Tree, root: int | None) -> int:
 def panel(prefix: str, title: str, tree: Tree, drawn: Icicle, sentence: str, *key: Any) -> html.Section:
     """Return the panel with the icicle of a tree of calls.
 
-    Parameters
-    ----------
-    prefix
-        Beginning of the ids, two letters by page.
-    title
-        Heading of the panel.
-    tree
-        The whole tree.
-    drawn
-        Boxes of it.
-    sentence
-        What the icicle shows, in words.
-    *key
-        What the colors mean.
+    *prefix* begins the ids, two letters by page; *drawn* are the boxes of *tree*; *key* is what the colors
+    mean.
     """
     trail = html.Nav(crumbs(prefix, tree, drawn.root), id=f"{prefix}-crumbs", className="crumbs",
                      **{"aria-label": "Root of the picture"})  # fmt: skip

@@ -18,18 +18,8 @@ def card(
 ) -> html.Section:
     """Return the card of a finding.
 
-    Parameters
-    ----------
-    found
-        The finding.
-    *more
-        Components below the source.
-    links
-        Links beside the heading.
-    recorded_ns
-        When the recording began; a source file that changed since is marked.
-    kept
-        The source lines that the recording keeps.
+    *more* stands below the source, *links* beside the heading. A source file that changed after *recorded_ns*
+    is marked; *kept* are the source lines that the recording keeps.
     """
     cause = (found.cause or "").replace("_", " ")
     chips = [html.Span(found.severity, className=f"severity {found.severity}")]

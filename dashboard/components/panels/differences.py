@@ -29,16 +29,7 @@ class Difference(NamedTuple):
 def table(rows: Sequence[Difference], before: str, after: str, nothing: str, what: str = "What") -> Any:
     """Return the table in the order given.
 
-    Parameters
-    ----------
-    rows
-        The differences, largest change first.
-    before, after
-        Headings of the two columns.
-    nothing
-        The text where there are no rows.
-    what
-        Heading of the names.
+    *before* and *after* are the headings of the two columns, *what* is that of the names.
     """
     if not rows:
         return html.P(nothing, className="dim nothing")

@@ -91,12 +91,7 @@ def _strategy(each: Strategy, peak: int) -> html.Tr:
 def another_batch(fit: BatchFit, room: int) -> Any:
     """Return the table of what other batch sizes need.
 
-    Parameters
-    ----------
-    fit
-        The model of the peak by batch size.
-    room
-        Bytes that the allocator can reserve on the chosen card.
+    *room* are the bytes that the allocator can reserve on the chosen card.
     """
     if fit.model is None:
         return html.Span()

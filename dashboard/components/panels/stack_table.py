@@ -177,12 +177,7 @@ def source(frame: Frame, recorded_ns: int = 0) -> Excerpt | None:
     A recording may name any file, so only Python sources are opened: a viewer of code is expected to show
     their text, and no other file of the disk is read.
 
-    Parameters
-    ----------
-    frame
-        The frame, with an absolute path and a line from 1 on.
-    recorded_ns
-        When the recording began, as in ``excerpt``.
+    *frame* has an absolute path and a line from 1 on; *recorded_ns* is as in ``excerpt``.
     """
     path = Path(frame.file)
     if not re.search(r"\.py$", frame.file) or not path.is_absolute() or frame.line < 1:
@@ -199,14 +194,8 @@ def source(frame: Frame, recorded_ns: int = 0) -> Excerpt | None:
 def code(frame: Frame, recorded_ns: int = 0, kept: Kept | None = None) -> Any:
     """Return the line between its neighbors, where the recording or this machine has it.
 
-    Parameters
-    ----------
-    frame
-        The frame whose line is shown.
-    recorded_ns
-        When the recording began; a file that changed since is shown with a warning.
-    kept
-        The source lines that the recording keeps; they come first, because they are those that ran.
+    A file that changed after *recorded_ns* is shown with a warning. The lines *kept* in the recording come
+    first, because they are those that ran.
     """
     found = _kept(frame, recorded_ns, kept or {}) or source(frame, recorded_ns)
     if found is None:

@@ -39,14 +39,7 @@ _ORIGIN = {
 def answer(view: View, state: Snapshot, text: str | None) -> Any:
     """Return the answer for the size in *text* at the instant of *state*.
 
-    Parameters
-    ----------
-    view
-        The recording.
-    state
-        Segments and blocks of the instant.
-    text
-        What is typed, such as ``512 MiB``.
+    *text* is what is typed, such as ``512 MiB``.
     """
     if not (text or "").strip():
         return html.P("Type a size; the answer is for the instant shown above.", className="dim")

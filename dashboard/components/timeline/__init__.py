@@ -31,14 +31,7 @@ STRIP = "tl-track"
 def strip(data: Data, view: View, address: Address, stores: Mapping[str, str]) -> Any:
     """Return the timeline as a strip above a page; nothing where the recording has no events.
 
-    Parameters
-    ----------
-    data, view
-        The recording.
-    address
-        The address of the page.
-    stores
-        As in :class:`TrackStyle`.
+    *stores* are as in :class:`TrackStyle`.
     """
     if not len(view.recording.trace):
         return html.Span()
@@ -71,16 +64,7 @@ class TrackStyle:
 def frame(series: Series, view: View, sentence: str, look: TrackStyle, *below: Any) -> html.Figure:
     """Return the frame that the script fills with the timeline.
 
-    Parameters
-    ----------
-    series, view
-        The quantities on one axis, and the recording.
-    sentence
-        What the timeline shows, in words.
-    look
-        Id, class and stores.
-    below
-        What lies under the curves.
+    *look* has id, class and stores; what is *below* lies under the curves.
     """
     recording = view.recording
     of = {

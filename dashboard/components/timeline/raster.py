@@ -13,16 +13,7 @@ from . import TrackStyle, frame
 def under_axes(name: str, series: Series, view: View, sentence: str, asks: dict[str, Any]) -> html.Figure:
     """Return the timeline with a canvas under its axes.
 
-    Parameters
-    ----------
-    name
-        Id of the picture.
-    series, view
-        As for ``timeline.frame``.
-    sentence
-        What the picture shows, for screen readers.
-    asks
-        URL and parameters of what the script fetches and paints.
+    *asks* has URL and parameters of what the script fetches and paints.
     """
     stores = {"view": f"{name.partition('-')[0]}-view"}
     more = {"data-asks": json.dumps(asks)}

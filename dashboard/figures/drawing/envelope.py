@@ -66,16 +66,7 @@ class Envelope:
 def envelope(series: Series, view: Window, around: Window, width_px: int) -> Envelope | None:
     """Return the intervals of *around*; None where steps are wide enough for curves.
 
-    Parameters
-    ----------
-    series
-        The quantities on one axis.
-    view
-        The interval in view; no interval of the envelope reaches over its edges.
-    around
-        The interval that is drawn: the view or more.
-    width_px
-        Width of the view in pixels.
+    No interval reaches over the edges of *view*, which is *width_px* wide; *around* is what is drawn.
     """
     if not len(narrow_steps(series, view, width_px)):
         return None

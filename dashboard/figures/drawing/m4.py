@@ -57,16 +57,8 @@ def m4(
 ) -> NDArray[Any]:
     """Return sorted indices to draw: first, last and extremes of each ``[edges[i], edges[i+1])``.
 
-    Parameters
-    ----------
-    columns
-        The series, each of shape (values,).
-    edges
-        Column borders, shape (picture columns + 1,).
-    blocks
-        Extremes of each of the series, where known: a picture then costs its blocks, not its values.
-    wide
-        From this number of values on *blocks* are used.
+    *edges* has shape (picture columns + 1,). Where *blocks*, the extremes of each of the series, are known, a
+    picture costs its blocks, not its values, from *wide* values on.
     """
     if len(edges) < 2 or edges[0] >= edges[-1]:
         return np.zeros(0, "i8")
@@ -92,19 +84,9 @@ def first_extreme(
 ) -> int:
     """Return the first index of the extreme value in a part of a column.
 
-    Parameters
-    ----------
-    values
-        A column.
-    of_block
-        That extreme of every BLOCK values, so that of ten million values none but a few hundred are read;
-        None where unknown.
-    part
-        First index and end; it is not empty.
-    pick
-        Index of the extreme: the first of equal ones.
-    long
-        From this number of values on *of_block* is used; it is not below two blocks.
+    *part* is first index and end, and not empty; *pick* is the index of the extreme. From *long* values on,
+    not below two blocks, *of_block* is used: that extreme of every BLOCK values, so that of ten million
+    values none but a few hundred are read.
     """
     start, end = part
     if of_block is None or end - start < long:
@@ -127,16 +109,7 @@ def extremes_between(
 
     Calls of :func:`first_extreme` for 500 parts took 5 ms, six times in every refresh of a live run.
 
-    Parameters
-    ----------
-    values
-        A column.
-    of_block
-        That extreme of every BLOCK values; None where unknown.
-    first, stop
-        First index and end of each part, shape (parts,); none is empty.
-    extreme
-        ``np.maximum`` or ``np.minimum``.
+    *of_block* has that extreme of every BLOCK values, None where unknown; no part ``[first, stop)`` is empty.
     """
     if of_block is None:
         return _reduced(values, first, stop, extreme)

@@ -14,10 +14,7 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 def data_uri(pixels: NDArray[Any]) -> str:
     """Return the PNG of *pixels*.
 
-    Parameters
-    ----------
-    pixels
-        Red, green, blue and opacity as bytes, shape (rows, columns, 4), the top row first.
+    They are red, green, blue and opacity as bytes, shape (rows, columns, 4), the top row first.
     """
     height, width = pixels.shape[:2]
     # Each row of a PNG begins with its filter; 0 is none.

@@ -118,16 +118,7 @@ def parts_of(recording: Recording, totals: Any, axis: str) -> SeriesParts:
 def series(recording: Recording, totals: Any, axis: str, known: SeriesParts | None = None) -> Series:
     """Return the series of *recording* on *axis*; on events where the source has no clock.
 
-    Parameters
-    ----------
-    recording
-        The recording.
-    totals
-        Its totals by instant.
-    axis
-        TIME or EVENTS.
-    known
-        Its parts, where they are known already.
+    *axis* is TIME or EVENTS; *known* are its parts, where they are known already.
     """
     placed, again, blocks, phases, steps = known or parts_of(recording, totals, axis)
     sampled_at = placed.place(recording.counters.event, recording.counters.time_ns)

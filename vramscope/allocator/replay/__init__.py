@@ -54,17 +54,8 @@ def reconstruct(
     Never raises on a contradictory record: impossible events are not counted, and a note says so. Takes about
     0.3 s per million events.
 
-    Parameters
-    ----------
-    trace
-        The events as torch recorded them.
-    final
-        The state after the last event; None assumes an initial state with only the blocks that the trace
-        frees.
-    settings
-        The allocator's settings.
-    pools
-        Torch's pool ids by index.
+    Where *final*, the state after the last event, is None, the initial state has only the blocks that the
+    trace frees. *pools* are torch's pool ids by index.
     """
     after = final or Snapshot(event=len(trace))
     segments = segments_before(after.segments, trace)

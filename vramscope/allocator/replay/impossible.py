@@ -23,16 +23,7 @@ def made_possible(
 ) -> tuple[Trace, list[Note]]:
     """Correct *trace* where it is impossible, and return notes on the corrections.
 
-    Parameters
-    ----------
-    trace
-        The events, with their ``block_size`` filled in.
-    initial
-        The state before the first event.
-    found
-        The lives of the blocks in *trace*.
-    unended
-        ``ended_by_next`` of them.
+    *found* are the lives of its blocks, *unended* their ``ended_by_next``; ``block_size`` is filled in.
     """
     trace, found, notes = _with_completions(trace, found, unended)
     trace, more = _with_own_sizes(trace, found)

@@ -27,16 +27,8 @@ class StateIndex:
 
     Building it takes 0.1 s per million events; a state then takes milliseconds, however long the trace.
 
-    Parameters
-    ----------
-    trace
-        The events.
-    initial
-        The state before the first event.
-    least_distance
-        The least number of events between two checkpoints; more where more blocks live at once.
-    least_moves
-        The least number of segment events between two lists of the relevant ones.
+    Two checkpoints are at least *least_distance* events apart, more where more blocks live at once, and two
+    lists of relevant segment events at least *least_moves* of these.
     """
 
     __slots__ = (

@@ -16,14 +16,7 @@ from vramscope.model.trace import Action, Trace
 def relevant_segment_events(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
     """The segment events of *rows* that still determine the segments after them.
 
-    Parameters
-    ----------
-    trace
-        The events.
-    rows
-        Rows of *trace*, in order.
-    before
-        The segments before the first row.
+    *before* are the segments before the first of *rows*, which are in order.
     """
     action = trace.action[rows]
     is_cuda = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_FREE)

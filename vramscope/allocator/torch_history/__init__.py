@@ -72,24 +72,8 @@ def histories(
 
     Takes about 2 s of CPU per million events.
 
-    Parameters
-    ----------
-    snapshot
-        Torch's snapshot, or its bare list of segments.
-    stacks
-        Collects the call stacks.
-    torch
-        Version that wrote the snapshot; '' guesses it.
-
-    Returns
-    -------
-    tuple[list[DeviceHistory], list[Note]]
-        The histories in order of device, and notes about the whole snapshot.
-
-    Raises
-    ------
-    FormatError
-        If the data is no snapshot of torch.
+    *torch* is the version that wrote the snapshot, guessed where ''. Returns the histories in order of
+    device, and notes about the whole snapshot. Raises FormatError if the data is no snapshot of torch.
     """
     whole = _whole(snapshot)
     segments = Rows(checked(whole.get("segments", []), list, "segments"), lambda i: f"segments[{i}]")

@@ -86,14 +86,7 @@ def _meaning(name: str) -> tuple[Phase, str]:
 def text_marks(events: Events, trace: Trace, order: NDArray[Any] | None) -> list[PendingMark]:
     """Marks of the texts that the program put into its entries, ordered by event.
 
-    Parameters
-    ----------
-    events
-        The entries as torch wrote them.
-    trace
-        The events that became of them.
-    order
-        The entry of each event, where not all are events in their order.
+    *order* has the entry of each event, where not all are events in their order.
     """
     texts = [(row, text) for row, text in events.metadata if not text.startswith(OWN_TEXT)]
     if not texts:

@@ -83,14 +83,7 @@ def vocabulary(columns: Columns) -> Vocabulary:
 def completed(text: str, caret: int, known: Vocabulary) -> Completion:
     """Return how the term that ends at the caret can go on.
 
-    Parameters
-    ----------
-    text
-        What was typed.
-    caret
-        The number of letters before the caret; the term is taken as far as it.
-    known
-        The names of the recording.
+    *caret* is the number of letters before it; the term is taken as far as it.
     """
     start, end = token_at(text, caret)
     typed = text[start:caret]

@@ -99,15 +99,8 @@ _NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 
 def parse(text: str | None) -> tuple[Term, ...]:
     """Return the terms of a search.
 
-    Parameters
-    ----------
-    text
-        What the user typed; None and an empty text have no terms, and find everything.
-
-    Raises
-    ------
-    SearchError
-        If a term is not understood; the error says which letters.
+    None and an empty text have no terms, and find everything. Raises SearchError if a term is not understood,
+    which says which letters.
     """
     text = text or ""
     if len(text) > MAX_LETTERS:

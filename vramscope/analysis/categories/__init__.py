@@ -156,17 +156,8 @@ def last_known(found: Allocations, address: NDArray[Any], event: NDArray[Any]) -
     Births and statements are sorted together by (address, instant): a statement belongs to the birth before
     it.
 
-    Parameters
-    ----------
-    found
-        The allocations.
-    address, event
-        Address and instant of each statement, such as a label.
-
-    Returns
-    -------
-    NDArray
-        Index of the statement for each allocation; −1 for none.
+    *address* and *event* are those of each statement, such as a label. Returns its index by allocation; −1
+    for none.
     """
     n = len(found)
     if not len(event):

@@ -32,14 +32,8 @@ class Unfinished:
 def unfinished_forwards(recording: Recording, phases: Phases, is_closed: NDArray[Any]) -> Unfinished:
     """Find the forwards that ran out of memory, and the forward that runs when the trace ends.
 
-    Parameters
-    ----------
-    recording
-        Its marks say when memory ran out. The simulated device marks that too, but its program goes on.
-    phases
-        Phases without those that the user named.
-    is_closed
-        Whether each row of *phases* ended.
+    Marks say when memory ran out; the simulated device marks that too, but its program goes on. *phases* are
+    without those that the user named, and *is_closed* says which of them ended.
     """
     marks = recording.marks
     failed = marks.event[marks.kind == MarkKind.OOM] if recording.source != "simulated" else []
@@ -66,14 +60,7 @@ def held_by_unfinished(
 ) -> NDArray[Any]:
     """Whether each allocation was made by such a forward, or by the loss after it, and alive at its end.
 
-    Parameters
-    ----------
-    unfinished
-        The stretches.
-    born, dies
-        Events, one value per allocation.
-    phase, inside
-        The ``Phase`` of birth, and whether there is one.
+    *phase* and *inside* are the ``Phase`` of birth, and whether there is one.
     """
     if not len(unfinished.end):
         return np.zeros(len(born), dtype="?")

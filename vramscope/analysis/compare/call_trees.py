@@ -28,12 +28,7 @@ class TreeDifference(EqualByValue):
     def pruned(self, root: int, max_nodes: int) -> "TreeDifference":
         """Return the largest calls from *root* down; what is left out is in rows named ``(other)``.
 
-        Parameters
-        ----------
-        root
-            Row of this tree that becomes row 0.
-        max_nodes
-            Most rows of the result.
+        *root* becomes row 0.
         """
         drawn = prune(self.tree, root, max_nodes)
         is_other = drawn.node < 0
@@ -58,12 +53,7 @@ def overlaid(before: Tree, after: Tree, common: tuple[Renamed, Renamed]) -> Tree
     A call has the same callers, function and file in both runs. Its line may have moved: where a caller has
     as many calls of one function and file in both runs, the first is the first, the second the second.
 
-    Parameters
-    ----------
-    before, after
-        The trees of the earlier and of the later run.
-    common
-        For each run, what gives its files the names that both runs have.
+    *common* gives, for each run, the files the names that both runs have.
     """
     rows: dict[tuple[int, str, str, int], int] = {}
     frames: list[Frame] = []

@@ -16,21 +16,7 @@ def group_peaks(
     A group's peak is its own: the peaks of several groups need not be at the same instant, so their sum means
     nothing.
 
-    Parameters
-    ----------
-    allocations
-        The allocations.
-    group
-        The group of each allocation, 0 … *n_groups* − 1.
-    n_groups
-        The number of groups.
-    start, end
-        First and last instant of each interval.
-
-    Returns
-    -------
-    NDArray[Any]
-        Bytes, shape (intervals, groups).
+    *group* is that of each allocation, from 0 on. Returns bytes, shape (intervals, groups).
     """
     instant, owner, level = _levels(allocations, group)
     span = int(max(end.max(initial=0), instant.max(initial=0))) + 1

@@ -19,20 +19,8 @@ def ends(trace: Trace, older: NDArray[Any], *, stretch: int = _STRETCH) -> tuple
     Each is the first such event at the life's address before the next life there. An end without a birth at
     its address belongs to no life. Events whose ``block_size`` is 0 are not counted.
 
-    Parameters
-    ----------
-    trace
-        The events.
-    older
-        Addresses of blocks that predate the trace.
-    stretch
-        The least number of events that are sorted at a time.
-
-    Returns
-    -------
-    tuple[NDArray[Any], NDArray[Any]]
-        Two arrays with one event per life: first the older lives, then those that the trace begins, in its
-        order.
+    *older* are addresses of blocks that predate the trace: their lives come first. At least *stretch* events
+    are sorted at a time.
     """
     n_lives = len(older) + _n_births(trace)
     found = np.full(n_lives, _NONE, dtype="i8"), np.full(n_lives, _NONE, dtype="i8")

@@ -22,12 +22,7 @@ class OomMessage:
 def message_of(text: str, requested_bytes: int) -> OomMessage | None:
     """Return the message in *text*; None if there is none, or if it is about another request.
 
-    Parameters
-    ----------
-    text
-        The exception that ended the run.
-    requested_bytes
-        Bytes of the request that failed, as recorded: rounded up by the allocator.
+    *requested_bytes* are as recorded: rounded up by the allocator.
     """
     found = figures_in(text)
     if found is None:

@@ -46,17 +46,7 @@ class Remedies:
 def remedies(recording: Recording, room: Room | None = None) -> Remedies:
     """Try every allocator setting and strategy on a recording: some 20 s per million events.
 
-    Parameters
-    ----------
-    recording
-        One device of one rank.
-    room
-        The distribution of the device's bytes when the last request failed; None where it is not known.
-
-    Returns
-    -------
-    Remedies
-        Those that help; sizes in bytes.
+    *room* is None where the distribution of the device's bytes is not known. Returns those that help.
     """
     with shared_results():
         return remedies_of(recording, settings_advice(recording), strategies(recording), room)

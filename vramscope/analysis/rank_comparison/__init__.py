@@ -105,17 +105,7 @@ class Fleet:
 def compare_ranks(summaries: Sequence[RankSummary], restarts: Mapping[int, int] | None = None) -> Fleet:
     """Compare all ranks of one job.
 
-    Parameters
-    ----------
-    summaries
-        One summary per rank, in any order.
-    restarts
-        The number of restarts, by rank.
-
-    Returns
-    -------
-    Fleet
-        The same for every order of *summaries*.
+    The order of *summaries*, one per rank, does not matter; *restarts* are counted by rank.
     """
     ordered = sorted(summaries, key=lambda each: each.process.rank)
     clocks = clocks_of(ordered)

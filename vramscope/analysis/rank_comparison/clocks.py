@@ -31,15 +31,7 @@ class Clocks:
 def clocks_of(summaries: Sequence[RankSummary]) -> Clocks:
     """Align the clocks of all hosts.
 
-    Parameters
-    ----------
-    summaries
-        One per rank, ascending.
-
-    Returns
-    -------
-    Clocks
-        Without offsets where all ranks are on one host.
+    There are no offsets where all ranks are on one host.
     """
     by_host: dict[str, list[StepRows]] = {}
     for summary in summaries:
@@ -51,15 +43,8 @@ def clocks_of(summaries: Sequence[RankSummary]) -> Clocks:
 def on_one_clock(recordings: Sequence[Recording]) -> tuple[tuple[Recording, ...], Clocks]:
     """Move the events of all recordings to the clock of the first one's host.
 
-    Parameters
-    ----------
-    recordings
-        Recordings of one run, ascending by rank.
-
-    Returns
-    -------
-    tuple of Recording, Clocks
-        Recordings whose events alone are moved, and by how much; those of hosts that cannot be aligned stay.
+    Recordings of one run, ascending by rank. Only events are moved; those of hosts that cannot be aligned
+    stay.
     """
     by_host: dict[str, list[StepRows]] = {}
     for recording in recordings:

@@ -50,15 +50,7 @@ class HeatMap:
 def step_table(summaries: Sequence[RankSummary]) -> StepTable:
     """Collect the peaks per step of all ranks.
 
-    Parameters
-    ----------
-    summaries
-        One summary per rank.
-
-    Returns
-    -------
-    StepTable
-        Without rows where no rank knows steps.
+    There are no rows where no rank knows steps.
     """
     rows = [
         (summary.process.rank, device.steps)
@@ -90,23 +82,9 @@ def heat_map(
 ) -> HeatMap:
     """Reduce the peaks within a window to a grid.
 
-    Parameters
-    ----------
-    table
-        The peaks of all ranks.
-    quantity
-        ``allocated`` or ``reserved``.
-    ranks, steps
-        The window: first and end of each, the end exclusive. Cells begin at multiples of their size, so the
-        grid may begin before the window and end after it.
-    most
-        The most rows and the most columns.
-
-    Returns
-    -------
-    HeatMap
-        A rank with several devices counts as its fullest one. Where a summary joined neighboring steps, a
-        column is at least as many steps.
+    *ranks* and *steps* are first and end; cells begin at multiples of their size, so the grid may reach
+    beyond. *most* are the most rows and columns. A rank with several devices counts as its fullest one. Where
+    a summary joined neighboring steps, a column is at least as many steps.
     """
     per_row = _size(ranks, most[0], 1)
     joined = int(table.n_steps.max(initial=1))

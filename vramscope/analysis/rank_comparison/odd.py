@@ -60,19 +60,8 @@ class Odd:
 def odd_ones(table: MemberTable, of: NDArray[Any], gone: set[int]) -> tuple[Odd, ...]:
     """The odd members of all groups, the most bytes first.
 
-    Parameters
-    ----------
-    table
-        All members.
-    of
-        The number of the group of each.
-    gone
-        Ranks that died or failed: they held less because they ended early, which is no oddity of its own.
-
-    Returns
-    -------
-    tuple of Odd
-        At most one per member, with the first reason that holds.
+    *of* has the group of each. Ranks that are *gone* held less because they ended early, which is no oddity
+    of its own. Each member has the first reason that holds.
     """
     found = []
     for group in np.unique(of).tolist():

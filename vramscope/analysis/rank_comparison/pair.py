@@ -23,16 +23,8 @@ class LineDifference(NamedTuple):
 def differing_lines(before: DeviceSummary, after: DeviceSummary) -> list[LineDifference]:
     """Compare what two ranks held at their peaks, by line.
 
-    Parameters
-    ----------
-    before, after
-        The summaries of the two.
-
-    Returns
-    -------
-    list of LineDifference
-        The lines that differ, the largest difference first. A summary holds the largest lines only, so a line
-        that one of the two lists may be among the others of the other one; then both are in the last row.
+    The largest difference comes first. A summary holds the largest lines only, so a line that one of the two
+    lists may be among the others of the other one; then both are in the last row.
     """
     lines: dict[LineKey, LineBytes] = {}
     totals: list[dict[LineKey, int]] = []

@@ -289,21 +289,8 @@ def replay(
     Under the recorded settings it begins in the state before the first event, what was cached by then
     included; under others with the blocks of that state alone.
 
-    Parameters
-    ----------
-    program
-        The recorded operations.
-    settings
-        Allocator settings to replay under.
-    capacity_bytes
-        The most that the allocator can reserve; no limit if None.
-    total_bytes
-        Size of the whole device, used by others too; *capacity_bytes* if None.
-
-    Raises
-    ------
-    UsageError
-        If *capacity_bytes* is below 1.
+    No limit where *capacity_bytes* is None. *total_bytes* is the size of the whole device, used by others
+    too. Raises UsageError if *capacity_bytes* is below 1.
     """
     if capacity_bytes is not None and capacity_bytes <= 0:
         raise UsageError(f"a capacity of {capacity_bytes} bytes: at least 1")

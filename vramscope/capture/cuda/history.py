@@ -203,12 +203,7 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
     runs. An entry that is made in those microseconds nevertheless is lost: the next reading finds that the
     ring has fewer entries than the statistics count.
 
-    Parameters
-    ----------
-    devices
-        The devices whose statistics are read.
-    restart_with
-        Size of the new, empty ring in entries; 0 leaves the ring as it is.
+    A new, empty ring has *restart_with* entries; 0 leaves the ring as it is.
     """
     ask_statistics = [call_of(STATISTICS, device=device) for device in devices]
     lazy = _lazy_modules()

@@ -37,12 +37,7 @@ class HistoryReader:
     ) -> None:
         """Read for the *records* of the hooks.
 
-        Parameters
-        ----------
-        stacks, records, modules, notes
-            What the readings share.
-        add_devices
-            Takes the devices that the program has begun to use.
+        *add_devices* takes the devices that the program has begun to use.
         """
         self.sink: Sink | None = None
         self.is_shared = False

@@ -30,16 +30,8 @@ class Reading:
     ) -> None:
         """Convert the new entries of *raw*.
 
-        Parameters
-        ----------
-        raw
-            The reading.
-        new
-            The new entries by device; a device that is missing has none.
-        stacks
-            The log that the stacks are added to.
-        given
-            torch's version, and the time of the last annotation of earlier readings in µs.
+        A device that is missing in *new* has no new entries; *given* are torch's version and the time of the
+        last annotation of earlier readings in µs.
         """
         self.raw = raw
         self.time_ns = time_ns()

@@ -64,13 +64,9 @@ class SearchResult(NamedTuple):
 def search(seconds: float, frame: types.FrameType | None = None) -> SearchResult:
     """Find the shortest way to every storage that the program's names reach.
 
-    Parameters
-    ----------
-    seconds
-        Longest CPU time of this thread. By the clock the search may take 20 times as long: only where
-        other programs leave this thread a twentieth of a core, which slows every step by as much.
-    frame
-        The innermost frame of the calling thread whose locals are searched.
+    It takes *seconds* of CPU time of this thread at most. By the clock it may take 20 times as long: only
+    where other programs leave this thread a twentieth of a core, which slows every step by as much. *frame*
+    is the innermost frame of the calling thread whose locals are searched.
     """
     # The objects that a walk creates would trigger collections, each of which traverses the whole heap.
     collects = gc.isenabled()

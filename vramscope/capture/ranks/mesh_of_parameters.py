@@ -27,15 +27,7 @@ DIMENSIONS = {
 def mesh_of_parameters(tensors: Iterable[Any]) -> dict[str, int]:
     """The coordinates of this process, by dimension: ``data``, ``tensor``, ``pipeline``, ``expert``.
 
-    Parameters
-    ----------
-    tensors
-        The parameters of a module or of an optimizer.
-
-    Returns
-    -------
-    dict
-        Empty where no parameter is a DTensor, or where its mesh does not name its dimensions.
+    Empty where none of *tensors* is a DTensor, or where its mesh does not name its dimensions.
     """
     dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     if dtensor is None:

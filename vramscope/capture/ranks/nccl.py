@@ -45,10 +45,7 @@ class CommunicatorBytes:
 def total_of(backends: Iterable[Any]) -> int:
     """The bytes that these backends' communicators hold on the device; −1 where that is not known.
 
-    Parameters
-    ----------
-    backends
-        NCCL's backends of torch's process groups, those that have a communicator by now.
+    *backends* are those of torch's process groups that have a communicator by now.
     """
     n_bytes = UNKNOWN
     try:

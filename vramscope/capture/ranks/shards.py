@@ -21,15 +21,7 @@ def flat_shards(module: Any) -> dict[int, int]:
     FSDP1 keeps the parameters of a module in one flat parameter. With ``use_orig_params=True`` the program
     sees views of it instead.
 
-    Parameters
-    ----------
-    module
-        A root module.
-
-    Returns
-    -------
-    dict
-        Empty where FSDP1 shards nothing: NO_SHARD keeps whole parameters, and so does a world of one rank.
+    Empty where FSDP1 shards nothing: NO_SHARD keeps whole parameters, and so does a world of one rank.
     """
     found: dict[int, int] = {}
     if "torch.distributed.fsdp._flat_param" not in sys.modules:
@@ -49,15 +41,9 @@ def flat_shards(module: Any) -> dict[int, int]:
 def category_of(category: Category, tensor: Any, storage: Any, shard_numel: int) -> Category:
     """The category of a tensor of the model: that of shards where the tensor is one.
 
-    Parameters
-    ----------
-    category
-        What a whole tensor in its place would be.
-    tensor, storage
-        A parameter or gradient, and its storage.
-    shard_numel
-        The elements of the flat shard that it belongs to, from ``flat_shards``; 0 for none. While a module
-        computes, the same parameter shows the gathered one, which is larger.
+    *category* is what a whole tensor in its place would be, *shard_numel* the elements of the flat shard that
+    it belongs to, 0 for none. While a module computes, the same parameter shows the gathered one, which is
+    larger.
     """
     of_shard = _CATEGORY_OF_SHARD.get(category)
     if of_shard is None:

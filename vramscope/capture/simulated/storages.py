@@ -133,10 +133,7 @@ class Storages:
 
         Objects are selected by their exact type, as any other question may run their code.
 
-        Parameters
-        ----------
-        frozen
-            Further objects: those that the program hid from the collector by ``gc.freeze()``.
+        *frozen* are those that the program hid from the collector by ``gc.freeze()``.
         """
         tensors: list[Any] = []
         for generation in (None,) if everything else (0, 1):

@@ -20,23 +20,8 @@ def undisturbed(do: Callable[[], object], wait_s: float = -1) -> bool:
     Called on the main thread, *do* runs on a new thread (about 50 µs); on other threads it runs directly. An
     exception that a signal handler raises during the wait is raised after *do* has ended.
 
-    Parameters
-    ----------
-    do
-        The work. Its exceptions are raised here.
-    wait_s
-        Longest wait in seconds; −1 waits without limit. After that time *do* continues without being waited
-        for.
-
-    Returns
-    -------
-    bool
-        Whether *do* has ended.
-
-    Raises
-    ------
-    BaseException
-        What *do* raised, or the last exception of a signal handler.
+    After *wait_s* (−1: no limit) *do* continues without being waited for. Returns whether it has ended;
+    raises what it raised, or the last exception of a signal handler.
     """
     # While the interpreter ends a new thread never runs: Python 3.11 would wait for it for ever.
     if sys.is_finalizing() or get_ident() != threading.main_thread().ident:
@@ -125,14 +110,9 @@ class Guarded:
     ) -> None:
         """Guard a block.
 
-        Parameters
-        ----------
-        failed
-            Takes the error; what it raises comes out.
-        lets_out
-            Errors that come out as well. A block that runs as deep as the program lets RecursionError out,
-            and counts it right there: the program caused the depth, and another call could exceed the limit
-            again.
+        *failed* takes the error, and what it raises comes out, as do errors of *lets_out*. A block that runs
+        as deep as the program lets RecursionError out, and counts it right there: the program caused the
+        depth, and another call could exceed the limit again.
         """
         self._failed = failed
         self._lets_out = lets_out

@@ -20,12 +20,8 @@ def tracked_objects(is_wanted: Callable[[type], bool], generation: int | None = 
 
     Takes 0.2 s per million tracked objects, during two halves of which no other thread runs.
 
-    Parameters
-    ----------
-    is_wanted
-        Decides by the exact type. It is called once for each type that occurs; never for ``tuple``.
-    generation
-        A generation of the garbage collector, or None for all.
+    *is_wanted* decides by the exact type and is called once for each, never for ``tuple``; *generation* is
+    one of the garbage collector, None for all.
     """
     kinds = _Kinds()
     _once(kinds.take, generation)

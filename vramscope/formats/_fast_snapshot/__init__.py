@@ -124,23 +124,9 @@ class Packed:
 def packed(file: Readable, window: int = WINDOW, watch: Watch | None = None, n_bytes: int = 0) -> Packed:
     """Read the snapshot pickled in *file* without an object for each event.
 
-    Parameters
-    ----------
-    file
-        The file, open at its first byte.
-    window
-        The bytes to read at a time.
-    watch
-        Gets the curve after each window.
-    n_bytes
-        The size of the file as far as it is known; memory is reserved for so many.
-
-    Raises
-    ------
-    Irregular
-        If the file is not as torch writes it.
-    FormatError
-        If a time is beyond what torch writes.
+    *window* are the bytes to read at a time, and *watch* gets the curve after each; memory is reserved for
+    *n_bytes*. Raises Irregular if the file is not as torch writes it, FormatError if a time is beyond what
+    torch writes.
     """
     # glibc returns the free end of its heap to the system and requests it again at each window, unless it has
     # once freed a mapping half as long. This array is such a mapping; nothing writes to it, so it costs

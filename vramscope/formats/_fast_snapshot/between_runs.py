@@ -28,24 +28,9 @@ Piece = bytes | EventRun
 def built(pieces: Sequence[Piece], lists: FrameLists, wanted: Sequence[int]) -> tuple[Any, Mapping[int, Any]]:
     """Build the opcodes, with the number of a run in place of its events.
 
-    Parameters
-    ----------
-    pieces
-        What the file consists of; the last one is STOP.
-    lists
-        The lists of frames inside the runs.
-    wanted
-        The memo indices of the objects to return.
-
-    Returns
-    -------
-    tuple[Any, Mapping[int, Any]]
-        The object that the file holds, and the objects that are wanted, by memo index.
-
-    Raises
-    ------
-    Irregular
-        If the opcodes are not plain data, or refer to anything inside a run but its lists of frames.
+    The last of *pieces* is STOP; *lists* are the lists of frames inside the runs, *wanted* memo indices.
+    Returns the object that the file holds, and those that are wanted, by memo index. Raises Irregular if the
+    opcodes are not plain data, or refer to anything inside a run but its lists of frames.
     """
     kept, at, cuts = _kept(pieces)
     try:

@@ -46,10 +46,7 @@ def begin() -> None:
 def is_no_training(command: Sequence[str]) -> bool:
     """Whether a command line of Python runs a launcher or a helper of torch.
 
-    Parameters
-    ----------
-    command
-        The interpreter, its options, then a script or ``-m`` and a module, as in ``sys.orig_argv``.
+    *command* is the interpreter, its options, then a script or ``-m`` and a module, as in ``sys.orig_argv``.
     """
     words = iter(command[1:])
     for word in words:

@@ -19,10 +19,7 @@ Leave = Callable[[BaseException | None], None]
 def when_process_ends(leave: Leave) -> None:
     """Call *leave* once when this process ends, before the recorder's own end closes every block.
 
-    Parameters
-    ----------
-    leave
-        Takes the exception that ends the process, if any.
+    *leave* takes the exception that ends the process, if any.
     """
     once = _Once(leave)
     atexit.register(once.at_exit)

@@ -35,12 +35,8 @@ _WAITS = frozenset({"wait", "join", "_wait_for_tstate_lock", "_join_os_thread"})
 def hindrance(frame: FrameType | None, *, begins: bool) -> str:
     """Return why a recording cannot begin or end while the main thread runs *frame*; '' if it can.
 
-    Parameters
-    ----------
-    frame
-        The innermost frame of the main thread.
-    begins
-        Whether a recording begins; to end one needs less, as its own hooks are in place.
+    *frame* is the innermost one. To end a recording needs less than to begin one, as its own hooks are in
+    place.
     """
     if begins and (found := _hindered_by_torch()):
         return found

@@ -212,10 +212,7 @@ class _LeakSearch:
 def certain_leaks(directory: Path) -> list[CertainLeak]:
     """Return the leaks of a trace that nobody means, or that have grown for 60 steps.
 
-    Parameters
-    ----------
-    directory
-        The run, which may still be written.
+    *directory* is that of the run, which may still be written.
     """
     from vramscope.analysis.leaks import findings, leaks
     from vramscope.loading import load

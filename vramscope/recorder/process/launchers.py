@@ -82,15 +82,7 @@ _MADE_UP = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def launch_of(environ: Mapping[str, str]) -> Launch:
     """Which process of a job this is.
 
-    Parameters
-    ----------
-    environ
-        The environment of the process.
-
-    Returns
-    -------
-    Launch
-        Rank 0 of 1 for a process that no launcher started.
+    It is rank 0 of 1 for a process that no launcher started.
     """
     for words in _LAUNCHERS:
         rank, size = _number(environ, (words.rank,)), _number(environ, words.world_size)

@@ -28,10 +28,7 @@ _DEEPSPEED = {
 def mesh_coordinates() -> dict[str, int]:
     """The coordinates of this rank, by dimension: ``data``, ``tensor``, ``pipeline``, ``expert``.
 
-    Returns
-    -------
-    dict
-        Empty where no library of the program knows them.
+    Empty where no library of the program knows them.
     """
     with suppress(Exception):
         return _of_megatron() or _of_device_mesh() or {}

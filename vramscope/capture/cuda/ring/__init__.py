@@ -23,16 +23,8 @@ def first_new(
 
     This takes 0.1 µs per new entry, in a new ring a fifth of that.
 
-    Parameters
-    ----------
-    actions
-        The actions of the whole ring, oldest first.
-    key
-        Returns the key of the entry at an index.
-    tail
-        The keys of the last entries read.
-    made
-        The least and the largest possible number of entries of the counted kinds after the tail.
+    *actions* are those of the whole ring, oldest first, *tail* the keys of the last entries read, *made* the
+    least and largest possible number of entries of the counted kinds after it.
     """
     least, most = made
     if not tail:  # a new ring: all of it

@@ -33,16 +33,8 @@ def ring_events(ring: Sequence[dict[str, Any]]) -> Events | None:
 
     A free has no stack here: torch repeats that of its allocation, and two thirds of all entries are frees.
 
-    Parameters
-    ----------
-    ring
-        The entries.
-
-    Returns
-    -------
-    Events or None
-        None if the entries differ in their keys, as that of an out-of-memory error does: then ``events_of``
-        converts them.
+    Returns None if the entries differ in their keys, as that of an out-of-memory error does: then
+    ``events_of`` converts them.
     """
     columns = _columns(ring)
     if columns is None:

@@ -23,16 +23,8 @@ def instants(
 
     Counts are compared from the end of the trace, so a trace that lost its beginning works too.
 
-    Parameters
-    ----------
-    trace
-        The events, in order.
-    n_allocations
-        The allocator's allocation count at the end of the trace.
-    counts
-        The allocation count at each mark; UNCOUNTED if it was not read.
-    times_ns
-        The time of each mark.
+    *n_allocations* is the allocator's count at the end of the trace, *counts* that at each mark, UNCOUNTED if
+    it was not read.
     """
     at = np.flatnonzero(trace.action == Action.ALLOC)
     before = np.array(counts, dtype="i8") - (n_allocations - len(at))
