@@ -41,6 +41,9 @@ _CHANGED = Note(NoteCode.CHANGED, "the file changed while it was read: open it a
 _LIST_EVERY_S = 5.0
 """The least time between two listings of a store for a run that may grow there."""
 
+_DOCUMENTATION = frozenset({".md", ".rst"})
+"""Names of texts that quote messages; such a file opens where it is given by its name."""
+
 _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 
 
@@ -341,8 +344,9 @@ def _why_unknown(path: Path) -> str:
     size = path.stat().st_size
     if not size:
         return ": an empty file; whoever wrote it did not finish, or had no room left"
-    known = ", ".join(sorted(_formats().keys() - {_REFUSES}))
-    return f" ({format_bytes(size)}): of no format that vramscope reads ({known})"
+    from vramscope.formats.unsupported import why_not
+
+    return f" ({format_bytes(size)}): of no format that vramscope reads; {why_not(path)}"
 
 
 def _formats() -> dict[str, Format]:
@@ -356,7 +360,8 @@ def _format_of(path: Path, offered: Mapping[str, Format]) -> Format | None:
         return None
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    return next((known for known in offered.values() if known.sniff(head, path)), None)
+    ordered = sorted(offered.values(), key=lambda known: known.is_asked_last)
+    return next((known for known in ordered if known.sniff(head, path)), None)
 
 
 def _is_known(path: Path, offered: Mapping[str, Format]) -> bool:
@@ -382,7 +387,7 @@ def _walk(root: Path) -> tuple[list[Path], list[Path]]:
 
 def _own_files(directory: Path, names: list[str]) -> Iterator[Path]:
     paths = (directory / name for name in names if not name.startswith("."))
-    return (path for path in paths if not path.is_symlink())
+    return (path for path in paths if path.suffix.lower() not in _DOCUMENTATION and not path.is_symlink())
 
 
 def _modified(path: Path) -> float:

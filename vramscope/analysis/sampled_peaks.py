@@ -3,7 +3,7 @@
 The peak is at least the largest sample; it is exact where torch's own peak rose in the interval.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,7 +60,9 @@ class SampledPeaks:
 def sampled_peaks(recording: Recording) -> SampledPeaks:
     """Bound the peaks of recordings without events; with events, ``step_peaks`` is exact."""
     counters = recording.counters
-    counters = counters.rows(counters.allocated_bytes >= 0)
+    if recording.source == "log":
+        counters = _of_log(counters)
+    counters = counters.rows((counters.allocated_bytes >= 0) | (counters.reserved_bytes >= 0))
     if not len(counters):
         return SampledPeaks()
     tops = counters.allocated_peak_bytes
@@ -72,8 +74,19 @@ def sampled_peaks(recording: Recording) -> SampledPeaks:
         per_phase=_of(counters, phases, is_reset=is_reset),
         allocated_bytes=int(whole.allocated_bytes[0]),
         reserved_bytes=int(whole.reserved_bytes[0]),
-        is_exact=bool(whole.is_exact[0]),
+        is_exact=bool(whole.is_exact[0]) and recording.source != "log",
         is_reset=is_reset,
+    )
+
+
+def _of_log(counters: Counters) -> Counters:
+    """Take torch's own peaks for levels: a log has rounded ones, often alone and since nobody knows when."""
+    return replace(
+        counters,
+        allocated_bytes=np.maximum(counters.allocated_bytes, counters.allocated_peak_bytes),
+        reserved_bytes=np.maximum(counters.reserved_bytes, counters.reserved_peak_bytes),
+        allocated_peak_bytes=np.full(len(counters), UNKNOWN),
+        reserved_peak_bytes=np.full(len(counters), UNKNOWN),
     )
 
 

@@ -161,13 +161,13 @@ def _lower_bounds(summary: Summary) -> Iterator[Block]:
 def _sampled(summary: Summary) -> Iterator[Block]:
     """Yield peaks from samples, which are lower bounds."""
     found = summary.sampled
-    if found is None or found.allocated_bytes < 0:
+    if found is None:
         return
     bound = "" if found.is_exact else "at least "
-    yield Text(
-        f"peak allocated {bound}{format_bytes(found.allocated_bytes)}, reserved at least "
-        f"{format_bytes(found.reserved_bytes)}"
-    )
+    levels = [("allocated", bound, found.allocated_bytes), ("reserved", "at least ", found.reserved_bytes)]
+    known = [f"{name} {least}{format_bytes(n_bytes)}" for name, least, n_bytes in levels if n_bytes >= 0]
+    if known:
+        yield Text(f"peak {', '.join(known)}")
     if found.is_reset:
         yield Text("the program resets torch's peaks itself, so every peak is a lower bound", "quiet")
 
@@ -204,7 +204,7 @@ def _highest(summary: Summary, title: str, words: Mapping[str, str]) -> Iterator
 
 def _after(counters: Counters, row: int) -> str:
     """Return the time of a sample since the first one; empty if samples have no clock."""
-    if not counters.time_ns.any():
+    if not counters.has_clock:
         return ""
     since = int(counters.time_ns[row] - counters.time_ns[0])
     return f"after {format_duration(since)}" if since > 0 else "at the start"
@@ -226,7 +226,7 @@ def _extent(summary: Summary) -> str:
     if len(recording.counters):
         parts.append(format_count(len(recording.counters), "sample"))
     times = trace.time_ns if trace.has_clock else recording.counters.time_ns
-    if times.any():
+    if trace.has_clock or recording.counters.has_clock:
         parts.append(format_duration(int(times[-1] - times[0])))
     if n_steps:
         parts.append(format_count(n_steps, "step"))

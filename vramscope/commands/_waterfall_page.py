@@ -31,8 +31,10 @@ def waterfall(summary: Summary) -> Iterator[Block]:
     found = summary.waterfall
     if not len(found) or found.reserved_bytes.max() < 0:
         return
-    yield Heading("Where all bytes of the device are", level=3)
     fullest, last = found.bars(found.fullest), found.bars(found.last)
+    if all(bar.n_bytes is None for bar in fullest):
+        return
+    yield Heading("Where all bytes of the device are", level=3)
     rows = [_row(found, bar, last) for bar in fullest]
     yield Grid(("", "at the fullest", "share", "at the end", "by"), tuple(rows), "lrrrl")
     drift = int(found.drift_bytes.max(initial=0))

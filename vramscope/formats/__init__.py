@@ -20,3 +20,5 @@ class Format:
     read_watched: Callable[[Path, Watch], Run] | None = None
     """Reads the file as *read* does, and meanwhile passes on the curve of the part that is read; None where
     the format has no such curve."""
+    is_asked_last: bool = False
+    """Whether it is asked only after the others, because it looks through the whole file."""

@@ -93,7 +93,7 @@ class _Log(NamedTuple):
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
     """Return whether the first line has nvidia-smi's column names, or a time and cells with its units."""
     line = _decoded(beginning(head)).lstrip().split("\n", 1)[0].lower()
-    if line.count(",") < 1:
+    if line.count(",") < 1 or line.startswith(("{", "[")):
         return False
     return _WORDS.search(line) is not None or (_STAMP.match(line) is not None and " mib" in line)
 

@@ -39,7 +39,7 @@ class NoteCode(Code):
     MADE_UP_SEGMENTS = "made_up_segments"
     """The page was made from a profile, so its one segment is made up and reserved memory has no meaning."""
     MOMENTS_ONLY = "moments_only"
-    """The file is an error message, which has totals at one moment, rounded to two decimals."""
+    """The file is a log or an error message, which has totals at single moments, as rounded there."""
     NO_ADDRESSES = "no_addresses"
     """A memory timeline of the profiler has no addresses and no call stacks; addresses are made up."""
     NO_CLOCK = "no_clock"
@@ -92,6 +92,8 @@ class NoteCode(Code):
     """Bytes of the allocated memory that are in private pools, as those of CUDA graphs."""
     PROCESS_USED = "process_used"
     """Bytes in use by this process, its CUDA context and libraries included."""
+    SERIES = "series"
+    """What a series of a log counts, under the name it has there; the value has its highest bytes."""
     RETRIES = "retries"
     """How many times the cache was released because an allocation did not fit."""
 

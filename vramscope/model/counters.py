@@ -85,6 +85,11 @@ class Counters(Table):
     end of the last step.
     """
 
+    @property
+    def has_clock(self) -> bool:
+        """Whether the times are real: what has none is numbered by nanoseconds, in its order."""
+        return len(self) > 0 and bool(self.time_ns[-1] - self.time_ns[0] >= len(self))
+
     @classmethod
     def of(cls, **columns: Any) -> "Self":
         """Build a table from any sequences; unlike in other tables, a missing column becomes unknown, not

@@ -7,7 +7,7 @@ import pytest
 
 from vramscope.analysis import analyses
 from vramscope.errors import FormatError
-from vramscope.formats.memory_summary import read, sniff
+from vramscope.formats.log import read, sniff
 from vramscope.loading import HEAD_BYTES, load
 from vramscope.model.recording import Recording, Run
 
@@ -122,8 +122,10 @@ def test_a_table_cut_before_its_reserved_memory_is_refused(tmp_path, length):
     whole = table()
     assert length < whole.index("GPU reserved")
 
-    with pytest.raises(FormatError, match=r"summary\.txt: no complete memory summary"):
-        opened(tmp_path, whole[:length])
+    path = tmp_path / "summary.txt"
+    path.write_text(whole[:length])
+    with pytest.raises(FormatError, match=r"summary\.txt: .*no figure of memory"):
+        read(path)
 
 
 def test_numbers_beyond_reason_are_bounded(tmp_path):
@@ -136,7 +138,7 @@ def test_a_text_without_a_table_is_refused(tmp_path):
     path = tmp_path / "x.txt"
     path.write_text("nothing")
 
-    with pytest.raises(FormatError, match="no complete memory summary"):
+    with pytest.raises(FormatError, match="no figure of memory"):
         read(path)
 
 

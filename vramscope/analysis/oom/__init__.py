@@ -142,7 +142,8 @@ def oom(recording: Recording) -> Failures:
     events = np.flatnonzero(trace.action == Action.OOM)
     totals = timeline(recording)
     # A message that is cut says nothing about totals.
-    is_known = ~np.isin(events + 1, recording.counters.event[recording.counters.allocated_bytes < 0])
+    instants, first = np.unique(recording.counters.event, return_index=True)
+    is_known = ~np.isin(events + 1, instants[recording.counters.allocated_bytes[first] < 0])
     has_totals_alone = any(
         note.code in (NoteCode.MOMENTS_ONLY, NoteCode.TOTALS_ONLY) for note in recording.notes
     )

@@ -328,7 +328,10 @@ def _sample(recording: Recording, event: int) -> Counters:
     """Return the samples up to the failure: by instant if they have one, else by the clock."""
     counters, time_ns = recording.counters, int(recording.trace.time_ns[event])
     if (counters.event >= 0).all():
-        return counters.rows(counters.event <= event + 1)
+        # Of several samples at that instant the first is the failure's: a log goes on after it.
+        until = int(np.searchsorted(counters.event, event + 1))
+        has_own = until < len(counters) and counters.event[until] == event + 1
+        return counters.rows(np.arange(until + has_own))
     return counters.rows(counters.time_ns <= time_ns)
 
 

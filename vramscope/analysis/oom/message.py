@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vramscope.formats.oom_text import figures_in
+from vramscope.formats.log.oom_messages import figures_in
 
 _ROUNDING = 0.01
 """Relative error of a size in the message: two decimals, of at least 1.00."""

@@ -12,7 +12,7 @@ from vramscope import cli
 from vramscope.analysis import analyses
 from vramscope.analysis.oom import ANALYSIS
 from vramscope.errors import FormatError
-from vramscope.formats.oom_text import read, sniff
+from vramscope.formats.log import read, sniff
 from vramscope.loading import HEAD_BYTES, load
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording, Run

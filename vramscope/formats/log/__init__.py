@@ -1,0 +1,192 @@
+"""Texts of any kind and size: what they say of memory, whatever stands around it.
+
+Error messages, memory lines of frameworks, summaries and tables of tools are read in one pass, which keeps
+only what is about memory. What comes out are ordinary recordings, one for each rank and device.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from vramscope.errors import FormatError
+from vramscope.formats import Format
+from vramscope.formats._file import Stream, beginning, contents
+from vramscope.formats.log import summaries
+from vramscope.formats.log.documents import CsvReader, Records, is_csv_head, parsed_line, take_json
+from vramscope.formats.log.lines import LineReader, TextLine, texts
+from vramscope.formats.log.oom_messages import messages
+from vramscope.formats.log.patterns import amounts
+from vramscope.formats.log.series import Figures, LogMoment
+from vramscope.formats.log.tables import TableReader
+from vramscope.formats.log.times import moment
+from vramscope.model.codes import NoteCode
+from vramscope.model.marks import Note
+from vramscope.model.recording import Run
+
+_LARGEST_JSON_BYTES = 64 << 20
+_SOURCES = re.compile(
+    r"\.(py|pyi|ipy|c|cc|cpp|cuh?|h|hpp|[jt]sx?|java|go|rs|rb|sh|bash|lua|kt|swift|cs|php|s?css"
+    r"|toml|lock|cfg|ini|diff|patch)",
+    re.IGNORECASE,
+)
+"""Names of source code, which may quote a message and is no run."""
+_LOCAL_TIME = Note(NoteCode.LOCAL_TIME, "times have no zone in this file: they are shown as if they were UTC")
+
+
+def sniff(head: bytes, path: Path) -> bool:
+    """Return whether it is a text that says anything of memory; looks through it until the first figure."""
+    if _SOURCES.fullmatch(path.suffix) or not _is_text(beginning(head), head):
+        return False
+    try:
+        about = path.stat()
+        return _says_anything(path, about.st_size, about.st_mtime_ns)
+    except (FormatError, OSError):
+        return False
+
+
+@lru_cache(maxsize=4096)
+def _says_anything(path: Path, size: int, changed_ns: int) -> bool:  # noqa: ARG001 (the key of the cache)
+    return bool(_collected(path, is_first_enough=True))
+
+
+def _is_text(start: bytes, head: bytes) -> bool:
+    if head[:4] == b"PK\x03\x04":
+        return b"/data.pkl" not in head[:1000] and b"[Content_Types].xml" not in head[:1000]
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or (start[1:2] == b"\0" and start[3:4] == b"\0"):
+        return True
+    return bool(start) and start.count(b"\0") * 100 < len(start) and start[:4] != b"\x80\x02}q"
+
+
+def read(path: Path) -> Run:
+    """Read one recording for each rank and device."""
+    found = _collected(path)
+    if not found:
+        raise FormatError(
+            f"{path}: no complete message of an out-of-memory error and no figure of memory in it"
+        )
+    try:
+        recordings = found.recordings()
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+    times = [int(time_ns) for each in recordings for time_ns in each.counters.time_ns if time_ns > 1 << 53]
+    return Run(
+        name=path.name.removesuffix(".gz"),
+        path=str(path),
+        recordings=recordings,
+        started_ns=min(times, default=0),
+        ended_ns=max(times, default=0),
+        notes=(_LOCAL_TIME,) if times else (),
+    )
+
+
+def _collected(path: Path, *, is_first_enough: bool = False) -> Figures:
+    found = Figures()
+    document = _document(path)
+    if document is not None:
+        take_json(document, Records(found))
+    with texts(path) as files:
+        for file in files:
+            for _ in _read_text(
+                file, found, has_document=document == {} or (bool(found) and document is not None)
+            ):
+                if is_first_enough and found:
+                    return found
+    return found
+
+
+def _document(path: Path) -> Any:
+    """Return the JSON that the file is; None if it is none or large, or a notebook of texts."""
+    try:
+        if path.stat().st_size > _LARGEST_JSON_BYTES:
+            return None
+        with path.open("rb") as file:
+            if not beginning(file.read(1 << 16)).lstrip().startswith((b"{", b"[")):
+                return None
+        value = json.loads(contents(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_report = isinstance(value, dict) and "schema" in value
+    return {} if is_report else None if isinstance(value, dict) and "cells" in value else value
+
+
+def _read_text(file: Stream, found: Figures, *, has_document: bool) -> Iterator[None]:
+    """Read one text into *found*; yields after each line that was looked at."""
+    lines, reader = LineReader(file), _TextReader(found, has_document=has_document)
+    for line in lines:
+        reader.take(line)
+        lines.wants_all = reader.wants_all
+        yield
+
+
+class _TextReader:
+    """Reads one text, line by line."""
+
+    def __init__(self, found: Figures, *, has_document: bool) -> None:
+        self._found, self._has_document = found, has_document
+        self._tables = TableReader(found)
+        self._records = Records(found)
+        self._csv: CsvReader | None = None
+        self._last = LogMoment()
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether the lines that follow count whatever words they have."""
+        return self._csv is not None or self._tables.wants_all
+
+    def take(self, line: TextLine) -> None:
+        """Read one line."""
+        lower = line.text.lower()
+        if self._csv is not None:
+            self._row(line)
+        elif not self._fail(line, lower) and not self._has_document and not summaries.is_row(line.text):
+            if "memory summary" in lower:
+                self._summary(line)
+            elif "," in line.text and is_csv_head(line.text):
+                self._csv = CsvReader(line.text, self._records)
+            elif not self._tables.take(line):
+                self._counters(line)
+
+    def _row(self, line: TextLine) -> None:
+        """Read a row of a CSV file; another line ends it."""
+        is_row = line.is_cut or not line.text.strip() or (self._csv is not None and self._csv.take(line.text))
+        self._csv = self._csv if is_row else None
+
+    def _fail(self, line: TextLine, lower: str) -> bool:
+        """Read the messages of errors in a line; return whether it has any."""
+        if not any(word in lower for word in ("out of memory", "allowed memory", "resource_exhausted")):
+            return False
+        failed = list(messages(line.text, line.before, line.after))
+        for message in failed:
+            self._found.at(message.rank, message.device).fail(message)
+        return bool(failed)
+
+    def _summary(self, line: TextLine) -> None:
+        table = summaries.table(line.text, line.after)
+        if table is not None:
+            self._found.at(line.rank, table.device).items.append(table)
+
+    def _counters(self, line: TextLine) -> None:
+        text = line.text
+        record = parsed_line(text)
+        if record is not None and take_json(record, self._records, moment=self._last):
+            return
+        found = [each for each in amounts(text) if not (line.is_cut and _is_at_end(text, each.name))]
+        if not found:
+            return
+        named = moment(text)
+        self._last = LogMoment(named.time_ns or self._last.time_ns, named.step)
+        for device in dict.fromkeys(each.device for each in found):
+            self._found.at(line.rank, device).add(
+                [each for each in found if each.device == device], self._last
+            )
+
+
+def _is_at_end(text: str, name: str) -> bool:
+    """Return whether the number after *name* ends the text, which may cut it."""
+    return text.rstrip("\n")[text.rfind(name) + len(name) :].strip(" :=|'\"").replace(".", "").isdigit()
+
+
+FORMAT = Format("log", sniff, read, is_asked_last=True)

@@ -1,0 +1,233 @@
+"""A text of any size as a stream of its lines about memory, whatever stands around them."""
+
+import codecs
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vramscope.errors import FormatError
+from vramscope.formats._file import Stream, opened
+
+CHUNK_BYTES = 1 << 20
+AROUND_BYTES = 8 << 10
+"""What is seen of the text before and after a line: the longest message, and the head of a table."""
+_LONGEST_BYTES = 32 << 10
+"""The longest piece of one line that is looked at as a whole."""
+_WORDS = (
+    b"mem",
+    b"max_ma",
+    b"vram",
+    b"alloc",
+    b"reserved",
+    b"mib",
+    b"gb",
+    b"fb",
+    b"# gpu",
+    b"bytes",
+    b"# date",
+)
+"""Words of which every line about memory has one, in small letters."""
+_FAILURES = (b"out of memory", b"allowed memory", b"resource_exhausted")
+_MOST_PIECES = 64
+"""The pieces of one line that are looked at for figures; beyond them only errors count."""
+_ESCAPES = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033|\\e)\[[0-9;?]*[ -/]*[A-Za-z]", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_PREFIX = re.compile(
+    rf"""^(?:\s|[│┃|>"']|\[?{_TIME}\]?(?:[ ](?:stdout|stderr)[ ][FP][ ])?
+    |\[(?:default|rank|Rank[ ])?\d{{1,6}}\](?:<std(?:err|out)>)?:?|\[\d+,\d+\]<std\w{{2,4}}>:|\d{{1,5}}:[ ]
+    |\([A-Za-z_][^()\n]{{0,80}}pid=\d+[^()\n]{{0,40}}\)|[A-Za-z][\w-]*-\d+:[ ]|E[ ]{{2,}})+""",
+    re.VERBOSE,
+)
+_SUFFIX = re.compile(r"(?:\\n)?[\"']?,?\s*[│┃|]?\s*$")
+_RANKS = tuple(
+    re.compile(words, re.IGNORECASE)
+    for words in (
+        r"\[(?:default_?|rank[ :_]?)(\d{1,6})\]",
+        r"^\s*\[\d+,(\d{1,6})\]<std",
+        r"^\s*\[?(\d{1,5})\]?:[ ]",
+        r"\b(?:global_)?rank[ \"'=:#]{1,4}(\d{1,6})\b",
+    )
+)
+"""How launchers and programs say which rank a line is of."""
+
+
+class TextLine:
+    """One line about memory, clean, with the text around it."""
+
+    __slots__ = ("_after", "_around", "_before", "is_cut", "text")
+
+    def __init__(
+        self, text: str, around: tuple[bytes, int, int], inner: tuple[str, str], *, is_cut: bool
+    ) -> None:
+        self.text = text
+        self._around = around
+        self._before, self._after = inner
+        self.is_cut = is_cut
+        """Whether the text ends with this line, without an end of line."""
+
+    @property
+    def before(self) -> str:
+        """The text before it, as it is in the file."""
+        data, start, _ = self._around
+        return data[max(start - AROUND_BYTES, 0) : start].decode("utf-8", "replace") + self._before
+
+    @property
+    def after(self) -> str:
+        """The text after it."""
+        data, _, end = self._around
+        return self._after + data[end : end + AROUND_BYTES].decode("utf-8", "replace")
+
+    @property
+    def rank(self) -> int:
+        """The rank that the line names; 0 if it names none."""
+        return rank_in(self.text)
+
+
+def rank_in(text: str) -> int:
+    """Return the rank that a line names; 0 if it names none."""
+    found = (words.search(text[:400]) for words in _RANKS)
+    return next((int(each[1]) for each in found if each), 0)
+
+
+def clean(text: str) -> str:
+    """Return *text* without colours and control characters; an escaped end of line is one."""
+    text = _ESCAPES.sub("", text) if "\x1b" in text or "\\" in text else text
+    return _CONTROL.sub(
+        " ", text.replace("\\r", "\n").replace("\\n", "\n").replace('\\"', '"').replace("\\t", " ")
+    )
+
+
+def joined(text: str) -> str:
+    """Return the lines of a wrapped message as one, without what a launcher or notebook put around."""
+    return " ".join(_SUFFIX.sub("", _PREFIX.sub("", line)) for line in clean(text).split("\n"))
+
+
+@contextmanager
+def texts(path: Path) -> Iterator[Iterator[Stream]]:
+    """Open a file as its texts: itself, unpacked where it is a gzip, or the files in it where it is a zip."""
+    with opened(path) as file:
+        if isinstance(file, io.BufferedReader) and file.peek(4)[:4] == b"PK\x03\x04":
+            yield _members(path)
+        else:
+            yield iter([file])
+
+
+def _members(path: Path) -> Iterator[Stream]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist()[:1000]:
+                if not name.endswith("/"):
+                    with archive.open(name) as file:
+                        yield file
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError, zlib.error) as error:
+        raise FormatError(
+            f"{path}: damaged or locked zip ({error}): unpack it, and open what was in it"
+        ) from None
+
+
+def pieces(file: Stream) -> Iterator[bytes]:
+    """Yield a text as UTF-8 in pieces, with ``\\n`` for every end of line."""
+    first = file.read(CHUNK_BYTES)
+    wide = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(first[:2])
+    if wide is None and first[1:2] == b"\0" and first[3:4] == b"\0":
+        wide = "utf-16-le"
+    decoder = codecs.getincrementaldecoder(wide)("replace") if wide else None
+    piece = first
+    while piece:
+        text = decoder.decode(piece).encode() if decoder else piece
+        yield text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
+        piece = file.read(CHUNK_BYTES)
+
+
+class LineReader:
+    """Goes through one text and yields the lines about memory.
+
+    While ``wants_all`` is set, which who reads may do at a table's head, every line is yielded.
+    """
+
+    def __init__(self, file: Stream) -> None:
+        self._pieces = pieces(file)
+        self._data = b""
+        self._at = 0
+        """Where the part begins that was not looked at; before it lies what was."""
+        self._n_pieces = 0
+        """The pieces of the present line that were looked at."""
+        self.wants_all = False
+
+    def __iter__(self) -> Iterator[TextLine]:
+        is_end = False
+        while not is_end:
+            piece = next(self._pieces, b"")
+            is_end = not piece
+            keep = max(self._at - AROUND_BYTES, 0)
+            self._data, self._at = self._data[keep:] + piece, self._at - keep
+            yield from self._lines(self._ready(is_end=is_end), is_end=is_end)
+
+    def _ready(self, *, is_end: bool) -> int:
+        """Return up to where lines are complete, with enough after them."""
+        if is_end:
+            return len(self._data)
+        last = self._data.rfind(b"\n", self._at, max(len(self._data) - AROUND_BYTES, self._at))
+        if last < 0 and len(self._data) - self._at > CHUNK_BYTES:
+            return len(self._data) - AROUND_BYTES  # a line longer than a piece is looked at in pieces
+        return last + 1 if last >= 0 else self._at
+
+    def _lines(self, until: int, *, is_end: bool) -> Iterator[TextLine]:
+        small = self._data[self._at : until].lower()
+        offset = self._at
+        places = {word: small.find(word) for word in _WORDS}
+        while self._at < until:
+            hit = self._at if self.wants_all else self._next(small, places, offset)
+            if hit < 0:
+                break
+            if self._n_pieces > _MOST_PIECES and not any(
+                word in small[hit - offset : hit - offset + 200] for word in _FAILURES
+            ):
+                hit = self._passed(small, offset)
+                if hit < 0:
+                    break
+            begin = max(self._data.rfind(b"\n", self._at, hit) + 1, self._at)
+            if hit - begin > _LONGEST_BYTES // 2:
+                begin = hit - _LONGEST_BYTES // 32
+            found = self._data.find(b"\n", hit, until)
+            end = min(found if found >= 0 else until, begin + _LONGEST_BYTES)
+            yield from self._line(begin, end, is_cut=is_end and found < 0 and end == until)
+            self._n_pieces = 0 if end == found else self._n_pieces + 1
+            self._at = end + (end == found)
+        self._at = until
+
+    def _passed(self, small: bytes, offset: int) -> int:
+        """Return where to go on in a long line: at its end, or at an error in it; −1 if neither is here."""
+        at = self._at - offset
+        found = [place for word in (*_FAILURES, b"\n") if (place := small.find(word, at)) >= 0]
+        if not found:
+            return -1
+        if small[min(found) : min(found) + 1] == b"\n":
+            self._n_pieces = 0
+        return min(found) + offset
+
+    def _next(self, small: bytes, places: dict[bytes, int], offset: int) -> int:
+        """Return where the next word is that a line about memory has; −1 if there is none."""
+        at = self._at - offset
+        for word, place in places.items():
+            if 0 <= place < at:
+                places[word] = small.find(word, at)
+        return min((place + offset for place in places.values() if place >= 0), default=-1)
+
+    def _line(self, start: int, end: int, *, is_cut: bool) -> Iterator[TextLine]:
+        around = (self._data, start, end)
+        parts = clean(self._data[start:end].decode("utf-8", "replace")).split("\n")
+        if len(parts) == 1:
+            yield TextLine(parts[0], around, ("", ""), is_cut=is_cut)
+            return
+        for at, text in enumerate(parts):
+            inner = (
+                "\n".join(("", *parts[:at]))[-AROUND_BYTES:],
+                "\n".join(("", *parts[at + 1 :]))[:AROUND_BYTES],
+            )
+            yield TextLine(text, around, inner, is_cut=is_cut and at == len(parts) - 1)

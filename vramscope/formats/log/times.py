@@ -1,0 +1,84 @@
+"""The moment that a line names: its time and its step."""
+
+import re
+from datetime import datetime, timezone
+
+from vramscope.formats.log.series import LogMoment
+from vramscope.model.counters import UNKNOWN
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LAST_NS = 1 << 62
+_STAMP = re.compile(
+    r"(?<!\d)(?:(?P<year>\d{4})(?P<dash>[-/.])(?P<month>\d\d?)(?P=dash)(?P<day>\d\d?)"
+    r"|(?P<first>\d\d)(?P<slash>[-/.])(?P<second>\d\d)(?P=slash)(?P<late>\d{4})"
+    r"|(?P<packed>\d{8}))"
+    r"[T _,]{1,2}(?P<clock>\d\d?:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?[ ]?(?P<half>[AP]M)?"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
+)
+_C_DATE = re.compile(
+    r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[ ]+(\d{1,2})[ ,]+"
+    r"(?:(\d\d:\d\d:\d\d)[ ]+(?:[A-Z]{3,4}[ ]+)?(\d{4})"
+    r"|(\d{4})[ ]+(\d\d:\d\d:\d\d))"
+)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_STEP = re.compile(
+    r"(?:global[ _]?step|iteration|\biters?|\bsteps?|_step|\bafter|train_batch|micro_step)"
+    r"['\"]?[ ]?[:=#]?[ \t]{0,10}"
+    r"\[?['\"]?(\d{1,12})(?![\d.]*\d*[smh%]|\.\d)(?=\W|$)",
+    re.IGNORECASE,
+)
+
+
+def moment(text: str) -> LogMoment:
+    """Return the time and the step that *text* names."""
+    step = _STEP.search(text)
+    return LogMoment(time_ns(text), int(step[1]) if step else UNKNOWN)
+
+
+def time_ns(text: str, *, is_day_first: bool = True) -> int:
+    """Return the first time in *text* as Unix nanoseconds; 0 if it has none. Without a zone it is UTC.
+
+    Of ``03-11-2026`` the day comes first unless it cannot, or *is_day_first* is False.
+    """
+    found = _STAMP.search(text) if ":" in text else None
+    if found is None:
+        return _of_c_date(text) if ":" in text else 0
+    if found["packed"]:
+        date = int(found["packed"][:4]), int(found["packed"][4:6]), int(found["packed"][6:])
+    elif found["year"]:
+        date = int(found["year"]), int(found["month"]), int(found["day"])
+    else:
+        first, second = int(found["first"]), int(found["second"])
+        is_day = second <= 12 and (is_day_first or first > 12)
+        date = int(found["late"]), *((second, first) if is_day else (first, second))
+    hour = _hour(found["clock"], found["half"])
+    fraction = int((found["part"] or "0")[:9].ljust(9, "0"))
+    return _unix_ns(date, hour, fraction, found["zone"] or "")
+
+
+def _hour(clock: str, half: str | None) -> tuple[int, int, int]:
+    hour, minute, second = map(int, clock.split(":"))
+    if half:
+        hour = hour % 12 + (12 if half == "PM" else 0)
+    return hour, minute, second
+
+
+def _of_c_date(text: str) -> int:
+    found = _C_DATE.search(text)
+    if found is None:
+        return 0
+    clock, year = (found[3], found[4]) if found[3] else (found[6], found[5])
+    date = int(year), _MONTHS.index(found[1]) // 3 + 1, int(found[2])
+    return _unix_ns(date, _hour(clock, None), 0, "")
+
+
+def _unix_ns(date: tuple[int, int, int], hour: tuple[int, int, int], fraction: int, zone: str) -> int:
+    try:
+        since = datetime(*date, *hour, tzinfo=timezone.utc) - _EPOCH
+    except ValueError:
+        return 0
+    shift = 0
+    if zone not in ("", "Z"):
+        shift = (int(zone[1:3]) * 60 + int(zone[-2:])) * (60 if zone[0] == "+" else -60)
+    n_ns = (since.days * 86_400 + since.seconds - shift) * 1_000_000_000 + fraction
+    return n_ns if 0 <= n_ns < _LAST_NS else 0
