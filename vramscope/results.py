@@ -28,6 +28,7 @@ from vramscope.analysis.fit.reruns import DryPeak, Effect, Rerun, Reruns
 from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
 from vramscope.analysis.gradient_storage import GradientStorage
 from vramscope.analysis.identity import Identity
+from vramscope.analysis.kept_activations import KeptActivations
 from vramscope.analysis.largest_free import LargestFree
 from vramscope.analysis.leaks import Leaks
 from vramscope.analysis.leaks.holders import Statement
@@ -133,6 +134,7 @@ __all__ = [
     "Identity",
     "InUse",
     "IntervalPeaks",
+    "KeptActivations",
     "Labels",
     "Largest",
     "LargestFree",

@@ -28,6 +28,7 @@ class Questions:
     fragmentation = BoundAnalysis()
     gradient_storage = BoundAnalysis()
     identity = BoundAnalysis()
+    kept_activations = BoundAnalysis()
     largest_free = BoundAnalysis()
     leaks = BoundAnalysis()
     lifetimes = BoundAnalysis()

@@ -134,6 +134,18 @@ def _calls(
     return calls
 
 
+def whole_regions(found: Allocations, lives: Lives, owners: Owners) -> dict[int, tuple[str, ...]]:
+    """Return the blocks of each recompute that runs several, by the recompute's row in ``Phases``."""
+    regions: dict[int, tuple[str, ...]] = {}
+    for depth in range(_DEEPEST, 0, -1) if (lives.phase == Phase.RECOMPUTE).any() else ():
+        block_of, names = _blocks(owners.paths, depth)
+        blocks: dict[int, list[str]] = {}
+        for call in _of_whole_regions(_calls(found, lives, owners, block_of, Phase.RECOMPUTE)):
+            blocks.setdefault(call.phase, []).append(names[block_of[owners.module[call.rows[0]]]])
+        regions |= {phase: tuple(dict.fromkeys(each)) for phase, each in blocks.items() if len(set(each)) > 1}
+    return regions
+
+
 def _of_whole_regions(calls: list[_Call]) -> list[_Call]:
     """Return the calls of recomputes that run several blocks: a region of one block is as it should be."""
     n_calls = Counter(call.phase for call in calls)

@@ -1,0 +1,58 @@
+"""Activations of a frozen part of a model are told where nothing that trains runs before it."""
+
+import pytest
+import torch
+from torch import nn
+
+import vramscope
+from vramscope.analysis.kept_activations import findings, kept_activations
+
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
+
+def tower():
+    return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())))
+
+
+class Model(nn.Module):
+    """A frozen part between two that may train."""
+
+    def __init__(self):
+        super().__init__()
+        self.prompt, self.frozen, self.head = (
+            nn.Linear(64, 64),
+            tower().requires_grad_(False),
+            nn.Linear(64, 2),
+        )
+
+    def forward(self, x):
+        return self.head(self.frozen(self.prompt(x)))
+
+
+def said(path, *, trains_before=False, is_input_asked=False):
+    model = Model()
+    model.prompt.requires_grad_(trains_before)
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(8192, 64, requires_grad=is_input_asked)
+            model(x).square().mean().backward()
+            optimizer.step()
+    (recording,) = vramscope.load(path).recordings
+    return findings(kept_activations(recording))
+
+
+def test_a_frozen_part_that_keeps_activations_is_told(tmp_path):
+    """Four linear layers and four functions: autograd keeps the result of each function, 2 MiB."""
+    (found,) = said(tmp_path / "run", is_input_asked=True)
+
+    assert (found.kind, found.module) == ("frozen_activations", "frozen")
+    assert found.n_bytes >= 4 * 8192 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    "how", [{"trains_before": True}, {}], ids=["a gradient passes through", "nothing kept"]
+)
+def test_what_a_gradient_passes_through_is_needed(tmp_path, how):
+    assert said(tmp_path / "run", **how) == []
