@@ -103,6 +103,20 @@ SAMPLES = {
     "a product of vectors": lambda: _back(_t(300_000) @ _t(300_000)),
     "an outer product added": lambda: _back(torch.addr(_t(300, 200), _t(300), _t(200))),
     "an empty product": lambda: _t(0, 200) @ _t(200, 500),
+    "attention with shared keys": lambda: _back(
+        F.scaled_dot_product_attention(
+            _t(2, 8, 256, 64), _t(2, 2, 256, 64), _t(2, 2, 256, 64), is_causal=True, enable_gqa=True
+        )
+    ),
+    "attention with a mask and shared keys": lambda: _back(
+        F.scaled_dot_product_attention(
+            _t(2, 6, 200, 96),
+            _t(2, 3, 200, 96),
+            _t(2, 3, 200, 96),
+            attn_mask=torch.zeros(2, 1, 200, 200, device="cuda", dtype=torch.bool),
+            enable_gqa=True,
+        )
+    ),
     "attention of three dimensions": lambda: _back(
         F.scaled_dot_product_attention(
             *(_t(6, 200, 64) for _ in range(3)), attn_mask=_t(6, 200, 200).detach()

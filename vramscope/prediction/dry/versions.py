@@ -40,6 +40,11 @@ def attends_without_heads() -> bool:
     return _number() >= (2, 14)
 
 
+def shares_efficient_keys() -> bool:
+    """Whether efficient attention takes keys that several queries share: from torch 2.14 on."""
+    return _number() >= (2, 14)
+
+
 def keeps_unused_seeds() -> bool:
     """Whether efficient attention without dropout has a seed and an offset: from torch 2.14 on."""
     return _number() >= (2, 14)

@@ -59,7 +59,7 @@ def _is_efficient(query: Any, key: Any, value: Any, card: Hardware) -> bool:
         torch.backends.cuda.mem_efficient_sdp_enabled()
         and query.dim() == key.dim() == value.dim() == 4
         and width == key.size(-1)
-        and query.size(1) == key.size(1)
+        and (query.size(1) == key.size(1) or versions.shares_efficient_keys())
         and width % aligned == 0
         and value.size(-1) % aligned == 0
         and query.dtype in kinds
@@ -281,10 +281,14 @@ def _is_by_length(tensor: Any) -> bool:
 
 
 def _efficient_backward(call: Call) -> OwnMemory:
-    """One number a row, computed as tensors in float32, and a workspace for the gradient of the queries."""
-    grad, query, key = call.args[0], call.args[1], call.args[2]
+    """One number a row, computed as tensors in float32, and a workspace for the gradient of the queries.
+
+    Keys that a group of queries shares have a gradient for each query, which is summed at the end.
+    """
+    grad, query, key, value = call.args[:4]
     copies = [("taken", _bytes(grad))] if not _is_by_length(grad) else []
-    rows = 4 * query.numel() // query.size(-1)
+    rows, times = 4 * query.numel() // query.size(-1), query.size(1) // key.size(1)
+    shared = [("taken", times * _bytes(one)) for one in (key, value) if times > 1]
     made = [("made", 0), ("made", 1), ("made", 2), *([("made", 3)] if call.out[3] is not None else [])]
     if query.dtype == torch.float32:
         product = _bytes(grad)
@@ -292,7 +296,7 @@ def _efficient_backward(call: Call) -> OwnMemory:
     else:
         sums = [("taken", rows)]
     workspace = query.size(0) * query.size(1) * _workspace(query, key)
-    return OwnMemory(plan=(*copies, *made, *sums, ("taken", workspace)))
+    return OwnMemory(plan=(*copies, *made, *shared, *sums, ("taken", workspace)))
 
 
 def _workspace(query: Any, key: Any) -> int:
