@@ -2,6 +2,7 @@
 
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import urlencode
 
 from dash import dcc, html
 
@@ -12,10 +13,10 @@ from vramscope.units import format_bytes
 
 from ..address import UNZOOMED, Address
 from ..data import Data, View
-from . import report_link
 from .definitions import DEFINITION, explained
 from .prose import sentence
 
+REPORT_PATH = "/api/report"
 SOURCE = {"simulated": "simulated", "predicted": "predicted", "cuda": "cuda", "snapshot": "file"}
 OUTCOME = {
     Outcome.RUNNING: "running",
@@ -110,10 +111,17 @@ def run_header(view: View, address: Address, data: Data | None = None) -> html.H
     return html.Header(
         [
             html.Div([title, html.P(" · ".join(fact for fact in facts if fact), className="facts")]),
-            html.Div([report_link.link(view.run_id), recording_choice(view, address)], className="run-ways"),
+            html.Div([_report_link(view.run_id), recording_choice(view, address)], className="run-ways"),
         ],
         className="run-header",
     )
+
+
+def _report_link(run_id: str) -> html.A:
+    """Return the link that saves the run as one HTML file."""
+    title = "This run as one HTML file that works from disk, without a server"
+    to = f"{REPORT_PATH}?{urlencode({'run': run_id})}"
+    return html.A("Save report", href=to, className="report-link only-live", title=title, download="")
 
 
 def _name(view: View, data: Data | None) -> str:

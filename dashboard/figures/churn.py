@@ -53,9 +53,9 @@ def bars_of(found: ChurnOverTime, steps: Steps) -> Bars:
 
 
 def present(bars: Bars) -> list[tuple[str, str]]:
-    """Return name and color of the kinds that occur."""
+    """Return color and name of the kinds that occur."""
     values = {CAME: bars.came, WENT: bars.went, RETRY: bars.retries, FAILED: bars.failures}
-    return [(name, COLOR[name]) for name, column in values.items() if column.any()]
+    return [(COLOR[name], name) for name, column in values.items() if column.any()]
 
 
 def figure(bars: Bars) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import dash_ag_grid as dag
 import numpy as np
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from flask import Response
@@ -24,6 +23,7 @@ from ..address import MAX_SEARCH, Address, restore
 from ..answers import folded, owners, series_of, totals
 from ..components import legend, states, typed
 from ..components.choice import segments
+from ..components.panel import panel
 from ..components.panels import allocation, stack_table
 from ..components.timeline import raster
 from ..data import Data, View
@@ -61,23 +61,19 @@ def _layout(context: Context) -> Any:
     asks = {"url": "/api/active", "by": way, "q": address.q, "axis": series.axis}
     bar = html.Div([legend.axis_choice(view, address), _ways(address, way)], className="chart-controls")
     return [
-        html.Section(
-            [
-                html.Div([_search(address), bar], className="panel-bar"),
-                html.Div(id="al-key", className="lane-key band-key"),
-                raster.under_axes("al-graph", series, view, sentence, asks),
-                html.Div(
-                    [legend.phases(series, live=view.is_live), html.Span(id="al-cut", className="dim cut")],
-                    className="chart-foot",
-                ),
-            ],
-            className="panel chart", **{"aria-label": "Allocations over time"},
+        panel(
+            _search(address),
+            html.Div(id="al-key", className="lane-key band-key"),
+            raster.under_axes("al-graph", series, view, sentence, asks),
+            html.Div(
+                [legend.phases(series, live=view.is_live), html.Span(id="al-cut", className="dim cut")],
+                className="chart-foot",
+            ),
+            beside=bar, kind="chart", label="Allocations over time",
         ),
-        html.Section(
-            [html.Div([html.H3("Largest allocations", id="al-heading"), html.Span(id="al-hint")],
-                      className="panel-bar"),
-             html.Div(_table(), className="table-frame")],
-            className="panel", **{"aria-label": "Allocations found"},
+        panel(
+            html.H3("Largest allocations", id="al-heading"), html.Div(_table(), className="table-frame"),
+            beside=html.Span(id="al-hint"), label="Allocations found",
         ),
         dcc.Store(id="al-view", data=[address.t0, address.t1]),
         dcc.Store(id="al-done"),
@@ -121,18 +117,9 @@ _COLUMNS = [
 
 
 def _table() -> Any:
-    options = {
-        "rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True,
-        "localeText": stack_table.no_rows("No allocation matches.", "Reading the allocations …"),
-        "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
-    }  # fmt: skip
-    usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True}
+    texts = stack_table.no_rows("No allocation matches.", "Reading the allocations …")
     # No rows at all, not an empty list: until the first answer the grid says that it is loading.
-    return dag.AgGrid(
-        id="al-table", rowData=None, columnDefs=_COLUMNS, defaultColDef=usual, dashGridOptions=options,
-        getRowId="params.data.id", className="table", dangerously_allow_code=False,
-        eventListeners=stack_table.FIT_COLUMNS,
-    )  # fmt: skip
+    return stack_table.grid("al-table", None, _COLUMNS, texts)
 
 
 # ------------------------------------------------------------------------------ painting

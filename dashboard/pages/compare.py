@@ -19,8 +19,8 @@ from vramscope.units import format_bytes, format_count, format_share
 from ..address import UNZOOMED, Address, restore
 from ..answers import fullest, totals, tree_at
 from ..components import header, renewal, states
-from ..components.definitions import explained
 from ..components.graph import graph
+from ..components.panel import color_key, panel, titled
 from ..components.panels import call_tree, ranks
 from ..components.panels.code_box import stack_of
 from ..components.panels.differences import Difference, table
@@ -166,14 +166,9 @@ def _steps(found: Comparison) -> list[Any]:
         return []
     levels = np.stack([found.after_bytes, found.before_bytes])
     drawn = growth.figure(levels, ("after", "before"), found.steps, ("solid", "dot"))
-    key = [
-        html.Span([html.I(className="swatch", style={"background": color}), word])
-        for word, color in zip(("after", "before (dotted)"), growth.COLORS, strict=False)
-    ]
-    head = html.Div([html.H3("Peak of each step"), html.Div(key, className="lane-key parts-key")],
-                    className="panel-bar")  # fmt: skip
+    key = color_key(zip(growth.COLORS, ("after", "before (dotted)"), strict=False), "parts")
     picture = graph("cp-graph", drawn, f"Peaks of {len(found.steps)} steps, before and after.", "steps")
-    return [html.Section([head, picture], className="panel chart", **{"aria-label": "Peaks of both"})]
+    return [panel("Peak of each step", picture, beside=key, kind="chart", label="Peaks of both")]
 
 
 def _overlaid(data: Data, view: View, other: View) -> TreeDifference:
@@ -227,11 +222,10 @@ def _changes(found: Comparison, view: View) -> list[Any]:
             for change in changes[:MOST_CHANGES]
         ]
         more = f"the largest {MOST_CHANGES} of {len(changes)}" if len(changes) > MOST_CHANGES else ""
-        extent = html.Span(figure, className="term dim", tabIndex="0")
-        heading = html.Div([html.H3(title), explained(extent, meaning)], className="titled")
-        bar = html.Div([heading, html.Span(more, className="dim")], className="panel-bar")
         body = table(rows, "Before", "After", f"No difference above {least}.", kind.capitalize())
-        panels.append(html.Section([bar, body], className="panel changes", **{"aria-label": title}))
+        beside = html.Span(more, className="dim")
+        heading = titled(title, figure, meaning)
+        panels.append(panel(heading, body, beside=beside, kind="changes", label=title))
     return [panels[0], html.Div(panels[1:], className="thirds")]
 
 
@@ -271,10 +265,7 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
             ["Record another into the same folder, or compare files: ", states.command("vramscope diff A B")],
         )
     title = "Compare with another" if address.other else "Compare with"
-    return html.Section(
-        [html.Div(html.H3(title), className="panel-bar"), html.Ul(links, className="others")],
-        className="panel", **{"aria-label": title},
-    )  # fmt: skip
+    return panel(title, html.Ul(links, className="others"))
 
 
 def _place(path: Path, root: Path) -> str:

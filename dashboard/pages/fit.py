@@ -16,6 +16,7 @@ from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
 from ..components import states, typed
+from ..components.panel import panel
 from ..components.panels import allocator_settings
 from ..components.panels.savings import another_batch, savings
 from ..components.prose import claim_heading, sentence
@@ -126,8 +127,7 @@ def _batch(search: SettingsSearch, here: DeviceVerdict) -> Any:
 
 def _running(title: str) -> html.Section:
     """Return the place of a part that is being computed."""
-    bar = html.Div([html.H3(title), html.Span("running …", className="dim")], className="panel-bar")
-    return html.Section([bar], className="panel", **{"aria-label": title, "aria-busy": "true"})
+    return panel(title, beside=html.Span("running …", className="dim"), **{"aria-busy": "true"})
 
 
 def printed(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
@@ -238,15 +238,12 @@ def _capacity(data: Data, search: SettingsSearch, here: DeviceVerdict, address: 
     slider = typed.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
     label = html.Label([html.Span("On a device of", className="fit-slider-name"), *slider])
     size = html.Output(_size(here), id="fi-room", className="fit-room")
-    bar = html.Div([html.H3("On which card"), html.Span("drag, or choose one", className="dim only-live")],
-                   className="panel-bar")  # fmt: skip
     shown = _cards(data, search, here, address)
     rows = {"--cards": str(len(shown)), "--half": str(-(-len(shown) // 2))}
     cards = html.Nav(shown, id="fi-cards", className="fit-cards", style=rows, **{"aria-label": "Cards"})
-    return html.Section(
-        [bar, html.Div([label, size], className="fit-size-row only-live"), cards],
-        className="panel", **{"aria-label": "Capacity"},
-    )  # fmt: skip
+    sizes = html.Div([label, size], className="fit-size-row only-live")
+    hint = html.Span("drag, or choose one", className="dim only-live")
+    return panel("On which card", sizes, cards, beside=hint, label="Capacity")
 
 
 def _size(here: DeviceVerdict) -> list[Any]:

@@ -16,13 +16,13 @@ from ..address import Address, restore
 from ..answers import (
     ask_allowing_stale,
     moment,
-    neighbor,
     series_of,
     state_of,
     totals,
 )
 from ..components import legend, states, timeline, typed
 from ..components.definitions import DEFINITION, explained
+from ..components.panel import panel
 from ..components.panels import allocation, churn, free_blocks, stack_table, would_fit
 from ..components.panels import pins as pinned
 from ..components.prose import claim_heading
@@ -36,7 +36,6 @@ from ..queries.headline import bound
 from ..server import api
 from ..server.callbacks import (
     Click,
-    Pressed,
     Stored,
     view_or_nothing,
 )
@@ -73,16 +72,13 @@ def _layout(context: Context) -> Any:
             ],
             className="panel chart", **{"aria-label": "Reserved memory over time"},
         ),
-        html.Section(
-            [
-                html.Div([html.H3(["Segments at ", _said("moment")]), _SUMS],
-                         className="panel-bar"),
-                html.Div(id="fr-key", className="lane-key band-key"),
-                raster.alone("fr-map", _MAP, asks),
-                html.P("Reserved memory by address, left to right, row by row; area is bytes.",
-                       className="dim map-foot"),
-            ],
-            className="panel chart", **{"aria-label": "Segments and blocks"},
+        panel(
+            html.H3(["Segments at ", _said("moment")]),
+            html.Div(id="fr-key", className="lane-key band-key"),
+            raster.alone("fr-map", _MAP, asks),
+            html.P("Reserved memory by address, left to right, row by row; area is bytes.",
+                   className="dim map-foot"),
+            beside=_SUMS, kind="chart", label="Segments and blocks",
         ),
         html.Div([would_fit.panel(), pinned.panel(data, view, at, state_of(data, view, at))],
                  className="fit-and-pins"),
@@ -322,6 +318,7 @@ def _register(app: Any, data: Data) -> None:
         ClientsideFunction("vramscope", "seen"), Output("fr-ready", "data"), Input("fr-later", "data")
     )
     timeline.follow_instant(app, "fr-at")
+    timeline.follow_keys(app, data, "fr-at", "fr-at", _instant)
     app.clientside_callback(
         ClientsideFunction("vramscope", "moved"), Output("fr-done", "data"), Input("fr-at", "data")
     )
@@ -367,18 +364,6 @@ def _choose(app: Any, data: Data) -> None:
         known = isinstance(chosen, int) and 0 <= chosen <= len(view.recording.trace)
         return chosen if known else no_update
 
-    @app.callback(
-        Output("fr-at", "data"), Input("key", "data"), State("fr-at", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(stored))
-        word = (key or {}).get("key")
-        if word == "p":
-            return int(data.ask(view, "fragmentation").worst)
-        to = neighbor(data, view, _given(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
-        return no_update if to is None else to
-
 
 def _tell(app: Any, data: Data) -> None:
     """Register the callbacks that show details of the instant."""
@@ -390,7 +375,7 @@ def _tell(app: Any, data: Data) -> None:
     )  # fmt: skip
     def tell(text: str | None, at: int | None, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
-        chosen = _given(data, view, at)
+        chosen = _instant(data, view, at)
         state = state_of(data, view, chosen)
         fits = would_fit.answer(view, state, text or "")
         if ctx.triggered_id != "fr-at":
@@ -403,10 +388,6 @@ def _clicked(click: Any) -> Any:
     """Return the instant of the clicked point."""
     points = (click or {}).get("points") or [{}]
     return next((p["customdata"] for p in points if isinstance(p.get("customdata"), int)), None)
-
-
-def _given(data: Data, view: View, at: int | None) -> int:
-    return _instant(data, view, at)
 
 
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,

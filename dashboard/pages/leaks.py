@@ -16,6 +16,7 @@ from vramscope.units import format_bytes, format_count
 from ..address import Address
 from ..components import renewal, states
 from ..components.graph import graph
+from ..components.panel import color_key, panel
 from ..components.panels import cause
 from ..components.panels.code_box import stack_of, to_code
 from ..components.prose import claim_heading, sentence
@@ -52,9 +53,10 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     return [
         html.Section([claim_heading(claim), html.P(support, className="support")],
                      className="opening"),
-        html.Section([html.Div([html.H3("What the leaking lines hold"), _key(names)], className="panel-bar"),
-                      graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps")],
-                     className="panel chart", **{"aria-label": "Growth"}),
+        panel("What the leaking lines hold",
+              graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps"),
+              beside=color_key(zip(growth.COLORS, map(html.Bdi, names), strict=False), "parts"),
+              kind="chart", label="Growth"),
         *[_card(leak, address, view) for leak in shown],
         *(_growing_batch(found, found.batch, address, view) if found.batch else []),
         *_no_leak(found),
@@ -70,9 +72,9 @@ def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> l
     return [
         html.Section([claim_heading(claim),
                       html.P(sentence(batch.edit), className="support")], className="opening"),
-        html.Section([html.Div(html.H3("The most that was allocated in each step"), className="panel-bar"),
-                      graph("lk-batch", figure, "The peak of each step.", "steps")],
-                     className="panel chart", **{"aria-label": "Peaks of steps"}),
+        panel("The most that was allocated in each step",
+              graph("lk-batch", figure, "The peak of each step.", "steps"),
+              kind="chart", label="Peaks of steps"),
         _card(batch, address, view),
     ]  # fmt: skip
 
@@ -146,14 +148,6 @@ def _turns(view: View, found: Leaks) -> Any:
         return np.arange(len(found.iteration_boundaries))
     row = np.clip(np.searchsorted(ends.end_event, found.iteration_boundaries), 0, len(ends) - 1)
     return ends.index[row]
-
-
-def _key(names: list[str]) -> html.Div:
-    entries = [
-        html.Span([html.I(className="swatch", style={"background": color}), html.Bdi(name)])
-        for name, color in zip(names, growth.COLORS, strict=False)
-    ]
-    return html.Div(entries, className="lane-key parts-key")
 
 
 _TITLES = {

@@ -21,6 +21,7 @@ from ..address import Address, restore
 from ..answers import folded, held, last_oom, moment, series_of
 from ..components import copyable, renewal, states
 from ..components.graph import graph
+from ..components.panel import panel, table
 from ..components.panels import cause, stack_table
 from ..components.panels.code_box import to_code
 from ..components.panels.pins import function_of
@@ -115,8 +116,7 @@ def _last(data: Data, view: View, finding: Finding, address: Address, found: Rem
 
 
 def _panel(title: str, *content: Any, aside: Any = "") -> html.Section:
-    bar = html.Div([html.H3(title), html.Span(aside, className="dim")], className="panel-bar")
-    return html.Section([bar, *content], className="panel", **{"aria-label": title})
+    return panel(title, *content, beside=html.Span(aside, className="dim"))
 
 
 def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
@@ -158,11 +158,8 @@ def _curve(data: Data, view: View, failures: Any) -> html.Section:
     sentence = f"Allocated and reserved memory over {extent} before the allocation failed."
     picture = graph("oom-graph", drawn, sentence, "approach")
     key = [html.Span([html.I(className=f"swatch swatch-{name}"), name]) for name in ("allocated", "reserved")]
-    return html.Section(
-        [html.Div([html.H3("Into the failure"), html.Div(key, className="lane-key parts-key")],
-                  className="panel-bar"), picture],
-        className="panel chart", **{"aria-label": "Into the failure"},
-    )  # fmt: skip
+    both = html.Div(key, className="lane-key parts-key")
+    return panel("Into the failure", picture, beside=both, kind="chart")
 
 
 def _pinned(data: Data, view: View, finding: Finding, event: int, address: Address) -> list[html.Section]:
@@ -174,12 +171,10 @@ def _pinned(data: Data, view: View, finding: Finding, event: int, address: Addre
     rows = [_pinning(code, each) for each in pinning_lines(view.recording.stacks, found)[:MOST_LINES]]
     if not rows:
         return []
-    titles = ("Keeps free", "In segments", "Its blocks")
-    head = html.Tr([html.Th("Line"), *(html.Th(title, className="number") for title in titles)])
-    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff")
+    shown = table(("Line", "Keeps free", "In segments", "Its blocks"), "lrrr", rows)
     there = dcc.Link("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
     summed = f"{format_bytes(found.total_bytes)} free in segments more than half free · "
-    return [_panel("What kept the free memory in pieces", table, aside=[summed, there])]
+    return [_panel("What kept the free memory in pieces", shown, aside=[summed, there])]
 
 
 def _pinning(code: Folded, each: PinningLine) -> html.Tr:
@@ -200,16 +195,11 @@ def _pinning(code: Folded, each: PinningLine) -> html.Tr:
 def _live(data: Data, view: View, event: int, address: Address) -> html.Section:
     live = held(data, view, event)
     rows = stack_table.rows(folded(data, view), live)[:MOST_LINES]
-    head = html.Tr([html.Th("Line"), html.Th("Allocated", className="number"),
-                    html.Th("Share", className="number"), html.Th("")])  # fmt: skip
     more = dcc.Link("All of it in Peak", href=address.go(path="/peak", at=event).url, className="link")
     segments = dcc.Link("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
-    table = html.Table([html.Thead(head), html.Tbody([_line(row) for row in rows])], className="diff")
-    return _panel(
-        "Live when it failed, by line",
-        table,
-        aside=[f"{stack_table.summary(live)} · ", more, " · ", segments],
-    )
+    shown = table(("Line", "Allocated", "Share", ""), "lrrl", [_line(row) for row in rows])
+    aside = [f"{stack_table.summary(live)} · ", more, " · ", segments]
+    return _panel("Live when it failed, by line", shown, aside=aside)
 
 
 def _line(row: dict[str, Any]) -> html.Tr:

@@ -17,7 +17,6 @@ from ..answers import (
     findings,
     fullest,
     moment,
-    neighbor,
     series_of,
     totals,
 )
@@ -39,7 +38,6 @@ from ..queries.headline import (
     past_words,
 )
 from ..server.callbacks import (
-    Pressed,
     Standing,
     Stored,
     edges_of,
@@ -49,7 +47,6 @@ from . import Context, Page
 
 ENOUGH_STEPS = 7
 """Steps after which the search for leaks decides."""
-PEAK_KEY, NEXT_KEY, PREVIOUS_KEY = "p", "j", "k"
 
 
 def _layout(context: Context) -> Any:
@@ -265,6 +262,7 @@ def _percent(part: int, whole: int) -> str:
 def _register(app: Any, data: Data) -> None:
     stack_table.register(app, "ov")
     track.follow_instant(app, "ov-at")
+    track.follow_keys(app, data, "ov-at", "ov-at", clamp)
     app.clientside_callback(
         ClientsideFunction("vramscope", "seen"), Output("ov-drawn", "data"), Input("ov-later", "data")
     )
@@ -272,14 +270,6 @@ def _register(app: Any, data: Data) -> None:
     app.clientside_callback(
         ClientsideFunction("vramscope", "legendShown"), Output("ov-done", "data"), Input("ov-legend", "value")
     )
-
-    @app.callback(
-        Output("ov-at", "data"), Input("key", "data"), State("ov-at", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(stored))
-        return _jump(data, view, (key or {}).get("key"), clamp(data, view, at))
 
     @app.callback(
         Output("ov-live", "children"), Output("ov-table", "rowData"), Output("ov-table", "selectedRows"),
@@ -343,14 +333,6 @@ def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int 
         return clamp(data, view, at)
     series = series_of(data, view, address.axis or TIME)
     return highest(series, zoomed(series, *edges))
-
-
-def _jump(data: Data, view: View, key: Any, at: int) -> Any:
-    """Return the instant that a key leads to: the peak, or the peak of a neighboring step."""
-    if key == PEAK_KEY:
-        return fullest(data, view)
-    to = neighbor(data, view, at, {NEXT_KEY: 1, PREVIOUS_KEY: -1}.get(str(key), 0))
-    return no_update if to is None else to
 
 
 PAGE = Page(

@@ -23,7 +23,7 @@ from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import icicle
 from ..queries.headline import bound
-from ..server.callbacks import Pressed, Stored, view_or_nothing
+from ..server.callbacks import Stored, view_or_nothing
 from ..server.plain import plain
 from . import Context, Page
 
@@ -103,6 +103,7 @@ def _empty(data: Data, view: View, at: int, address: Address) -> Any:
 def _register(app: Any, data: Data) -> None:
     stack_table.register(app, "pk")
     timeline.follow_instant(app, "pk-at")
+    timeline.follow_keys(app, data, "pk-at", "pk-shown", clamp)
     call_tree.register(app, "pk")
     _register_own(app, data)
     _follow(app, data)
@@ -118,19 +119,6 @@ def _register(app: Any, data: Data) -> None:
         if root is None or (root and not call_tree.known_root(tree, root)):
             raise PreventUpdate
         return call_tree.as_data(icicle.icicle(tree, root)), call_tree.crumbs("pk", tree, root)
-
-    @app.callback(
-        Output("pk-at", "data"),
-        Input("key", "data"), State("pk-shown", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def jump(key: Pressed | None, shown: int | None, stored: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(stored))
-        pressed = (key or {}).get("key")
-        if pressed == "p":
-            return fullest(data, view)
-        to = neighbor(data, view, clamp(data, view, shown), {"j": 1, "k": -1}.get(str(pressed), 0))
-        return no_update if to is None else to
 
 
 def _follow(app: Any, data: Data) -> None:

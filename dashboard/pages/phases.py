@@ -14,10 +14,12 @@ from vramscope.units import format_bytes, format_name
 
 from ..address import Address, restore
 from ..answers import category_bytes, folded, fullest, held, totals
+from ..components import panel as panels
 from ..components import states, timeline
 from ..components.choice import segments
 from ..components.definitions import term
 from ..components.graph import DRAWN, as_data, plot
+from ..components.panel import panel
 from ..components.panels.differences import Difference, table
 from ..components.panels.past import MEANING, AllSteps, steps_with_past
 from ..components.prose import claim_heading
@@ -58,12 +60,9 @@ def _layout(context: Context) -> Any:
     inside, rose = (_SHIMMER, _SHIMMER) if is_later else _details(data, view, row, base)
     return [
         html.Section(_opening(view, all_steps), id="ph-opening", className="opening"),
-        html.Section(
-            [
-                html.Div([_phase_key(all_steps.found), _HINT], className="panel-bar"),
-                plot("ph-graph", _picture(all_steps, row), sentence, "steps"),
-            ],
-            className="panel chart", **{"aria-label": "Peaks by step"},
+        panel(
+            _phase_key(all_steps.found), plot("ph-graph", _picture(all_steps, row), sentence, "steps"),
+            beside=_HINT, kind="chart", label="Peaks by step",
         ),
         html.Div(
             [
@@ -74,14 +73,11 @@ def _layout(context: Context) -> Any:
             ],
             className="wide-and-narrow",
         ),
-        html.Section(
-            [
-                html.Div([html.H3("What changed", id="ph-rose-title"),
-                          segments("Against", [(word.capitalize(), address.go(by=word).url, word == base)
-                                               for word in BASES])], className="panel-bar"),
-                html.Div(rose, id="ph-rose"),
-            ],
-            className="panel", **{"aria-label": "What changed"},
+        panel(
+            html.H3("What changed", id="ph-rose-title"), html.Div(rose, id="ph-rose"),
+            beside=segments("Against", [(word.capitalize(), address.go(by=word).url, word == base)
+                                        for word in BASES]),
+            label="What changed",
         ),
         dcc.Store(id="ph-graph-pick"),
         dcc.Store(id="ph-row", data=None if is_later else row),
@@ -237,11 +233,8 @@ def _phases_of(all_steps: AllSteps, row: int) -> list[Any]:
     body = [
         _phase_row(int(phase), int(n), top) for phase, n in zip(mine.phase, mine.allocated_bytes, strict=True)
     ]
-    head = html.Tr([html.Th("Phase"), html.Th("Peak", className="number"), html.Th("")])
-    return [
-        html.Div(html.H3(f"Step {int(all_steps.index[row])} by phase"), className="panel-bar"),
-        html.Table([html.Thead(head), html.Tbody(body)], className="diff"),
-    ]
+    title = html.Div(html.H3(f"Step {int(all_steps.index[row])} by phase"), className="panel-bar")
+    return [title, panels.table(("Phase", "Peak", ""), "lrl", body)]
 
 
 def _phase_row(phase: int, n_bytes: int, top: int) -> html.Tr:

@@ -19,6 +19,7 @@ from vramscope.units import format_bytes, format_count
 from ..address import UNZOOMED, Address, restore
 from ..components import header, states
 from ..components.graph import graph
+from ..components.panel import panel
 from ..components.panels.two_ranks import chosen, groups, pair, ranks_in_words, typical
 from ..components.prose import claim_heading
 from ..data import Data, View
@@ -218,10 +219,8 @@ def _heat(found: RankAnswers, address: Address) -> Any:
         className="titled",
     )  # fmt: skip
     sentence = f"The peak of {quantity} bytes of each rank in each step."
-    return html.Section(
-        [html.Div([title, choice], className="panel-bar"), graph("rk-graph", figure, sentence, "rank-map")],
-        className="panel chart", id="rk-map", **{"aria-label": "Ranks and steps"},
-    )  # fmt: skip
+    picture = graph("rk-graph", figure, sentence, "rank-map")
+    return panel(title, picture, beside=choice, kind="chart", label="Ranks and steps", id="rk-map")
 
 
 Window = tuple[tuple[int, int], tuple[int, int]]

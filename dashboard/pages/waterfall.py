@@ -12,6 +12,7 @@ from ..address import restore
 from ..components import states
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
+from ..components.panel import panel, table
 from ..components.panels import cause
 from ..components.prose import claim_heading
 from ..data import Data, View
@@ -57,12 +58,8 @@ def _layout(context: Context) -> Any:
     picture = graph("wf-graph", device.figure(found, row), "The device over time.", "timeline-like")
     return [
         html.Section(_opening(found, row), id="wf-opening", className="opening"),
-        html.Section(
-            [html.Div([html.H3("The device over time"),
-                       html.P("Click a moment to see its parts", className="dim only-live")],
-                      className="panel-bar"), picture],
-            className="panel chart", **{"aria-label": "The device over time"},
-        ),
+        panel("The device over time", picture, kind="chart",
+              beside=html.P("Click a moment to see its parts", className="dim only-live")),
         html.Section(_bars(found, row), id="wf-bars", className="panel", **{"aria-label": "All bytes"}),
         *[cause.card(finding) for finding in findings],
         dcc.Store(id="wf-row", data=row),
@@ -100,12 +97,9 @@ def _bars(found: Any, row: int) -> list[Any]:
     for bar in bars:
         body.append(_bar(bar, below, whole))
         below += bar.n_bytes or 0
-    head = html.Tr([html.Th("Part"), html.Th("Bytes", className="number"), html.Th(""), html.Th("Source")])
-    return [
-        html.Div([html.H3("All bytes of the device"), html.Span(f"at {after}", className="dim")],
-                 className="panel-bar"),
-        html.Table([html.Thead(head), html.Tbody(body)], className="diff falls"),
-    ]  # fmt: skip
+    title = [html.H3("All bytes of the device"), html.Span(f"at {after}", className="dim")]
+    columns = ("Part", "Bytes", "", "Source")
+    return [html.Div(title, className="panel-bar"), table(columns, "lrll", body, "falls")]
 
 
 def _scale(bars: Any) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 from flask import Response
 
-from ..components.report_link import PATH
+from ..components.header import REPORT_PATH
 from ..data import Data
 from ..server import api
 from .document import document
@@ -12,7 +12,7 @@ from .document import document
 
 def register(app: Any, data: Data) -> None:
     """Register the URL that the header of every page links to."""
-    app.server.add_url_rule(PATH, "report", lambda: _report(data))
+    app.server.add_url_rule(REPORT_PATH, "report", lambda: _report(data))
 
 
 def _report(data: Data) -> Response:

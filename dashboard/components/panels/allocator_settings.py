@@ -14,6 +14,7 @@ from ...address import Address
 from ...data import Data
 from ...figures import curves
 from ...queries.settings_search import SettingsSearch
+from .. import panel as panels
 from .. import states
 from ..graph import graph
 from ..prose import sentence
@@ -32,11 +33,9 @@ def chosen(fit: FitAnswer, address: Address) -> SettingTrial | None:
 
 def panel(search: SettingsSearch, address: Address) -> html.Section:
     """Return the panel with all settings, as far as they are tried."""
-    bar = html.Div([html.H3("Allocator settings"), html.Span("by replay", className="dim")],
-                   className="panel-bar")  # fmt: skip
     far = html.Div(progress(search), id="fi-progress")
     found = html.Div(settings(search, address), id="fi-settings")
-    return html.Section([bar, far, found], className="panel", **{"aria-label": "Allocator settings"})
+    return panels.panel("Allocator settings", far, found, beside=html.Span("by replay", className="dim"))
 
 
 def settings(search: SettingsSearch, address: Address) -> list[Any]:
@@ -74,8 +73,6 @@ def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Addres
     assert search.fit is not None  # noqa: S101 - for the type checker
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
-    words = ("Peak reserved", "Change", "cudaMalloc calls", "Cache released")
-    head = html.Tr([html.Th("Setting"), *(html.Th(word, className="number") for word in words)])
     base = advice.base
     rows = [html.Tr([html.Td("as it is"), *_numbers(base, base)])]
     for trial in advice.trials:
@@ -90,7 +87,8 @@ def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Addres
             )
         )
     rows += [_untried(candidate) for candidate in search.wanted[len(advice.trials) :]]
-    return html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
+    columns = ("Setting", "Peak reserved", "Change", "cudaMalloc calls", "Cache released")
+    return panels.table(columns, "lrrrr", rows, "fit-table")
 
 
 def _untried(candidate: Candidate) -> html.Tr:
@@ -145,9 +143,8 @@ def progress(search: SettingsSearch) -> list[Any]:
         html.Tr([html.Td(candidate.name), *_so_far(trials[number] if number < len(trials) else None)])
         for number, candidate in enumerate(wanted)
     ]
-    head = html.Tr([html.Th("Setting"), html.Th("Peak reserved", className="number")])
-    table = [html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table fit-so-far")]
-    found = [html.P(text, className="fit-stage"), bar, *(table if rows else [])]
+    table = panels.table(("Setting", "Peak reserved"), "lr", rows, "fit-table fit-so-far")
+    found = [html.P(text, className="fit-stage"), bar, *([table] if rows else [])]
     return [html.Div(found, className="fit-note", **{"aria-busy": "true"})]
 
 
@@ -185,11 +182,8 @@ def reserved_panel(data: Data, search: SettingsSearch, room: int, address: Addre
     words = [("before", "as it is (dotted)"), ("allocated", "allocated")]
     words += [("after", trial.candidate.name)] if trial else []
     words.append(("capacity", "what the allocator can reserve on the card"))
-    key = [html.Span([html.I(className="swatch", style={"background": curves.COLOR[kind]}), word])
-           for kind, word in words]  # fmt: skip
-    bar = html.Div([html.H3("Reserved"), html.Div(key, className="lane-key parts-key")],
-                   className="panel-bar")  # fmt: skip
+    key = panels.color_key(((curves.COLOR[kind], word) for kind, word in words), "parts")
     caption = f"Reserved bytes over {len(search.view.recording.trace):,} events, before and after."
     figure = drawn(data, search, room, address)
-    return html.Section([bar, graph("fi-graph", figure, caption, "steps")], className="panel chart",
-                        **{"aria-label": "Reserved, before and after"})  # fmt: skip
+    picture = graph("fi-graph", figure, caption, "steps")
+    return panels.panel("Reserved", picture, beside=key, kind="chart", label="Reserved, before and after")

@@ -12,6 +12,7 @@ from vramscope.units import format_bytes, format_share
 from ...answers import category_bytes, owners, parts_of_reserved
 from ...data import Data, View
 from ..definitions import DEFINITION, explained
+from ..panel import panel, table
 
 MOST_MODULES = 12
 
@@ -56,13 +57,8 @@ def modules(data: Data, view: View, at: int) -> Any:
     rows = [_module(paths[i] or "no module", int(n_bytes[i]), whole) for i in order[:MOST_MODULES]]
     left = len(order) - len(rows)
     more = html.Span(f"and {left} more", className="dim") if left else html.Span()
-    head = html.Tr([html.Th("Module"), html.Th("Allocated", className="number"),
-                    html.Th("Share", className="number"), html.Th("")])  # fmt: skip
-    return html.Section(
-        [html.Div([html.H3("By module"), more], className="panel-bar"),
-         html.Table([html.Thead(head), html.Tbody(rows)], className="diff")],
-        className="panel", **{"aria-label": "Live memory by module"},
-    )  # fmt: skip
+    shown = table(("Module", "Allocated", "Share", ""), "lrrl", rows)
+    return panel("By module", shown, beside=more, label="Live memory by module")
 
 
 def _module(path: str, n_bytes: int, whole: float) -> html.Tr:
@@ -82,14 +78,11 @@ def _panel(title: str, parts: list[BarPart]) -> html.Section:
     whole = sum(part.n_bytes for part in parts)
     heading = html.H3([f"{title} ", html.Span(format_bytes(whole), className="dim")])
     bar = [_stretch(part) for part in parts if part.n_bytes]
-    return html.Section(
-        [
-            html.Div(heading, className="panel-bar"),
-            html.Div(bar, className="parts", role="presentation"),
-            html.Dl([_entry(part, whole) for part in parts], className="part-list"),
-        ],
-        className="panel",
-        **{"aria-label": f"Parts of the {title.lower()} memory"},
+    return panel(
+        heading,
+        html.Div(bar, className="parts", role="presentation"),
+        html.Dl([_entry(part, whole) for part in parts], className="part-list"),
+        label=f"Parts of the {title.lower()} memory",
     )
 
 

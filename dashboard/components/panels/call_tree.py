@@ -11,6 +11,7 @@ from ...figures import icicle
 from ...figures.drawing.names import place
 from ...figures.icicle import CallBox, Icicle
 from ...server.callbacks import Picked
+from .. import panel as panels
 
 DRAWN = "data-icicle"
 """Attribute with the boxes."""
@@ -33,17 +34,16 @@ def panel(prefix: str, title: str, tree: Tree, drawn: Icicle, sentence: str, *ke
     boxes = html.Div(id=f"{prefix}-icicle", className="icicle-boxes", **{DRAWN: as_data(drawn)})
     picture = html.Figure(boxes, className="figure icicle", role="group", tabIndex="0",
                           **{"aria-label": f"{sentence} {KEYS}"})  # fmt: skip
-    return html.Section(
-        [
-            html.Div([html.H3(title), trail], className="panel-bar"),
-            *key,
-            picture,
-            html.P("Click a box to see what it calls.", className="icicle-words dim", role="status"),
-            dcc.Store(id=f"{prefix}-root", data=drawn.root),
-            dcc.Store(id=f"{prefix}-icicle-pick"),
-        ],
-        className="panel chart", **{"aria-label": title},
-    )  # fmt: skip
+    return panels.panel(
+        title,
+        *key,
+        picture,
+        html.P("Click a box to see what it calls.", className="icicle-words dim", role="status"),
+        dcc.Store(id=f"{prefix}-root", data=drawn.root),
+        dcc.Store(id=f"{prefix}-icicle-pick"),
+        beside=trail,
+        kind="chart",
+    )
 
 
 def as_data(drawn: Icicle) -> str:

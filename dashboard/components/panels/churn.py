@@ -11,7 +11,7 @@ from vramscope.units import format_count
 from ...answers import ask_allowing_stale
 from ...data import Data, View
 from ...figures import churn as figures
-from ..definitions import explained
+from .. import panel as panels
 from ..graph import graph
 
 MEANING = (
@@ -34,19 +34,13 @@ def panel(data: Data, view: View) -> Any:
     words = f"nothing after step {last:,}" if is_settled else f"up to step {last:,}"
     bars = figures.bars_of(inside, steps.rows(slice(n_known)))
     apart = f", {format_count(bars.per_bar, 'step')} a bar" if bars.per_bar > 1 else ""
-    extent = html.Span(f"{words}{apart}", className="term dim", tabIndex="0")
-    title = html.Div(
-        [html.H3("cudaMalloc / cudaFree per step"), explained(extent, MEANING)], className="titled"
-    )
-    key = [
-        html.Span([html.I(className="swatch", style={"background": color}), name])
-        for name, color in figures.present(bars)
-    ]
+    title = "cudaMalloc / cudaFree per step"
     sentence = f"Bytes of cudaMalloc and cudaFree in each of {n_known:,} steps."
-    return html.Section(
-        [html.Div([title, html.P("Click to go there", className="dim only-live")],
-                  className="panel-bar"),
-         html.Div(key, className="lane-key band-key"),
-         graph("fr-churn", figures.figure(bars), sentence, "steps")],
-        className="panel chart", **{"aria-label": "cudaMalloc / cudaFree per step"},
-    )  # fmt: skip
+    return panels.panel(
+        panels.titled(title, f"{words}{apart}", MEANING),
+        panels.color_key(figures.present(bars), "band"),
+        graph("fr-churn", figures.figure(bars), sentence, "steps"),
+        beside=html.P("Click to go there", className="dim only-live"),
+        kind="chart",
+        label=title,
+    )

@@ -7,6 +7,7 @@ from dash import html
 
 from vramscope.units import format_bytes
 
+from .. import panel as panels
 from .code_box import to_code
 
 
@@ -34,9 +35,8 @@ def table(rows: Sequence[Difference], before: str, after: str, nothing: str, wha
     if not rows:
         return html.P(nothing, className="dim nothing")
     top = max(abs(row.change) for row in rows) or 1
-    head = html.Tr([html.Th(what), *(html.Th(word, className="number") for word in (before, after)),
-                    html.Th("Change", className="number"), html.Th("")])  # fmt: skip
-    return html.Table([html.Thead(head), html.Tbody([_row(row, top) for row in rows])], className="diff")
+    columns = (what, before, after, "Change", "")
+    return panels.table(columns, "lrrrl", [_row(row, top) for row in rows])
 
 
 def _row(row: Difference, top: int) -> html.Tr:

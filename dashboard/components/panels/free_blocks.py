@@ -11,7 +11,7 @@ from ...answers import ask_allowing_stale
 from ...data import Data, View
 from ...figures import free_blocks as figures
 from ...figures.drawing.series import Series
-from ..definitions import explained
+from .. import panel as panels
 from ..graph import graph
 
 MEANING = (
@@ -25,15 +25,14 @@ def panel(data: Data, view: View, series: Series) -> Any:
     found: LargestFree = ask_allowing_stale(data, view, "largest_free")
     kinds = figures.kinds_of(found, view.recording.pools)
     instants = len(set(found.instant.tolist()))
-    extent = html.Span(f"at {format_count(instants, 'instant')}", className="term dim", tabIndex="0")
-    title = html.Div([html.H3("Largest free block"), explained(extent, MEANING)], className="titled")
-    key = [html.Span([html.I(className="swatch", style={"background": kind.color}), kind.name])
-           for kind in kinds]  # fmt: skip
+    title = "Largest free block"
     drawn = figures.figure(series, found, kinds)
     sentence = f"The largest free block of {format_count(len(kinds), 'kind')} of memory over time."
-    return html.Section(
-        [html.Div([title, html.P("Click to go there", className="dim only-live")],
-                  className="panel-bar"),
-         html.Div(key, className="lane-key band-key"), graph("fr-free", drawn, sentence, "steps follows")],
-        className="panel chart", **{"aria-label": "Largest free block"},
-    )  # fmt: skip
+    return panels.panel(
+        panels.titled(title, f"at {format_count(instants, 'instant')}", MEANING),
+        panels.color_key(((kind.color, kind.name) for kind in kinds), "band"),
+        graph("fr-free", drawn, sentence, "steps follows"),
+        beside=html.P("Click to go there", className="dim only-live"),
+        kind="chart",
+        label=title,
+    )

@@ -7,6 +7,7 @@ from dash import dcc, html
 from ...address import Address
 from ...answers import folded, held, moment
 from ...data import Data, View
+from .. import panel as panels
 from . import stack_table
 
 
@@ -22,12 +23,8 @@ def waiting(prefix: str) -> html.Section:
 
 def panel(prefix: str, heading: list[Any], rows: list[dict[str, Any]]) -> html.Section:
     """Return heading, search box and table."""
-    bar = html.Div(
-        [html.Div(heading, id=f"{prefix}-live"), stack_table.search_box(prefix)], className="panel-bar"
-    )
-    return html.Section(
-        [bar, stack_table.layout(prefix, rows)], className="panel", **{"aria-label": "Live memory"}
-    )
+    title, box = html.Div(heading, id=f"{prefix}-live"), stack_table.search_box(prefix)
+    return panels.panel(title, stack_table.layout(prefix, rows), beside=box, label="Live memory")
 
 
 def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any], list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from ...address import Address
 from ...answers import ask_allowing_stale, moment
 from ...data import Data, View
 from ...figures.drawing.names import place
-from ..definitions import explained
+from .. import panel as panels
 from .code_box import to_code
 
 MOST_LINES = 12
@@ -29,16 +29,11 @@ def panel(data: Data, view: View, address: Address) -> Any:
         return html.Span()
     known = code_lines(view.recording.stacks)
     more = html.Span(f"and {len(found) - MOST_LINES} more", className="dim")
-    extent = html.Span("at their own moments", className="term dim", tabIndex="0")
-    title = html.Div([html.H3("What each line needed most"), explained(extent, MEANING)], className="titled")
-    head = html.Tr([html.Th("Line"), html.Th("Own peak", className="number"), html.Th("At"),
-                    html.Th("At the run's peak", className="number"), html.Th("")])  # fmt: skip
+    title = panels.titled("What each line needed most", "at their own moments", MEANING)
     rows = [_row(data, view, address, (found, i, known)) for i in range(min(len(found), MOST_LINES))]
-    return html.Section(
-        [html.Div([title, more if len(found) > MOST_LINES else html.Span()], className="panel-bar"),
-         html.Table([html.Thead(head), html.Tbody(rows)], className="diff own-peaks")],
-        className="panel", **{"aria-label": "Own peaks of the lines"},
-    )  # fmt: skip
+    shown = panels.table(("Line", "Own peak", "At", "At the run's peak", ""), "lrlrl", rows, "own-peaks")
+    beside = more if len(found) > MOST_LINES else html.Span()
+    return panels.panel(title, shown, beside=beside, label="Own peaks of the lines")
 
 
 def _row(data: Data, view: View, address: Address, of: tuple[OwnPeaks, int, CodeLines]) -> html.Tr:
@@ -47,11 +42,6 @@ def _row(data: Data, view: View, address: Address, of: tuple[OwnPeaks, int, Code
         int(column[i]) for column in (found.own_peak_bytes, found.at_peak_bytes, found.own_instant)
     )
     top = max(int(found.own_peak_bytes[0]), 1)
-    bar = html.Div(
-        [html.I(style={"left": "0", "width": f"{100 * held / top:.1f}%"}, className="held"),
-         html.I(style={"left": f"calc({100 * own / top:.1f}% - 2px)", "width": "2px"}, className="own")],
-        className="diff-bar plain",
-    )  # fmt: skip
     there = dcc.Link(moment(data, view, at).words, href=address.go(at=at).url, className="plain-link")
     return html.Tr(
         [
@@ -59,7 +49,7 @@ def _row(data: Data, view: View, address: Address, of: tuple[OwnPeaks, int, Code
             html.Td(format_bytes(own), className="number strong", title=f"{own:,} bytes"),
             html.Td(there),
             html.Td(format_bytes(held), className="number dim", title=f"{held:,} bytes"),
-            html.Td(bar),
+            html.Td(panels.peak_bar(held, own, top)),
         ]
     )
 

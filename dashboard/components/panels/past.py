@@ -12,7 +12,7 @@ from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from ...address import UNZOOMED, Address
 from ...data import Data, View
 from ...figures import steps as figures
-from ..definitions import explained
+from .. import panel as panels
 from ..graph import graph
 
 MEANING = (
@@ -62,13 +62,10 @@ def strip(data: Data, view: View, address: Address) -> Any:
     found: StepPeaks = data.ask(view, "step_peaks")
     first, last = int(steps.index[0]), int(steps.index[-1])
     words = f"Steps {first:,} to {last:,}" if last > first else f"Step {first:,}"
-    extent = html.Span("exact peaks, no allocations", className="term dim", tabIndex="0")
-    title = html.Div([html.H3(words), explained(extent, MEANING)], className="titled")
+    title = panels.titled(words, "exact peaks, no allocations", MEANING)
     to = address.go(path="/phases", at=None, **UNZOOMED).url
-    bar = html.Div([title, dcc.Link("All steps in Phases", href=to, className="link")], className="panel-bar")
+    link = dcc.Link("All steps in Phases", href=to, className="link")
     drawn = figures.levels(found.past_per_step, steps.index)
     sentence = f"Peak allocated and peak reserved bytes of {len(steps):,} steps without retained allocations."
-    return html.Section(
-        [bar, graph("ov-past", drawn, sentence, "slim")], className="panel chart",
-        **{"aria-label": "Steps without allocations"},
-    )  # fmt: skip
+    picture = graph("ov-past", drawn, sentence, "slim")
+    return panels.panel(title, picture, beside=link, kind="chart", label="Steps without allocations")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import dash_ag_grid as dag
 import numpy as np
 from dash import html
 
@@ -15,7 +14,8 @@ from vramscope.units import format_duration
 
 from ...answers import folded
 from ...data import Data, View
-from .stack_table import FIT_COLUMNS, from_width, marked_place, no_rows
+from .. import panel as panels
+from .stack_table import from_width, grid, marked_place, no_rows
 
 MAX_PINS = 200
 
@@ -38,23 +38,11 @@ _COLUMNS = [
 
 def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
     """Return the table with its heading; a selected row opens the line of code."""
-    options = {
-        "rowHeight": 34,
-        "headerHeight": 34,
-        "animateRows": False,
-        "enableCellTextSelection": True,
-        "localeText": no_rows("No block pins a mostly free segment."),
-        "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
-    }
-    usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True, "filter": False}
     heading, found = rows(data, view, at, state)
-    grid = dag.AgGrid(
-        id="fr-pins", rowData=found, columnDefs=_COLUMNS, defaultColDef=usual, className="table short",
-        dashGridOptions=options, getRowId="params.data.id", dangerously_allow_code=False,
-        eventListeners=FIT_COLUMNS,
-    )  # fmt: skip
-    bar = html.Div(html.H3(heading, id="fr-pins-heading"), className="panel-bar")
-    return html.Section([bar, grid], className="panel", **{"aria-label": "What pins segments"})
+    shown = grid("fr-pins", found, _COLUMNS, no_rows("No block pins a mostly free segment."))
+    shown.className = "table short"
+    title = html.H3(heading, id="fr-pins-heading")
+    return panels.panel(title, shown, label="What pins segments")
 
 
 def rows(data: Data, view: View, at: int, state: Snapshot) -> tuple[str, list[dict[str, Any]]]:

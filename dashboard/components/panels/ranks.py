@@ -11,7 +11,7 @@ from vramscope.units import format_bytes
 
 from ...address import Address
 from ...data import Data, View
-from ..definitions import explained
+from .. import panel as panels
 from .breakdown import share
 
 MEANING = (
@@ -30,19 +30,12 @@ def panel(data: Data, view: View) -> Any:
     except UsageError:
         return None
     whole, top = found.total_bytes, max(int(found.own_peak_bytes.max()), 1)
-    head = html.Tr(
-        [html.Th("Recording"), html.Th("At that moment", className="number"),
-         html.Th("Share", className="number"), html.Th("Reserved", className="number"),
-         html.Th("Own peak", className="number"), html.Th("")]
-    )  # fmt: skip
     rows = [_row(view, found, i, name, (whole, top)) for i, name in enumerate(found.names)]
-    extent = html.Span("at their common peak", className="term dim", tabIndex="0")
-    title = [html.H3(f"All {len(found)} together: {format_bytes(whole)}"), explained(extent, MEANING)]
-    return html.Section(
-        [html.Div(html.Div(title, className="titled"), className="panel-bar"),
-         html.Table([html.Thead(head), html.Tbody(rows)], className="diff ranks")],
-        className="panel", **{"aria-label": "All recordings together"},
-    )  # fmt: skip
+    words = f"All {len(found)} together: {format_bytes(whole)}"
+    title = panels.titled(words, "at their common peak", MEANING)
+    columns = ("Recording", "At that moment", "Share", "Reserved", "Own peak", "")
+    shown = panels.table(columns, "lrrrrl", rows, "ranks")
+    return panels.panel(title, shown, label="All recordings together")
 
 
 def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
@@ -66,11 +59,6 @@ def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]
     late = "" if found.is_within[i] else "not recorded at that moment; the nearer end of its recording"
     label = [dcc.Link(name, href=there.go(path="/overview").url, className="link"),
              html.Span(late, className="dim late")]  # fmt: skip
-    bar = html.Div(
-        [html.I(style={"left": "0", "width": f"{100 * held / top:.1f}%"}, className="held"),
-         html.I(style={"left": f"calc({100 * own / top:.1f}% - 2px)", "width": "2px"}, className="own")],
-        className="diff-bar plain",
-    )  # fmt: skip
     return html.Tr(
         [
             html.Td(label),
@@ -79,7 +67,7 @@ def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]
             # Less reserved than allocated: the source knows no segments.
             html.Td(format_bytes(reserved) if reserved >= held else "–", className="number"),
             html.Td(_to(there.go(at=int(found.own_instant[i])), own), className="number"),
-            html.Td(bar),
+            html.Td(panels.peak_bar(held, own, top)),
         ]
     )
 

@@ -9,6 +9,7 @@ from vramscope.analysis.strategies import NOT_ESTIMATED, Strategies, Strategy
 from vramscope.model.marks import Phase
 from vramscope.units import format_bytes, format_name
 
+from ..panel import panel, table
 from ..prose import sentence
 
 _MOST_STRATEGIES = 12
@@ -23,12 +24,8 @@ def savings(found: Strategies) -> html.Section:
     """Return the table of strategies that lower the peak, in the order to try them."""
     phase = format_name(found.phase)
     place = f", in {phase}" if found.phase != Phase.OTHER else ""
-    bar = html.Div(
-        [html.H3("What else would lower the peak"),
-         html.Span(f"{format_bytes(found.peak_bytes)} allocated{place}", className="dim")],
-        className="panel-bar",
-    )  # fmt: skip
-    label = {"aria-label": "What else would lower the peak"}
+    title = "What else would lower the peak"
+    beside = html.Span(f"{format_bytes(found.peak_bytes)} allocated{place}", className="dim")
     open_ones = _undecided(found)
     if not found.advised:
         known = found.unknown_bytes < found.peak_bytes
@@ -37,20 +34,14 @@ def savings(found: Strategies) -> html.Section:
             if known
             else "No categories are known, so nothing can be tried."
         )
-        return html.Section(
-            [bar, html.P(text, className="dim nothing"), *open_ones], className="panel", **label
-        )
-    doubt = "What it costs; how sure the bytes are"
-    head = html.Tr([html.Th("In the order to try them"), html.Th("Saves", className="number"),
-                    html.Th("Leaves", className="number"), html.Th(""), html.Th(doubt)])  # fmt: skip
+        return panel(title, html.P(text, className="dim nothing"), *open_ones, beside=beside)
+    columns = ("In the order to try them", "Saves", "Leaves", "", "What it costs; how sure the bytes are")
     rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]
-    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table fit-savings")
+    shown = table(columns, "lrrll", rows, "fit-table fit-savings")
     useless = f"Does not lower the peak, so not advised: {'; '.join(found.without_effect)}."
     below = html.P(useless, className="dim fit-note") if found.without_effect else html.Span()
-    path = html.P(sentence(found.path), className="dim fit-note")
-    return html.Section(
-        [bar, table, path if found.path else html.Span(), *open_ones, below], className="panel", **label
-    )
+    path = html.P(sentence(found.path), className="dim fit-note") if found.path else html.Span()
+    return panel(title, shown, path, *open_ones, below, beside=beside)
 
 
 def _undecided(found: Strategies) -> list[html.P]:
@@ -95,8 +86,7 @@ def another_batch(fit: BatchFit, room: int) -> Any:
     """
     if fit.model is None:
         return html.Span()
-    words = ("Peak allocated", "At least, at most", "Reserved", "In", "On the card above")
-    head = html.Tr([html.Th("Batch"), *(html.Th(word, className="number") for word in words)])
+    columns = ("Batch", "Peak allocated", "At least, at most", "Reserved", "In", "On the card above")
     rows = [
         html.Tr([
             html.Td(fit.named(size)),
@@ -115,6 +105,5 @@ def another_batch(fit: BatchFit, room: int) -> Any:
     if largest is not None and largest.size:
         at_least = "at least " if largest.is_limited_by_data else ""
         text = f"The largest batch that surely fits the card above: {at_least}{fit.named(largest.size)}."
-    bar = html.Div([html.H3("Another batch"), html.Span(text, className="dim")], className="panel-bar")
-    table = html.Table([html.Thead(head), html.Tbody(rows)], className="diff fit-table")
-    return html.Section([bar, table], className="panel", **{"aria-label": "Another batch"})
+    shown = table(columns, "lrrrrr", rows, "fit-table")
+    return panel("Another batch", shown, beside=html.Span(text, className="dim"))

@@ -22,9 +22,6 @@ MAX_FRAMES = 80
 MAX_SOURCE_BYTES = 2 << 20
 NO_FRAME = "libraries only"
 
-FIT_COLUMNS = {"gridSizeChanged": ["vsFitColumns(params.api)"]}
-"""The grid's listener that hides columns for which a table is too narrow."""
-
 
 def from_width(least_table_px: int) -> dict[str, int]:
     """Return the context of a column that only tables of at least that width in pixels show."""
@@ -56,23 +53,26 @@ def no_rows(text: str, loading: str = "Loading …") -> dict[str, str]:
 
 def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
     """Return the table; the inspector shows the line of the selected row."""
-    grid = dag.AgGrid(
-        id=f"{prefix}-table",
-        rowData=rows,
-        columnDefs=_COLUMNS,
-        defaultColDef={"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
-        dashGridOptions={
-            "rowHeight": 34, "headerHeight": 34, "rowSelection": {"mode": "singleRow", "checkboxes": False,
-            "enableClickSelection": True}, "animateRows": False, "suppressCellFocus": False,
-            "enableCellTextSelection": True, "tooltipShowDelay": 300,
-            "localeText": no_rows("No line matches."),
-        },
-        getRowId="params.data.id",
-        eventListeners=FIT_COLUMNS,
-        className="table",
-        dangerously_allow_code=False,
+    more = {"suppressCellFocus": False, "tooltipShowDelay": 300}
+    shown = grid(f"{prefix}-table", rows, _COLUMNS, no_rows("No line matches."), **more)
+    return html.Div(shown, className="table-frame")
+
+
+def grid(
+    name: str, rows: Any, columns: list[dict[str, Any]], texts: dict[str, str], **more: Any
+) -> dag.AgGrid:
+    """Return a grid whose rows can be selected; *texts* are those of :func:`no_rows`, *more* its options."""
+    options = {
+        "rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True,
+        "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
+        "localeText": texts,
+    }  # fmt: skip
+    usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True}
+    return dag.AgGrid(
+        id=name, rowData=rows, columnDefs=columns, defaultColDef=usual, dashGridOptions=options | more,
+        getRowId="params.data.id", className="table", dangerously_allow_code=False,
+        eventListeners={"gridSizeChanged": ["vsFitColumns(params.api)"]},  # hides columns where it is narrow
     )  # fmt: skip
-    return html.Div(grid, className="table-frame")
 
 
 def search_box(prefix: str) -> Any:

@@ -17,6 +17,7 @@ from ...address import Address
 from ...queries.rank_answers import RankAnswers
 from ...runs import MOST_OPENED_WHOLE, one_rank
 from .. import header
+from .. import panel as panels
 from ..definitions import term
 from .differences import Difference, table
 
@@ -133,20 +134,13 @@ def _links(found: RankAnswers, address: Address, rank: int, other: int) -> list[
 
 def groups(fleet: Fleet, address: Address) -> Any:
     """Return the table of the groups of like ranks."""
-    head = html.Tr(
-        [html.Th("Ranks"), html.Th("Number", className="number"),
-         html.Th(term("allocated", "Peak allocated"), className="number"),
-         html.Th(term("reserved", "Peak reserved"), className="number"),
-         html.Th("Typical", className="number"), html.Th("Differs from the first group most at")]
-    )  # fmt: skip
+    peaks = term("allocated", "Peak allocated"), term("reserved", "Peak reserved")
+    columns = ("Ranks", "Number", *peaks, "Typical", "Differs from the first group most at")
     rows = [_group_row(group, address) for group in fleet.groups[:MOST_GROUPS]]
     more = len(fleet.groups) - MOST_GROUPS
     after = [html.P(f"{format_count(more, 'more group')}.", className="dim nothing")] if more > 0 else []
-    title = html.Div(html.H3("Groups of like ranks"), className="panel-bar")
-    return html.Section(
-        [title, html.Table([html.Thead(head), html.Tbody(rows)], className="diff rank-groups"), *after],
-        className="panel", **{"aria-label": "Groups of like ranks"},
-    )  # fmt: skip
+    shown = panels.table(columns, "lrrrrl", rows, "rank-groups")
+    return panels.panel("Groups of like ranks", shown, *after)
 
 
 def _group_row(group: RankGroup, address: Address) -> html.Tr:

@@ -11,6 +11,7 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.units import format_bytes, parse_bytes
 
 from ...data import View
+from .. import panel as panels
 from .. import typed
 
 
@@ -18,13 +19,8 @@ def panel() -> html.Section:
     """Return a box for a size, and an empty element for the answer."""
     reply = html.Div(id="fr-fit", **{"aria-live": "polite"})
     box = typed.box("fr-size", type="text", placeholder="512 MiB", className="search", maxLength=20)
-    return html.Section(
-        [
-            html.Div(html.H3("Would it fit?"), className="panel-bar"),
-            html.Div([html.Label(["One more tensor of ", *box]), reply], className="fit"),
-        ],
-        className="panel", **{"aria-label": "Would it fit?"},
-    )  # fmt: skip
+    question = html.Div([html.Label(["One more tensor of ", *box]), reply], className="fit")
+    return panels.panel("Would it fit?", question)
 
 
 _ORIGIN = {

@@ -1,18 +1,18 @@
 """The timeline of a run: the same zoom, instant and selection on every page, drawn by the browser."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dash import ClientsideFunction, Input, Output, html
+from dash import ClientsideFunction, Input, Output, State, html, no_update
 from flask import Response, request
 
 from vramscope.model.marks import Phase
 from vramscope.units import format_name
 
-from ...address import Address
-from ...answers import moment, series_of
+from ...address import Address, restore
+from ...answers import moment, neighbor, series_of
 from ...data import Data, View
 from ...figures import composition, doubts, track
 from ...figures.drawing.m4 import block_extremes
@@ -20,6 +20,7 @@ from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
 from ...figures.drawing.theme import PART_COLOR, PHASE_COLOR, QUANTITY_COLOR
 from ...figures.drawing.window import Window, training, window
 from ...server import api
+from ...server.callbacks import Pressed, Stored, view_or_nothing
 from ...server.plain import plain
 from .. import legend
 
@@ -101,6 +102,27 @@ def follow_instant(app: Any, store: str) -> None:
         ClientsideFunction("vramscope", "instantChosen"), Output("sink", "data", allow_duplicate=True),
         Input(store, "data"), prevent_initial_call=True,
     )  # fmt: skip
+
+
+def follow_keys(
+    app: Any, data: Data, store: str, shown: str, instant_of: Callable[[Data, View, int | None], int]
+) -> None:
+    """Register the keys: ``p`` leads to the page's usual instant, ``j`` and ``k`` to those of other steps.
+
+    *store* gets the instant, *shown* has the one before; *instant_of* returns the usual one for None.
+    """
+
+    @app.callback(
+        Output(store, "data"), Input("key", "data"), State(shown, "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
+        view = view_or_nothing(data, restore(stored))
+        word = (key or {}).get("key")
+        if word == "p":
+            return instant_of(data, view, None)
+        to = neighbor(data, view, instant_of(data, view, at), {"j": 1, "k": -1}.get(str(word), 0))
+        return no_update if to is None else to
 
 
 def _answer(data: Data) -> Response:

@@ -1,0 +1,52 @@
+"""What panels consist of: a bar with the title, a key of colors, a table."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dash import html
+
+from .definitions import explained
+
+
+def panel(
+    title: Any, *content: Any, beside: Any = None, kind: str = "", label: str = "", **more: Any
+) -> html.Section:
+    """Return *content* below a bar with the title and what stands *beside* it; *kind* is a further class."""
+    heading = html.H3(title) if isinstance(title, str) else title
+    bar = html.Div([heading] if beside is None else [heading, beside], className="panel-bar")
+    more = {"aria-label": label or title} | more
+    return html.Section([bar, *content], className=f"panel {kind}".strip(), **more)
+
+
+def titled(title: str, words: str, meaning: str) -> html.Div:
+    """Return a title with *words* about its extent, whose meaning appears on hover and focus."""
+    extent = html.Span(words, className="term dim", tabIndex="0")
+    return html.Div([html.H3(title), explained(extent, meaning)], className="titled")
+
+
+def color_key(colors: Iterable[tuple[str, Any]], kind: str) -> html.Div:
+    """Return what each color stands for."""
+    entries = [
+        html.Span([html.I(className="swatch", style={"background": color}), word]) for color, word in colors
+    ]
+    return html.Div(entries, className=f"lane-key {kind}-key")
+
+
+def table(columns: Sequence[Any], aligned: str, rows: Sequence[html.Tr], kind: str = "") -> html.Table:
+    """Return a table; *aligned* has a letter for each column: ``l``, or ``r`` for numbers."""
+    head = [
+        html.Th(column, className="number") if side == "r" else html.Th(column)
+        for column, side in zip(columns, aligned, strict=True)
+    ]
+    whole = [html.Thead(html.Tr(head)), html.Tbody(rows)]
+    return html.Table(whole, className=f"diff {kind}".strip())
+
+
+def peak_bar(held: int, own: int, top: int) -> html.Div:
+    """Return the bar of the bytes *held*, with a mark at the own peak."""
+    mark = {"left": f"calc({100 * own / top:.1f}% - 2px)", "width": "2px"}
+    bars = [
+        html.I(style={"left": "0", "width": f"{100 * held / top:.1f}%"}, className="held"),
+        html.I(style=mark, className="own"),
+    ]
+    return html.Div(bars, className="diff-bar plain")
