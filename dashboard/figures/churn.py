@@ -9,16 +9,7 @@ from numpy.typing import NDArray
 from vramscope.analysis.churn import ChurnOverTime
 from vramscope.model.marks import Steps
 
-from .drawing.theme import (
-    ORANGE,
-    SKY,
-    VERMILION,
-    base_layout,
-    byte_axis,
-    byte_unit,
-    pack,
-    scaled,
-)
+from .drawing.theme import ORANGE, SKY, VERMILION, byte_axis, byte_unit, pack, plain_chart, scaled
 from .steps import FEW_LABELS, spacing
 
 MOST_BARS = 160
@@ -66,15 +57,14 @@ def figure(bars: Bars) -> dict[str, Any]:
     drawn += [_signs(RETRY, "triangle-up", bars, bars.retries, top * 1.1),
               _signs(FAILED, "x", bars, bars.failures, top * 1.2)]  # fmt: skip
     span = int(bars.index[-1] - bars.index[0]) + 1 if len(bars.index) else 1
-    axes = {
-        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ",
-                  "dtick": spacing(span, FEW_LABELS), "exponentformat": "none",
-                  "tickangle": 0, "separatethousands": True, "ticks": "outside", "ticklen": 4},
-        "yaxis": byte_axis(unit_name, rangemode="normal", zeroline=True, zerolinecolor=_ZERO),
-    }  # fmt: skip
-    layout = base_layout(**axes, hovermode="x unified", barmode="relative", bargap=0.15,
-                         margin={"l": 72, "r": 16, "t": 10, "b": 34})  # fmt: skip
-    return {"data": drawn, "layout": layout}
+    steps = {
+        "tickprefix": "step ",
+        "dtick": spacing(span, FEW_LABELS),
+        "tickangle": 0,
+        "separatethousands": True,
+    }
+    levels = byte_axis(unit_name, rangemode="normal", zeroline=True, zerolinecolor=_ZERO)
+    return plain_chart(drawn, steps, levels, barmode="relative", bargap=0.15)
 
 
 def _bar(name: str, bars: Bars, n_bytes: NDArray[Any], unit: int) -> dict[str, Any]:

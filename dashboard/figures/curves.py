@@ -6,17 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .drawing.theme import (
-    GREEN,
-    SKY,
-    VERMILION,
-    base_layout,
-    byte_axis,
-    byte_unit,
-    esc,
-    pack,
-    scaled,
-)
+from .drawing.theme import GREEN, SKY, VERMILION, byte_axis, byte_unit, esc, pack, plain_chart, scaled
 
 
 class NamedCurve(NamedTuple):
@@ -52,17 +42,9 @@ def figure(
     unit, unit_name = byte_unit(max(top, capacity if shown else 0))
     lines = [_line("allocated", allocated, unit, fill="tozeroy"), _line("before", before, unit, dash="dot")]
     lines += [_line("after", after, unit)] if after is not None else []
-    axes = {
-        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "event ", "exponentformat": "none",
-                  "ticks": "outside", "ticklen": 4, "nticks": 5, "separatethousands": True},
-        "yaxis": byte_axis(unit_name),
-    }  # fmt: skip
-    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
+    events = {"tickprefix": "event ", "nticks": 5, "separatethousands": True}
     shapes = [_limit(capacity / unit)] if shown else []
-    return {
-        "data": lines,
-        "layout": base_layout(**axes, hovermode="x unified", margin=margin, shapes=shapes),
-    }
+    return plain_chart(lines, events, byte_axis(unit_name), shapes=shapes)
 
 
 def _line(kind: str, curve: NamedCurve, unit: int, **more: str) -> dict[str, Any]:

@@ -6,15 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .drawing.m4 import even_edges, m4
-from .drawing.theme import (
-    GRAY,
-    PART_COLOR,
-    base_layout,
-    byte_axis,
-    byte_unit,
-    pack,
-    scaled,
-)
+from .drawing.theme import GRAY, PART_COLOR, byte_axis, byte_unit, pack, plain_chart, scaled
 
 COLUMNS = 150
 COLOR = {
@@ -52,14 +44,8 @@ def figure(found: Any, row: int) -> dict[str, Any]:
         "type": "scatter", "mode": "lines", "uid": "cursor", "hoverinfo": "skip", "x": [at, at],
         "y": [0, float(max(level.max(initial=1), 1)) / unit], "line": {"width": 1.5, "color": "#1F2933"},
     }  # fmt: skip
-    axes = {
-        "xaxis": {"showgrid": False, "zeroline": False, "ticksuffix": " s", "exponentformat": "none",
-                  "ticks": "outside", "ticklen": 4, "nticks": 9},
-        "yaxis": byte_axis(unit_name),
-    }  # fmt: skip
-    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
-    layout = base_layout(**axes, hovermode="x unified", margin=margin)
-    return {"data": [*areas, *lines, cursor], "layout": layout}
+    seconds = {"ticksuffix": " s", "nticks": 9}
+    return plain_chart([*areas, *lines, cursor], seconds, byte_axis(unit_name))
 
 
 def stacked(found: Any) -> dict[str, NDArray[Any]]:

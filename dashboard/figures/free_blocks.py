@@ -9,18 +9,7 @@ from numpy.typing import NDArray
 from vramscope.analysis.largest_free import LargestFree
 
 from .drawing.series import EVENTS, Series
-from .drawing.theme import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    base_layout,
-    byte_axis,
-    byte_unit,
-    pack,
-    scaled,
-)
+from .drawing.theme import BLUE, GREEN, ORANGE, PURPLE, SKY, byte_axis, in_unit, pack, plain_chart
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#6A51A3")
 
@@ -60,40 +49,20 @@ def _name(kind: list[int], pools: Sequence[tuple[int, int]], streams: list[int])
 
 def figure(series: Series, found: LargestFree, kinds: Sequence[BlockKind]) -> dict[str, Any]:
     """Return a line for each kind."""
-    unit, unit_name = byte_unit(int(found.largest_bytes.max(initial=0)))
-    lines = [
-        _line(
-            kind.name,
-            kind.color,
-            _places(series, found.instant[kind.rows]),
-            found.largest_bytes[kind.rows],
-            found.instant[kind.rows],
-            unit,
-        )
-        for kind in kinds
-    ]
-    first, last = series.extent
-    axes = {
-        "xaxis": {"showgrid": False, "zeroline": False, "ticks": "outside", "ticklen": 4, "nticks": 7,
-                  "exponentformat": "none", "separatethousands": True, "range": [first, last],
-                  "tickprefix": "event " if series.axis == EVENTS else "",
-                  "ticksuffix": "" if series.axis == EVENTS else " s"},
-        "yaxis": byte_axis(unit_name),
+    axis = {
+        "nticks": 7, "separatethousands": True, "range": list(series.extent),
+        "tickprefix": "event " if series.axis == EVENTS else "",
+        "ticksuffix": "" if series.axis == EVENTS else " s",
     }  # fmt: skip
-    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
-    return {"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
+    return in_unit(plain_chart([_line(series, found, kind) for kind in kinds], axis, byte_axis()))
 
 
-def _places(series: Series, instants: NDArray[Any]) -> NDArray[Any]:
-    return series.position[np.minimum(instants, len(series.position) - 1)]
-
-
-def _line(
-    name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], instants: NDArray[Any], unit: int
-) -> dict[str, Any]:
+def _line(series: Series, found: LargestFree, kind: BlockKind) -> dict[str, Any]:
+    instants = found.instant[kind.rows]
+    places = series.position[np.minimum(instants, len(series.position) - 1)]
     return {
-        "type": "scatter", "mode": "lines+markers", "name": name, "uid": f"free-{name}", "x": pack(x),
-        "y": pack(scaled(n_bytes, unit)), "customdata": pack(instants),
-        "marker": {"size": 3.5, "color": color}, "hovertemplate": "%{y:.2f}",
-        "line": {"width": 1.6, "color": color, "shape": "hv"},
+        "type": "scatter", "mode": "lines+markers", "name": kind.name, "uid": f"free-{kind.name}",
+        "x": pack(places), "y": pack(found.largest_bytes[kind.rows]), "customdata": pack(instants),
+        "marker": {"size": 3.5, "color": kind.color}, "hovertemplate": "%{y:.2f}",
+        "line": {"width": 1.6, "color": kind.color, "shape": "hv"},
     }  # fmt: skip

@@ -14,12 +14,11 @@ from .drawing.theme import (
     PURPLE,
     SKY,
     VERMILION,
-    base_layout,
     byte_axis,
-    byte_unit,
     esc,
+    in_unit,
     pack,
-    scaled,
+    plain_chart,
 )
 from .steps import FEW_LABELS, spacing
 
@@ -43,31 +42,23 @@ def figure(
     dashes
         Plotly's dash of each line; solid where missing.
     """
-    unit, unit_name = byte_unit(int(levels.max(initial=0)))
-    lines = [
-        _line(level, name, i, x, unit) for i, (level, name) in enumerate(zip(levels, names, strict=True))
-    ]
+    lines = [_line(level, name, i, x) for i, (level, name) in enumerate(zip(levels, names, strict=True))]
     for line, dash in zip(lines, dashes, strict=False):
         line["line"]["dash"] = dash
     # Plotly would go on to the next label, which is then cut at the edge.
     edges = {"range": [float(x[0]) - 0.5, float(x[-1]) + 0.5]} if len(x) else {}
     distance = spacing(int(x[-1] - x[0]) if len(x) else 0, FEW_LABELS)
-    axes = {
-        "xaxis": {"showgrid": False, "zeroline": False, "tickprefix": "step ", "exponentformat": "none",
-                  "ticks": "outside", "ticklen": 4, "dtick": distance, "tickangle": 0, **edges},
-        "yaxis": byte_axis(unit_name),
-    }  # fmt: skip
-    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
-    return {"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
+    steps = {"tickprefix": "step ", "dtick": distance, "tickangle": 0, **edges}
+    return in_unit(plain_chart(lines, steps, byte_axis()))
 
 
-def _line(level: NDArray[Any], name: str, i: int, x: NDArray[Any], unit: int) -> dict[str, Any]:
+def _line(level: NDArray[Any], name: str, i: int, x: NDArray[Any]) -> dict[str, Any]:
     kept = np.arange(len(level))
     if len(level) > 2 * COLUMNS:
         kept = m4([level], even_edges(0, len(level), COLUMNS))
     color = COLORS[i % len(COLORS)]
     return {
         "type": "scatter", "mode": "lines+markers" if len(kept) <= 60 else "lines", "name": esc(name, 60),
-        "uid": f"growth{i}", "x": pack(x[kept]), "y": pack(scaled(level[kept], unit)),
+        "uid": f"growth{i}", "x": pack(x[kept]), "y": pack(level[kept]),
         "line": {"width": 2, "color": color}, "marker": {"size": 6}, "hovertemplate": "%{y:.2f}",
     }  # fmt: skip

@@ -15,10 +15,10 @@ from .drawing.theme import (
     CATEGORY_COLOR,
     PHASE_COLOR,
     QUANTITY_COLOR,
-    base_layout,
     byte_axis,
     in_unit,
     pack,
+    plain_chart,
     unpack,
 )
 
@@ -49,15 +49,7 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
     lines = _told_apart([whole, *lines])
     beside = _outside(found, index)
     mark = _chosen(index, found, chosen)
-    axes = {
-        "xaxis": _step_axis(index),
-        "yaxis": byte_axis(),
-    }  # fmt: skip
-    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
-    return {
-        "data": [*lines, *beside, mark],
-        "layout": base_layout(**axes, **_thinned(index, n_thinned), hovermode="x unified", margin=margin),
-    }
+    return plain_chart([*lines, *beside, mark], _step_axis(index), byte_axis(), **_thinned(index, n_thinned))
 
 
 _DASHES = ("solid", "9px,9px", "3px,15px", "2px,22px")
@@ -114,16 +106,14 @@ def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
         | {"uid": name, "mode": "lines"}
         for name in ("reserved", "allocated")
     ]
-    axes = {"xaxis": _step_axis(index), "yaxis": byte_axis(nticks=3)}
     margin = {"l": 72, "r": 16, "t": 6, "b": 30}
-    return in_unit({"data": lines, "layout": base_layout(**axes, hovermode="x unified", margin=margin)})
+    return in_unit(plain_chart(lines, _step_axis(index), byte_axis(nticks=3), margin=margin))
 
 
 def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
     span = int(index[-1] - index[0]) + 1 if len(index) else 1
     return {
-        "showgrid": False, "zeroline": False, "tickprefix": "step ", "dtick": spacing(span),
-        "exponentformat": "none", "separatethousands": True, "ticks": "outside", "ticklen": 4,
+        "tickprefix": "step ", "dtick": spacing(span), "separatethousands": True,
         # Around a single point the axis would show steps that do not exist, "step −1" among them.
         **({"range": [int(index[0]) - 0.5, int(index[0]) + 0.5]} if len(index) == 1 else {}),
     }  # fmt: skip
@@ -199,14 +189,14 @@ def stack(
     chosen = m4([allocated[start : end + 1]], edges)
     x = pack(chosen + start)
     areas = [_area(each, x, levels[each][chosen]) for each in ORDER if levels[each].any()]
-    axes = {
-        "xaxis": {"showgrid": False, "zeroline": False, "exponentformat": "none", "separatethousands": True,
-                  "tickprefix": "event ", "ticks": "outside", "ticklen": 4, "nticks": 5, "tickangle": 0,
-                  "fixedrange": True},
-        "yaxis": byte_axis(),
-    }  # fmt: skip
-    margin = {"l": 72, "r": 16, "t": 10, "b": 34}
-    return {"data": areas, "layout": base_layout(**axes, hovermode="x unified", margin=margin)}
+    axis = {
+        "separatethousands": True,
+        "tickprefix": "event ",
+        "nticks": 5,
+        "tickangle": 0,
+        "fixedrange": True,
+    }
+    return plain_chart(areas, axis, byte_axis())
 
 
 def by_category(found: Allocations, category: NDArray[Any], start: int, end: int) -> NDArray[Any]:

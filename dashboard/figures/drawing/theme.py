@@ -97,6 +97,21 @@ def base_layout(**more: Any) -> dict[str, Any]:
     return layout | more
 
 
+def plain_chart(
+    data: list[dict[str, Any]], xaxis: dict[str, Any], yaxis: dict[str, Any], **more: Any
+) -> dict[str, Any]:
+    """Return a figure of bytes over steps, events or seconds; *xaxis* and *more* add to the common layout."""
+    common = {
+        "showgrid": False,
+        "zeroline": False,
+        "exponentformat": "none",
+        "ticks": "outside",
+        "ticklen": 4,
+    }
+    looks = {"hovermode": "x unified", "margin": {"l": 72, "r": 16, "t": 10, "b": 34}} | more
+    return {"data": data, "layout": base_layout(xaxis=common | xaxis, yaxis=yaxis, **looks)}
+
+
 def byte_axis(unit_name: str = "B", **more: Any) -> dict[str, Any]:
     """Return a vertical axis of bytes from 0 up, in the unit of that name."""
     axis = {
