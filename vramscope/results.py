@@ -36,6 +36,7 @@ from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import LiveBytes
+from vramscope.analysis.logits import Logits
 from vramscope.analysis.oom import FailurePlace, Failures
 from vramscope.analysis.oom.cause import Room
 from vramscope.analysis.oom.in_use import CategoryBytes, InUse
@@ -144,6 +145,7 @@ __all__ = [
     "Leaks",
     "Lines",
     "LiveBytes",
+    "Logits",
     "Marks",
     "MemoryGrowth",
     "Missing",

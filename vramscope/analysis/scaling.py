@@ -59,6 +59,8 @@ class Scaling:
     """Bytes of that peak in blocks that grow quadratically."""
     quadratic: tuple[ScalingLine, ...] = ()
     """The lines that allocated these blocks, forward's first."""
+    has_backward: bool = True
+    """Whether backward makes blocks that grow so, as for scores; a mask has no gradient."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +101,13 @@ def scaling(recording: Recording) -> Scaling:
         _lines(recording, linear),
         int(quadratic.block_size.sum()),
         _lines(recording, quadratic),
+        _in_backward(recording, found.rows(mine[power == 2])),
     )
+
+
+def _in_backward(recording: Recording, made: Allocations) -> bool:
+    row = phases_of(recording.phases, len(recording.trace))[made.alloc_event]
+    return bool((np.append(recording.phases.phase, Phase.OTHER)[row] == Phase.BACKWARD).any())
 
 
 def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:
@@ -165,10 +173,13 @@ def findings(found: Scaling) -> list[Finding]:
             f"{format_bytes(found.quadratic_bytes)} ({share:.0f} %) of the largest step's peak grow with the "
             f"square of what a step is given"
         )
-        advice = (
-            "twice the length needs four times these bytes. If it is attention: "
-            "torch.nn.functional.scaled_dot_product_attention does not keep its scores"
+        remedy = (
+            "If it is attention: torch.nn.functional.scaled_dot_product_attention does not keep its scores"
+            if found.has_backward
+            else "No gradient passes through them. If it is a mask of attention: one of shape (batch, 1, 1, "
+            "length) broadcasts over heads and queries, and is_causal=True needs none"
         )
+        advice = f"twice the length needs four times these bytes. {remedy}"
         result.append(
             _finding(
                 FindingKind.QUADRATIC_MEMORY, what, found, found.quadratic, found.quadratic_bytes, advice

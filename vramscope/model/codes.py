@@ -262,6 +262,8 @@ class FindingKind(Code):
     """Several forwards keep their graphs until one backward."""
     GROWING_BATCH = "growing_batch"
     """Each step needs more than the one before, because it is given more."""
+    LARGE_LOGITS = "large_logits"
+    """Most of the peak are logits, and tensors of their size that the loss makes."""
     LEAK = "leak"
     """Memory that a line allocates in every step stays allocated."""
     NON_TORCH_GROWTH = "non_torch_growth"

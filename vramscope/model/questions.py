@@ -33,6 +33,7 @@ class Questions:
     leaks = BoundAnalysis()
     lifetimes = BoundAnalysis()
     live_set = BoundAnalysis()
+    logits = BoundAnalysis()
     oom = BoundAnalysis()
     own_peaks = BoundAnalysis()
     peak = BoundAnalysis()

@@ -19,6 +19,7 @@ from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.ending import ended_short
 from vramscope.analysis.strategies.batches import accumulation, smaller_evaluation
 from vramscope.analysis.strategies.checkpointing import checkpointed
+from vramscope.analysis.strategies.chunked_loss import loss_in_chunks
 from vramscope.analysis.strategies.gradients import (
     is_bucket,
     kept_gradients,
@@ -430,6 +431,7 @@ def _bucket_views(run: StrategyInput) -> Iterator[StrategyTrial]:
 _ALL: tuple[Callable[[StrategyInput], Iterator[StrategyTrial]], ...] = (
     smaller_evaluation,
     _checkpointing,
+    loss_in_chunks,
     _gradients_to_none,
     _bucket_views,
     fused_optimizer,

@@ -1,0 +1,67 @@
+"""Logits of a large vocabulary: what the loss in chunks would need, by computing it so."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import vramscope
+from vramscope.analysis.logits import findings, logits
+from vramscope.analysis.strategies import strategies
+
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
+MIB = 1 << 20
+
+
+class Language(nn.Module):
+    """An embedding, a layer and a head; its loss at once or in eight chunks."""
+
+    def __init__(self, vocabulary, is_chunked):
+        super().__init__()
+        self.embed, self.body = nn.Embedding(vocabulary, 32), nn.Linear(32, 32)
+        self.head, self.is_chunked = nn.Linear(32, vocabulary, bias=False), is_chunked
+
+    def part(self, hidden, labels):
+        return nn.functional.cross_entropy(self.head(hidden), labels, reduction="sum")
+
+    def forward(self, tokens):
+        hidden = torch.tanh(self.body(self.embed(tokens)))
+        if not self.is_chunked:
+            return self.part(hidden, tokens) / len(tokens)
+        pieces = zip(hidden.chunk(8), tokens.chunk(8), strict=True)
+        return sum(checkpoint(self.part, *piece, use_reentrant=False) for piece in pieces) / len(tokens)
+
+
+def recorded(path, vocabulary, is_chunked=False):
+    model = Language(vocabulary, is_chunked)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.arange(1024) % vocabulary).backward()
+            optimizer.step()
+    (found,) = vramscope.load(path).recordings
+    return found
+
+
+def test_logits_of_a_large_vocabulary_are_most_of_the_peak_and_chunks_lower_it(tmp_path):
+    """1,024 × 8,192 logits of four bytes: 32 MiB, and again as probabilities and as gradient."""
+    whole = recorded(tmp_path / "whole", 8192)
+    truth = recorded(tmp_path / "chunks", 8192, is_chunked=True).peak().allocated.n_bytes
+
+    (said,) = findings(logits(whole))
+    (advice,) = [each for each in strategies(whole).advised if "chunks" in each.name]
+
+    assert said.kind == "large_logits"
+    assert said.n_bytes >= 64 * MIB
+    assert said.n_bytes % (32 * MIB) == 0
+    assert advice.low_bytes <= truth <= advice.high_bytes
+
+
+def test_chunks_of_a_loss_are_no_finding_any_more(tmp_path):
+    assert findings(logits(recorded(tmp_path / "chunks", 8192, is_chunked=True))) == []
+
+
+def test_few_classes_are_no_finding(tmp_path):
+    assert findings(logits(recorded(tmp_path / "few", 64))) == []
