@@ -25,6 +25,7 @@ _COLLECTIVE = re.compile(
 _FSDP2 = re.compile(r"torch/distributed/(?:fsdp/_fully_shard|_composable/fsdp)/_fsdp_param\.py$")
 _FSDP1 = re.compile(r"torch/distributed/fsdp/_flat_param\.py$")
 _STAGES = re.compile(r"torch/distributed/pipelining/stage\.py$")
+_OPTIMIZERS = re.compile(r"torch/optim/\w+\.py$")
 _OF_NEIGHBORS = (
     "create_recv_tensor",
     "_create_grad_recv_info",
@@ -40,6 +41,7 @@ _MEANT = (
     (_FSDP1, ("_alloc_padded_unsharded_flat_param",), Category.UNSHARDED_PARAMETER),
     (_FSDP1, ("flatten_tensors",), Category.PARAMETER),  # before FSDP shards it, or for NO_SHARD
     (_STAGES, _OF_NEIGHBORS, Category.COMMUNICATION),
+    (_OPTIMIZERS, ("_init_group",), Category.OPTIMIZER_STATE),  # of a step that fails before it has names
 )
 
 # Modules of torch that allocate parameters and no buffers where they are constructed.

@@ -1,7 +1,7 @@
 """Failed allocations: what was in use at that moment, the cause, and what to do about it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at, without_totals
 from vramscope.analysis.oom.in_use import InUse, in_use_at
+from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, NoteCode, Severity
@@ -74,6 +75,10 @@ _TO_RECORD = {
 }
 """Advice for an input that has totals alone."""
 
+_ADVICE_STATE = (
+    "Its state takes less in 8 bits (bitsandbytes.optim.AdamW8bit), with one moment (Lion), on "
+    "the CPU (torchao.optim.CPUOffloadOptimizer), or over several GPUs (ZeroRedundancyOptimizer)"
+)
 _ADVICE_EXPANDABLE = (
     "What is in use keeps a little of each 20 MiB: allocate what stays before what comes and goes"
 )
@@ -89,6 +94,8 @@ class FailurePlace:
     """The innermost frame of the program's own."""
     is_in_backward: bool = False
     """Whether ``frame`` is the line that called backward: the request came from a thread of autograd."""
+    optimizer: str = ""
+    """The optimizer that was making its state, in its first step; '' for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +232,36 @@ def _where(recording: Recording, events: NDArray[Any]) -> tuple[FailurePlace, ..
         lives = lifetimes(recording)
         called_at = calls_of_backward(recording, lives, folded.of[lives.stack_id], events)
     found = []
+    of_state = passes_through(recording.stacks, "_init_group")
+    makes_state = dict(zip(events.tolist(), of_state[recording.trace.stack_id[events]].tolist(), strict=True))
     for event, line, call in zip(events.tolist(), own.tolist(), called_at.tolist(), strict=True):
         frame = folded.stacks.frame(line or call) if line or call else None
         is_in_backward = bool(call and not line)
-        found.append(FailurePlace(*step_and_phase_at(recording, event + 1), frame, is_in_backward))
+        place = FailurePlace(*step_and_phase_at(recording, event + 1), frame, is_in_backward)
+        name = _making_state(recording, event) if makes_state[event] else ""
+        found.append(replace(place, optimizer=name))
     return tuple(found)
+
+
+def _making_state(recording: Recording, event: int) -> str:
+    phases = recording.phases
+    rows = np.flatnonzero((phases.phase == Phase.OPTIMIZER) & (phases.start_event <= event))
+    return phases.names[int(phases.name[rows[-1]])] if len(rows) else ""
+
+
+def _of_state(at: FailurePlace, held: InUse) -> str:
+    """Return how far the optimizer's state had come when a request for it failed; '' for another request."""
+    sums = {each.name: each.n_bytes for each in held.by_category}
+    done, gradients = sums.get("optimizer state", 0), sums.get("gradient", 0)
+    if not at.optimizer or not gradients:
+        return ""
+    most = 2 * gradients
+    if "Adam" not in at.optimizer or done >= most:
+        return f". {at.optimizer} was making its state: {format_bytes(done)} of it are there"
+    return (
+        f". {at.optimizer} was making its state, two values for each gradient: {format_bytes(done)} of "
+        f"{format_bytes(most)} are there, at least {format_bytes(most - done)} more are needed"
+    )
 
 
 def findings(failures: Failures) -> list[Finding]:
@@ -265,9 +297,9 @@ def _finding(failures: Failures, row: int) -> Finding:
     return Finding(
         FindingKind.OOM,
         Severity.ERROR,
-        claim if room is None or why is None else f"{claim}. {_because(why, room)}",
+        claim if room is None or why is None else f"{claim}. {_because(why, room)}{_of_state(at, held)}",
         cause=why and why.value,
-        advice=_advice(why, room, held, failures),
+        advice=_ADVICE_STATE if at.optimizer else _advice(why, room, held, failures),
         file=at.frame and at.frame.file,
         line=at.frame and at.frame.line,
         function=at.frame and at.frame.function,

@@ -28,7 +28,7 @@ def loss_in_chunks(run: StrategyInput) -> Iterator[StrategyTrial]:
         scaled(run, (rows, 1 / _CHUNKS)),
         extra,
         (
-            f"split tokens in {_CHUNKS}, checkpoint(head_and_loss, …) for each; or fused linear cross entropy",
+            f"split tokens in {_CHUNKS}, checkpoint(head_and_loss, …) for each; or fused cross entropy",
             "the head runs forward twice",
             "estimate: tensors of the logits' size have an eighth of it, and the head's gradient is added up",
         ),
