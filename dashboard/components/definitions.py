@@ -40,6 +40,9 @@ DEFINITION = {
     "predicted": "Run dry without a GPU: shapes alone, with the memory that torch takes for them on CUDA.",
     "cuda": "Recorded from the CUDA caching allocator of torch.",
     "file": "A file that torch or a profiler wrote, opened read-only.",
+    "log": "Figures that a program printed, at the moments at which it did.",
+    "telemetry": "What a tool read from the driver, for whole devices or processes.",
+    "nvidia-smi": "What nvidia-smi read from the driver, for whole devices or processes.",
     "pre-existing": "Allocated before the recording began; its origin is unknown.",
 }
 LABEL = {

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``vramscope report`` to *parser*."""
-    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
+    parser.add_argument(
+        "path", metavar="RUN", help="a trace directory, a file or a log; - reads standard input"
+    )
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table by line (10)")
     parser.add_argument("--rank", type=int, metavar="N", help="this rank alone")
     parser.add_argument("--device", type=int, metavar="N", help="this device alone, as the program counts")
@@ -48,6 +50,8 @@ def run(args: Namespace) -> int:
 
     if args.top < 1:
         raise UsageError(f"--top {args.top}: at least 1")
+    if args.path == "-":
+        return _report_of_input(args)
     if args.where is not None:
         return _report_where(args)
     if not args.json and args.rank is None and _has_many_ranks(args.path):
@@ -63,6 +67,20 @@ def run(args: Namespace) -> int:
     else:
         print_terminal(list(page(loaded, summaries, args.top)), files_of(loaded.recordings))
     return 0
+
+
+def _report_of_input(args: Namespace) -> int:
+    """Print the report of what standard input has, which is kept in a file meanwhile."""
+    import shutil
+    import sys
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        args.path = str(Path(folder) / "standard input")
+        with Path(args.path).open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        return run(args)
 
 
 def _report_where(args: Namespace) -> int:

@@ -173,7 +173,7 @@ class _TextReader:
         record = parsed_line(text)
         if record is not None and take_json(record, self._records, moment=self._last):
             return
-        found = [each for each in amounts(text) if not (line.is_cut and _is_at_end(text, each.name))]
+        found = list(amounts(text, is_cut=line.is_cut))
         if not found:
             return
         named = moment(text)
@@ -182,11 +182,6 @@ class _TextReader:
             self._found.at(line.rank, device).add(
                 [each for each in found if each.device == device], self._last
             )
-
-
-def _is_at_end(text: str, name: str) -> bool:
-    """Return whether the number after *name* ends the text, which may cut it."""
-    return text.rstrip("\n")[text.rfind(name) + len(name) :].strip(" :=|'\"").replace(".", "").isdigit()
 
 
 FORMAT = Format("log", sniff, read, is_asked_last=True)

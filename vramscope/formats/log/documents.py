@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vramscope.formats.log.patterns import Amount, amounts, device_in
+from vramscope.formats.log.patterns import Amount, amounts, device_in, names_memory
 from vramscope.formats.log.series import Figures, LogMoment
 from vramscope.formats.log.times import time_ns
 from vramscope.model.counters import UNKNOWN
@@ -19,7 +19,7 @@ _SINCE_NAMES = ("relative time (process)", "relative time (wall)", "_runtime", "
 _DEVICE_NAMES = ("index", "gpu", "gpu_index", "gpu_id", "device", "card", "device_id", "minor_number")
 _UUID_NAMES = ("uuid", "gpu_uuid", "gpu_bus_id", "hostname")
 _BUSY = re.compile(r"utilization[._ ]?gpu|gpu_utilization", re.IGNORECASE)
-_VALUE = re.compile(r"[{}=]|[:=]\s*['\"]?[-\d]")
+_VALUE = re.compile(r"[{}=]|[\"']\s*:|:\s+[-\d]")
 """What a cell has that is no name of a column."""
 
 
@@ -34,7 +34,7 @@ class Records:
     def take(self, record: Mapping[str, Any], path: str = "", outer: LogMoment | None = None) -> bool:
         """Add the amounts of one record; return whether it has any."""
         names = {str(name).strip().lower(): value for name, value in record.items()}
-        moment = self._moment(names, outer or LogMoment())
+        moment = self.moment(names, outer or LogMoment())
         device = self._device(names, path)
         found: dict[int, list[Amount]] = {}
         for name, value in record.items():
@@ -53,8 +53,7 @@ class Records:
         if len(text) > 30 or not re.match(r"\d", text):
             return []
         if name not in self._known:
-            self._known[name] = any(True for _ in amounts(f"{name}: 77777777 "))
-        # A number of the largest size stands for any: whether a name is one of memory does not depend on it.
+            self._known[name] = names_memory(name)
         return list(amounts(f"{name}: {text} "))[:1] if self._known[name] else []
 
     def _device(self, names: Mapping[str, Any], path: str) -> int:
@@ -70,7 +69,8 @@ class Records:
         return max(device_in(path), 0)
 
     @staticmethod
-    def _moment(names: Mapping[str, Any], outer: LogMoment) -> LogMoment:
+    def moment(names: Mapping[str, Any], outer: LogMoment) -> LogMoment:
+        """Return the time and the step that a record names, or those of what it is in."""
         step = next((names[name] for name in _STEP_NAMES if _is_number(names.get(name))), UNKNOWN)
         when = next((_time(names[name]) for name in _TIME_NAMES if names.get(name) not in (None, "")), 0)
         since = next((names[name] for name in _SINCE_NAMES if _is_number(names.get(name))), None)
@@ -108,17 +108,16 @@ def take_json(
         return False
     if isinstance(value, list):
         # A list without separate places is one of moments or of devices, which name themselves.
-        return any(take_json(each, records, path, moment, depth + 1) for each in value)
+        return sum(take_json(each, records, path, moment, depth + 1) for each in value) > 0
     if not isinstance(value, dict):
         return False
     flat = dict(_flat(value))
-    found = records.take(flat, path, moment)
-    own = Records._moment({str(name).lower(): each for name, each in flat.items()}, moment or LogMoment())
-    inner = [(str(name), each) for name, each in value.items() if isinstance(each, (dict, list))]
-    return (
-        any(take_json(each, records, f"{path}.{name}".strip("."), own, depth + 1) for name, each in inner)
-        or found
-    )
+    found = int(records.take(flat, path, moment))
+    own = records.moment({str(name).lower(): each for name, each in flat.items()}, moment or LogMoment())
+    for name, each in value.items():
+        if isinstance(each, (dict, list)):
+            found += take_json(each, records, f"{path}.{name}".strip("."), own, depth + 1)
+    return found > 0
 
 
 def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -132,7 +131,9 @@ def is_csv_head(line: str) -> bool:
     cells = _cells(line)
     if not 2 <= len(cells) <= _MOST_COLUMNS or any(_is_number(cell) or _VALUE.search(cell) for cell in cells):
         return False
-    return any(any(True for _ in amounts(f"{cell}: 77777777 ")) for cell in cells) or _is_long(cells)
+    if any(True for cell in cells for _ in amounts(cell)):
+        return False
+    return any(map(names_memory, cells)) or _is_long(cells)
 
 
 def _is_long(cells: list[str]) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vramscope.errors import FormatError
-from vramscope.formats._file import Stream, opened
+from vramscope.formats._file import UTF8_MARK, Stream, opened
 
 CHUNK_BYTES = 1 << 20
 AROUND_BYTES = 8 << 10
@@ -138,8 +138,10 @@ def pieces(file: Stream) -> Iterator[bytes]:
         wide = "utf-16-le"
     decoder = codecs.getincrementaldecoder(wide)("replace") if wide else None
     piece = first
+    is_first = True
     while piece:
         text = decoder.decode(piece).encode() if decoder else piece
+        text, is_first = text.removeprefix(UTF8_MARK) if is_first else text, False
         yield text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
         piece = file.read(CHUNK_BYTES)
 
@@ -147,7 +149,8 @@ def pieces(file: Stream) -> Iterator[bytes]:
 class LineReader:
     """Goes through one text and yields the lines about memory.
 
-    While ``wants_all`` is set, which who reads may do at a table's head, every line is yielded.
+    The first line is yielded whatever it is: it may be the head of a table. While ``wants_all`` is set, every
+    line is, as below such a head.
     """
 
     def __init__(self, file: Stream) -> None:
@@ -157,7 +160,7 @@ class LineReader:
         """Where the part begins that was not looked at; before it lies what was."""
         self._n_pieces = 0
         """The pieces of the present line that were looked at."""
-        self.wants_all = False
+        self.wants_all = True
 
     def __iter__(self) -> Iterator[TextLine]:
         is_end = False

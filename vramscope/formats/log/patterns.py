@@ -99,11 +99,13 @@ def _need(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-def amounts(text: str) -> Iterator[Amount]:
+def amounts(text: str, *, is_cut: bool = False) -> Iterator[Amount]:
     """Yield every amount of memory in one line, in the order of the table.
 
-    A number belongs to the first wording that takes it.
+    A number belongs to the first wording that takes it. Where the text *is_cut*, a number at its end may lack
+    digits, and is left out.
     """
+    until = len(text.rstrip(" .,")) if is_cut else -1
     taken: set[int] = set()
     for row in _rows_in(text.translate(_DIGITS) if len(text) < _SHAPE_CHARACTERS else text):
         for found in _expression(row).finditer(text):
@@ -111,8 +113,13 @@ def amounts(text: str) -> Iterator[Amount]:
                 continue
             taken.add(found.start("number"))
             n_bytes = _bytes(row, found)
-            if row.column and 0 <= n_bytes < _LARGEST:
+            if row.column and 0 <= n_bytes < _LARGEST and found.end("number") != until:
                 yield Amount(row, n_bytes, device_in(text[: found.start("number")]), _name(found))
+
+
+def names_memory(name: str) -> bool:
+    """Return whether a value of that name is an amount of memory."""
+    return any(row.column for row in _rows_in(f"{name}: 0 ")[:1])
 
 
 @lru_cache(maxsize=2048)
@@ -131,9 +138,11 @@ def _rows_in(shape: str) -> tuple[Wording, ...]:
 
 
 def _name(found: re.Match[str]) -> str:
-    return re.sub(r"\{[^{}]*\}", "", found.string[found.start("name") : found.start("number")]).strip(
-        " \t:=|'\"`*"
-    )[-60:]
+    name = re.sub(r"\{[^{}]*\}", "", found.string[found.start("name") : found.start("number")])
+    return (
+        name.strip(" \t:=|'\"`*(")[-60:]
+        or found["name"][found.end("number") - found.start("name") :].strip()[-60:]
+    )
 
 
 def _bytes(row: Wording, found: re.Match[str]) -> int:

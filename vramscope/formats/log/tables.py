@@ -136,7 +136,7 @@ class TableReader:
     def _box(self, line: TextLine) -> bool:
         found = _BOX.search(line.text)
         if found is not None:
-            above = list(_GPU_LINE.finditer(line.before[-1000:]))
+            above = list(_GPU_LINE.finditer("\n".join(line.before.rstrip("\n").split("\n")[-1:])))
             if not above:
                 return True
             device = int(above[-1][1])

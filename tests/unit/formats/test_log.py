@@ -1,0 +1,228 @@
+"""What a text says of memory is read, whatever stands around it, and nothing that it does not say."""
+
+import gzip
+import io
+import json
+import random
+import sqlite3
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from vramscope.cli import main
+from vramscope.errors import FormatError
+from vramscope.formats import log
+from vramscope.loading import discover, load
+from vramscope.model.recording import Run
+
+GIB = 1 << 30
+SAMPLES = {
+    sample["name"]: ("\n".join(sample["text"]), sample["gib"])
+    for sample in json.loads(Path(__file__).with_name("log_samples.json").read_text())
+}
+"""Lines of real programs with other values, and the highest figures in them, by hand."""
+PLAIN = "2025-06-09 23:21:02 - INFO - step 12 loss 1.25 lr 1e-4 tokens/s 12345\n"
+
+
+def highest(run: Run) -> dict[tuple[int, int, str], int]:
+    return {
+        (recording.process.rank, recording.device.index, name.removesuffix("_bytes")): int(column.max())
+        for recording in run.recordings
+        for name, column in recording.counters.columns()
+        if name.endswith("_bytes") and column.max(initial=-1) >= 0
+    }
+
+
+def opened(folder: Path, data: str | bytes, name: str = "train.log") -> Run:
+    path = folder / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return load(path)
+
+
+def figures(data: bytes) -> set[tuple[int, int, str, int]]:
+    """Every figure that a text is read to have."""
+    found = log.Figures()
+    for _ in log._read_text(io.BytesIO(data), found, has_document=False):
+        pass
+    return {
+        (recording.process.rank, recording.device.index, name, int(value))
+        for recording in found.recordings()
+        for name, column in recording.counters.columns()
+        if name.endswith("_bytes")
+        for value in column
+        if value >= 0
+    }
+
+
+def test_there_are_samples_of_many_programs():
+    assert len(SAMPLES) >= 40
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_has_the_figures_that_it_has(tmp_path, name):
+    text, expected = SAMPLES[name]
+    found = highest(opened(tmp_path, text))
+
+    for place in expected:
+        for column, gib in place.items():
+            if column not in ("rank", "device"):
+                assert found[place["rank"], place["device"], column] == pytest.approx(gib * GIB, abs=2), (
+                    column
+                )
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_text_cut_anywhere_has_no_other_figure(name):
+    data = SAMPLES[name][0].encode()
+    whole = figures(data)
+    # What only several figures together tell is less where some of them are cut.
+    known = {each[:3] for each in whole if each[2] == "allocated_peak_bytes"} if name == "hf_txt" else set()
+
+    # Every length was tried once; in each run of the tests one in some places is.
+    for length in range(len(name), len(data), max(len(data) // 60, 1)):
+        assert {each for each in figures(data[:length]) if each[:3] not in known} <= whole, data[:length][
+            -80:
+        ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_texts_one_after_another_and_in_another_order_have_no_other_figure(seed):
+    chance = random.Random(seed)
+    names = chance.sample([name for name in SAMPLES if name not in ("hf_txt", "fairseq_log")], 4)
+    texts = [SAMPLES[name][0].encode() for name in names]
+    alone = set[tuple[str, int]]().union(*({each[2:] for each in figures(text)} for text in texts))
+
+    assert {each[2:] for each in figures((b"\n" + PLAIN.encode()).join(texts))} <= alone
+    lines = texts[0].splitlines(keepends=True)
+    chance.shuffle(lines)
+    assert {each[2:] for each in figures(b"".join(lines))} <= alone
+
+
+@pytest.mark.parametrize("name", ["cuda_modern", "verl", "smi_table_txt", "async", "dmon_mem_txt"])
+def test_it_is_found_in_the_middle_of_a_long_text_and_packed(tmp_path, name):
+    text, _ = SAMPLES[name]
+    alone = highest(opened(tmp_path, text))
+    whole = PLAIN * 30_000 + text + PLAIN * 30_000
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("logs/rank0.log", whole)
+
+    assert highest(opened(tmp_path, whole)) == alone
+    assert highest(opened(tmp_path, gzip.compress(whole.encode()), "train.log.gz")) == alone
+    assert highest(opened(tmp_path, packed.getvalue(), "logs.zip")) == alone
+    assert highest(opened(tmp_path, text.replace("\n", "\r\n").encode("utf-16"))) == alone
+
+
+def test_steps_and_times_are_those_of_the_lines(tmp_path):
+    (first, _) = opened(tmp_path, SAMPLES["titan_log"][0]).recordings
+
+    assert first.steps.index.tolist() == [200, 210]
+    assert first.counters.time_ns[-1] == 1750113064970000000
+    assert first.sampled_peaks().per_step.reserved_bytes.tolist() == pytest.approx([49.66 * GIB, 51.66 * GIB])
+
+
+def test_a_run_that_begins_again_is_noted_with_the_highest_of_each(tmp_path):
+    (recording,) = opened(tmp_path, SAMPLES["restart_log"][0]).recordings
+
+    (note,) = [note for note in recording.notes if note.code == "several_runs"]
+    assert (note.value, "14.0 GiB, 8.00 GiB" in note.text) == (2, True)
+    assert recording.steps.index.tolist() == [2, 3]
+
+
+def test_each_series_is_named_with_what_it_counts(tmp_path):
+    (recording,) = opened(tmp_path, SAMPLES["verl"][0]).recordings
+
+    texts = [note.text for note in recording.notes if note.code == "series"]
+    assert texts[0].startswith("perf/max_memory_allocated_gb of verl: the most that torch had allocated")
+
+
+def test_memory_of_the_host_and_shares_are_no_figures():
+    lines = (
+        "total memory: 64 GB RAM",
+        "Peak memory usage: 12.4MB",
+        "CPU Virtual Memory:  used = 60.13 GB, percent = 11.9%",
+        '"system.gpu.0.memoryAllocated": 55.3, "system.gpu.0.memory": 12',
+        "gpu_memory_utilization: 0.9",
+        "max_gpu_memory: 20 GB",
+        "Peak reserved memory % of max memory = 44.379 %.",
+    )
+
+    assert figures("\n".join((*lines, "")).encode()) == set()
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 1_000_000, "{" * 1_000_000, "a memory of 1 x " * 300_000, "\x01\x02" * 400_000]
+)
+def test_hostile_texts_are_refused_in_seconds(tmp_path, text):
+    with pytest.raises(FormatError):
+        opened(tmp_path, text)
+
+
+def test_allocations_of_nsight_systems_are_followed(tmp_path):
+    path = tmp_path / "report.sqlite"
+    with sqlite3.connect(path) as database:
+        names = "start, globalPid, deviceId, address, bytes, memKind, memoryOperationType"
+        database.execute(f"CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS ({names})")
+        pid = 1 << 48 | 12345 << 24
+        rows = [
+            (1000, pid, 0, 1, 2 * GIB, 2, 0),
+            (2000, pid, 0, 2, GIB, 2, 0),
+            (2500, pid, 0, 3, 9 * GIB, 1, 0),
+            (3000, pid, 0, 1, 2 * GIB, 2, 1),
+        ]
+        database.executemany("INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    database.close()
+
+    (recording,) = load(path).recordings
+    assert recording.counters.process_used_bytes.tolist() == [2 * GIB, 3 * GIB, GIB]
+
+
+REFUSED = [
+    (b"\0\0\0\x20ftypmp42" + bytes(200), "a video"),
+    (b"PK\x03\x04" + b"\0" * 26 + b"[Content_Types].xml", "a spreadsheet"),
+    (b"\x89PNG\r\n\x1a\n" + bytes(50), "a picture"),
+    (b"%PDF-1.7 \n", "a PDF"),
+    (b"JAVA PROFILE 1.0.2\0", "heap dump of Java"),
+    (b"\x7fELF\x02\x01" + bytes(50), "a program"),
+    (b"\x93NUMPY\x01\0", "NumPy"),
+    (b"\x89HDF\r\n", "HDF5"),
+    (b"PAR1....", "Parquet"),
+    (b"ARROW1\0\0", "Arrow"),
+    (b"\x40\0\0\0\0\0\0\0" + b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', "safetensors"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "spreadsheet"),
+    (b"memray\0\0", "memray"),
+    (b"slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.", "the host's memory"),
+    (b"# gpu    pwr  gtemp  mtemp     sm    mem\n# Idx      W      C      C      %      %\n", "dmon -s mu"),
+    (b"Time (%),Total Time (ns),Num Calls,Name\n42.1,123456789,512,cudaMalloc\n", "nsys export"),
+    (b'{"snapshot":{"meta":{"node_fields":[]}}}', "JavaScript"),
+    (b"RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58\n", "without its figures"),
+    (b"import torch\nmodel = torch.nn.Linear(1, 1)\n", "source code"),
+    (b"epoch 1 loss 2.5\nepoch 2 loss 2.25\n", "memory_summary()"),
+]
+
+
+@pytest.mark.parametrize(("data", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_a_foreign_file_is_refused_with_what_it_is_and_what_to_do(tmp_path, data, words):
+    with pytest.raises(FormatError, match=words.replace("(", r"\(").replace(")", r"\)")) as caught:
+        opened(tmp_path, data, "file.dat")
+
+    assert ";" in str(caught.value)
+
+
+def test_a_folder_offers_logs_and_no_source_code(tmp_path):
+    text = SAMPLES["cuda_modern"][0]
+    for name in ("train.log", "train.py", "README.md"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "plain.log").write_text(PLAIN)
+
+    assert discover(tmp_path) == [tmp_path / "train.log"]
+
+
+def test_standard_input_is_reported(monkeypatch, capsys):
+    data = SAMPLES["verl"][0].encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    assert main(["report", "--json", "-"]) == 0
+    (recording,) = json.loads(capsys.readouterr().out)["recordings"]
+    assert recording["peak"]["allocated_bytes"] == round(53.25 * GIB)
