@@ -46,8 +46,8 @@ def read(path: Path) -> Run:
         raise FormatError(f"{path}: damaged database ({error}): copy it or export it again") from None
     if not found:
         raise FormatError(
-            f"{path}: a database without events of memory; record with nsys profile --cuda-memory-usage=true, "
-            "and export with nsys export --type sqlite"
+            f"{path}: a database without events of memory; record with nsys profile --cuda-memory-usage=true "
+            "and export it with nsys export --type sqlite"
         )
     return Run(name=path.name, path=str(path), recordings=found.recordings())
 
