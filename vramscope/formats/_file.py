@@ -1,11 +1,13 @@
-"""The bytes of a file, decompressed within limits if it is a gzip."""
+"""The bytes of a file, decompressed within limits if it is a gzip, and the JSON in them."""
 
+import gc
 import gzip
+import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from vramscope.errors import FormatError
 from vramscope.units import format_bytes
@@ -93,3 +95,18 @@ def beginning(head: bytes) -> bytes:
         return zlib.decompressobj(wbits=31).decompress(head, 1 << 16).removeprefix(UTF8_MARK)
     except zlib.error:
         return b""
+
+
+def parsed(path: Path, each: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Return the content of a JSON file, gzipped or not; *each* replaces every object by its result."""
+    data = contents(path)
+    enabled = gc.isenabled()
+    # There are millions of live containers and no garbage: cyclic garbage collection would double the time.
+    gc.disable()
+    try:
+        return json.loads(data, object_hook=each)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: damaged JSON ({str(error)[:200]}): copy it or export it again") from None
+    finally:
+        if enabled:
+            gc.enable()

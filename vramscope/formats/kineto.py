@@ -20,8 +20,7 @@ from vramscope.allocator.torch_history.annotations import (
 from vramscope.allocator.torch_history.rows import Rows
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning
-from vramscope.formats._json import parsed
+from vramscope.formats._file import beginning, parsed
 from vramscope.formats._pairs import Pairs
 from vramscope.formats._totals_trace import (
     NO_LAYOUT,

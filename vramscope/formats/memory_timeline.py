@@ -10,8 +10,7 @@ from typing import Any
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning
-from vramscope.formats._json import parsed
+from vramscope.formats._file import beginning, parsed
 from vramscope.formats._pairs import Pairs
 from vramscope.formats._totals_trace import NO_LAYOUT, TotalsTrace
 from vramscope.model.codes import NoteCode

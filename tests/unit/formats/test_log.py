@@ -226,3 +226,15 @@ def test_standard_input_is_reported(monkeypatch, capsys):
     assert main(["report", "--json", "-"]) == 0
     (recording,) = json.loads(capsys.readouterr().out)["recordings"]
     assert recording["peak"]["allocated_bytes"] == round(53.25 * GIB)
+
+
+def test_two_logs_are_compared_by_their_highest_figures(tmp_path, capsys):
+    text = SAMPLES["verl"][0]
+    for name, value in (("a.log", "53.25"), ("b.log", "63.25")):
+        (tmp_path / name).write_text(text.replace("53.25", value))
+
+    assert main(["diff", "--json", str(tmp_path / "a.log"), str(tmp_path / "b.log")]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert (found["peak_a_bytes"], found["peak_b_bytes"]) == (round(53.25 * GIB), round(63.25 * GIB))
+    (change,) = found["changes"]
+    assert (change["kind"], change["name"], change["bytes"]) == ("total", "allocated peak", 10 * GIB)

@@ -23,6 +23,12 @@ from vramscope.analysis.compare.names import (
     line_name,
     moved_lines,
 )
+from vramscope.analysis.compare.samples import (
+    has_samples_alone,
+    highest_level,
+    highest_pairs,
+    step_levels,
+)
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.lines import frame_words, modules_by_place
@@ -133,8 +139,34 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
     Comparison
         The aligned steps and all changes, in bytes.
     """
+    later = Recording() if other is None else other
+    if has_samples_alone(recording) and has_samples_alone(later):
+        return _of_samples(recording, later, tolerance)
     with shared_results():
-        return _compared(recording, Recording() if other is None else other, tolerance)
+        return _compared(recording, later, tolerance)
+
+
+def _of_samples(recording: Recording, other: Recording, tolerance: float) -> Comparison:
+    before, after = highest_level(recording), highest_level(other)
+    least = max(int(tolerance * before), 1)
+    changes = [
+        Change("total", name, *pair, pair[1] - pair[0], 0)
+        for name, pair in highest_pairs(recording.counters, other.counters).items()
+        if abs(pair[1] - pair[0]) >= least
+    ]
+    ordered = tuple(sorted(changes, key=lambda change: -abs(change.n_bytes)))
+    index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
+    return Comparison(
+        steps=index,
+        before_bytes=step_levels(recording)[rows],
+        after_bytes=step_levels(other)[other_rows],
+        only_before=len(recording.steps) - len(index),
+        only_after=len(other.steps) - len(index),
+        tolerance_bytes=least,
+        changes=ordered,
+        peak_before_bytes=before,
+        peak_after_bytes=after,
+    )
 
 
 def _compared(recording: Recording, other: Recording, tolerance: float) -> Comparison:
