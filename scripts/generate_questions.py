@@ -65,7 +65,7 @@ nobody edits it.
 
 {imports}
 
-__all__ = [{names}]
+__all__ = sorted(name for name in globals() if name[0].isupper())
 '''
 
 CODES_HEAD = """# Codes
@@ -156,10 +156,11 @@ def results_source() -> str:
     """The module of result types, not yet formatted."""
     names = result_names()
     imports = "\n".join(
-        f"from {kind.__module__} import {kind.__name__}" + f" as {name}" * (name != kind.__name__)
+        # The same name after "as": type checkers then take it for a name of this module.
+        f"from {kind.__module__} import {kind.__name__} as {name}"
         for name, kind in sorted(names.items())
     )
-    return RESULTS_HEAD.format(imports=imports, names=", ".join(f'"{name}"' for name in sorted(names)))
+    return RESULTS_HEAD.format(imports=imports)
 
 
 def result_names() -> dict[str, type]:

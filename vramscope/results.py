@@ -5,220 +5,138 @@ modules that define these types may move; this one stays. ``scripts/generate_que
 nobody edits it.
 """
 
-from vramscope.allocator.settings import Settings, TieBreak
-from vramscope.analysis.accumulation import Accumulation
-from vramscope.analysis.allocations import FoundAllocations
-from vramscope.analysis.annotations import Annotations
-from vramscope.analysis.batch_fit import BatchFit, Estimate, Largest, Lines
-from vramscope.analysis.batch_fit.step_program import Needs, SizeGrowth, StepProgram
-from vramscope.analysis.by_module import ModuleBytes
-from vramscope.analysis.by_rank import RankBytes
-from vramscope.analysis.by_stack import StackBytes
-from vramscope.analysis.categories import Assigned, Categories
-from vramscope.analysis.churn import Churn, ChurnOverTime
-from vramscope.analysis.compare import Change, Comparison
-from vramscope.analysis.compare.names import CodeLine
-from vramscope.analysis.composition import Shares
-from vramscope.analysis.empty_cache import EmptyCache
-from vramscope.analysis.evaluation_peak import EvaluationPeak
-from vramscope.analysis.findings import Shared
-from vramscope.analysis.fit import FitProgress, Question
-from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Placed, Target
-from vramscope.analysis.fit.reruns import DryPeak, Effect, Rerun, Reruns
-from vramscope.analysis.fragmentation import Fragmentation, Parts, PinnedBy
-from vramscope.analysis.gradient_storage import GradientStorage
-from vramscope.analysis.identity import Identity
-from vramscope.analysis.kept_activations import KeptActivations
-from vramscope.analysis.largest_free import LargestFree
-from vramscope.analysis.leaks import Leaks
-from vramscope.analysis.leaks.holders import Statement
-from vramscope.analysis.leaks.leak import Leak
-from vramscope.analysis.leaks.levels import LeakingLine
-from vramscope.analysis.lifetimes import Allocations
-from vramscope.analysis.lines import LiveBytes
-from vramscope.analysis.logits import Logits
-from vramscope.analysis.oom import FailurePlace, Failures
-from vramscope.analysis.oom.cause import Room
-from vramscope.analysis.oom.in_use import CategoryBytes, InUse
-from vramscope.analysis.own_peaks import OwnPeaks
-from vramscope.analysis.peak import Peak, PeakPoint
-from vramscope.analysis.pins import Pins
-from vramscope.analysis.private_pools import PoolKind, PoolLevels, PoolName, PoolUse
-from vramscope.analysis.retained_graphs import RetainedGraphs
-from vramscope.analysis.sampled_peaks import SampledIntervals, SampledPeaks
-from vramscope.analysis.scaling import Scaling, ScalingLine
-from vramscope.analysis.settings_advice import Candidate, SettingsAdvice, SettingTrial
-from vramscope.analysis.shared_device import SharedDevice
-from vramscope.analysis.small_allocations import SmallAllocations
-from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
-from vramscope.analysis.strategies import Strategies, Strategy, Undecided
-from vramscope.analysis.summary import PrivatePool, StepPeak, Summary
-from vramscope.analysis.timeline import Totals
-from vramscope.analysis.tree import Tree
-from vramscope.analysis.verdicts import Verdicts
-from vramscope.analysis.verdicts.growth import GrowthVerdict, MemoryGrowth
-from vramscope.analysis.verdicts.missing import Missing, Part
-from vramscope.analysis.waterfall import Bar, Waterfall
-from vramscope.analysis.waterfall.outside_growth import Grown, OutsideGrowth
-from vramscope.analysis.what_if import ReplayResult
-from vramscope.analysis.wide_numbers import WideNumbers
-from vramscope.analysis.would_fit import BlockSource, Placement
-from vramscope.loading import Follower
-from vramscope.model.cards import Card
-from vramscope.model.codes import LeakCause
-from vramscope.model.counters import Counters
-from vramscope.model.device import Device, Process
-from vramscope.model.finding import Finding
-from vramscope.model.holders import Holders, Holding
-from vramscope.model.marks import Category, EventThreads, Labels, Marks, Note, Phase, Phases, Steps
-from vramscope.model.past import Past, StretchPeaks, SummarizedSteps
-from vramscope.model.prediction import (
-    ChangedAnswer,
-    Choice,
-    Headroom,
-    Need,
-    OnCard,
-    OtherRun,
-    OutOfMemoryPoint,
-    Prediction,
-)
-from vramscope.model.recording import Outcome, Recording, Run
-from vramscope.model.snapshot import Blocks, Segments, Snapshot
-from vramscope.model.stacks import Frame, Stacks
-from vramscope.model.trace import Trace
+from vramscope.allocator.settings import Settings as Settings
+from vramscope.allocator.settings import TieBreak as TieBreak
+from vramscope.analysis.accumulation import Accumulation as Accumulation
+from vramscope.analysis.allocations import FoundAllocations as FoundAllocations
+from vramscope.analysis.annotations import Annotations as Annotations
+from vramscope.analysis.batch_fit import BatchFit as BatchFit
+from vramscope.analysis.batch_fit import Estimate as Estimate
+from vramscope.analysis.batch_fit import Largest as Largest
+from vramscope.analysis.batch_fit import Lines as Lines
+from vramscope.analysis.batch_fit.step_program import Needs as Needs
+from vramscope.analysis.batch_fit.step_program import SizeGrowth as SizeGrowth
+from vramscope.analysis.batch_fit.step_program import StepProgram as StepProgram
+from vramscope.analysis.by_module import ModuleBytes as ModuleBytes
+from vramscope.analysis.by_rank import RankBytes as RankBytes
+from vramscope.analysis.by_stack import StackBytes as StackBytes
+from vramscope.analysis.categories import Assigned as Assigned
+from vramscope.analysis.categories import Categories as Categories
+from vramscope.analysis.churn import Churn as Churn
+from vramscope.analysis.churn import ChurnOverTime as ChurnOverTime
+from vramscope.analysis.compare import Change as Change
+from vramscope.analysis.compare import Comparison as Comparison
+from vramscope.analysis.compare.names import CodeLine as CodeLine
+from vramscope.analysis.composition import Shares as Shares
+from vramscope.analysis.empty_cache import EmptyCache as EmptyCache
+from vramscope.analysis.evaluation_peak import EvaluationPeak as EvaluationPeak
+from vramscope.analysis.findings import Shared as Shared
+from vramscope.analysis.fit import FitProgress as FitProgress
+from vramscope.analysis.fit import Question as Question
+from vramscope.analysis.fit.answer import FitAnswer as FitAnswer
+from vramscope.analysis.fit.answer import FitVerdict as FitVerdict
+from vramscope.analysis.fit.answer import Placed as Placed
+from vramscope.analysis.fit.answer import Target as Target
+from vramscope.analysis.fit.reruns import DryPeak as DryPeak
+from vramscope.analysis.fit.reruns import Effect as Effect
+from vramscope.analysis.fit.reruns import Rerun as Rerun
+from vramscope.analysis.fit.reruns import Reruns as Reruns
+from vramscope.analysis.fragmentation import Fragmentation as Fragmentation
+from vramscope.analysis.fragmentation import Parts as Parts
+from vramscope.analysis.fragmentation import PinnedBy as PinnedBy
+from vramscope.analysis.gradient_storage import GradientStorage as GradientStorage
+from vramscope.analysis.identity import Identity as Identity
+from vramscope.analysis.kept_activations import KeptActivations as KeptActivations
+from vramscope.analysis.largest_free import LargestFree as LargestFree
+from vramscope.analysis.leaks import Leaks as Leaks
+from vramscope.analysis.leaks.holders import Statement as Statement
+from vramscope.analysis.leaks.leak import Leak as Leak
+from vramscope.analysis.leaks.levels import LeakingLine as LeakingLine
+from vramscope.analysis.lifetimes import Allocations as Allocations
+from vramscope.analysis.lines import LiveBytes as LiveBytes
+from vramscope.analysis.logits import Logits as Logits
+from vramscope.analysis.oom import FailurePlace as FailurePlace
+from vramscope.analysis.oom import Failures as Failures
+from vramscope.analysis.oom.cause import Room as Room
+from vramscope.analysis.oom.in_use import CategoryBytes as CategoryBytes
+from vramscope.analysis.oom.in_use import InUse as InUse
+from vramscope.analysis.own_peaks import OwnPeaks as OwnPeaks
+from vramscope.analysis.peak import Peak as Peak
+from vramscope.analysis.peak import PeakPoint as PeakPoint
+from vramscope.analysis.pins import Pins as Pins
+from vramscope.analysis.private_pools import PoolKind as PoolKind
+from vramscope.analysis.private_pools import PoolLevels as PoolLevels
+from vramscope.analysis.private_pools import PoolName as PoolName
+from vramscope.analysis.private_pools import PoolUse as PoolUse
+from vramscope.analysis.retained_graphs import RetainedGraphs as RetainedGraphs
+from vramscope.analysis.sampled_peaks import SampledIntervals as SampledIntervals
+from vramscope.analysis.sampled_peaks import SampledPeaks as SampledPeaks
+from vramscope.analysis.scaling import Scaling as Scaling
+from vramscope.analysis.scaling import ScalingLine as ScalingLine
+from vramscope.analysis.settings_advice import Candidate as Candidate
+from vramscope.analysis.settings_advice import SettingsAdvice as SettingsAdvice
+from vramscope.analysis.settings_advice import SettingTrial as SettingTrial
+from vramscope.analysis.shared_device import SharedDevice as SharedDevice
+from vramscope.analysis.small_allocations import SmallAllocations as SmallAllocations
+from vramscope.analysis.step_peaks import IntervalPeaks as IntervalPeaks
+from vramscope.analysis.step_peaks import StepPeaks as StepPeaks
+from vramscope.analysis.strategies import Strategies as Strategies
+from vramscope.analysis.strategies import Strategy as Strategy
+from vramscope.analysis.strategies import Undecided as Undecided
+from vramscope.analysis.summary import PrivatePool as PrivatePool
+from vramscope.analysis.summary import StepPeak as StepPeak
+from vramscope.analysis.summary import Summary as Summary
+from vramscope.analysis.timeline import Totals as Totals
+from vramscope.analysis.tree import Tree as Tree
+from vramscope.analysis.verdicts import Verdicts as Verdicts
+from vramscope.analysis.verdicts.growth import GrowthVerdict as GrowthVerdict
+from vramscope.analysis.verdicts.growth import MemoryGrowth as MemoryGrowth
+from vramscope.analysis.verdicts.missing import Missing as Missing
+from vramscope.analysis.verdicts.missing import Part as Part
+from vramscope.analysis.waterfall import Bar as Bar
+from vramscope.analysis.waterfall import Waterfall as Waterfall
+from vramscope.analysis.waterfall.outside_growth import Grown as Grown
+from vramscope.analysis.waterfall.outside_growth import OutsideGrowth as OutsideGrowth
+from vramscope.analysis.what_if import ReplayResult as ReplayResult
+from vramscope.analysis.wide_numbers import WideNumbers as WideNumbers
+from vramscope.analysis.would_fit import BlockSource as BlockSource
+from vramscope.analysis.would_fit import Placement as Placement
+from vramscope.loading import Follower as Follower
+from vramscope.model.cards import Card as Card
+from vramscope.model.codes import LeakCause as LeakCause
+from vramscope.model.counters import Counters as Counters
+from vramscope.model.device import Device as Device
+from vramscope.model.device import Process as Process
+from vramscope.model.finding import Finding as Finding
+from vramscope.model.holders import Holders as Holders
+from vramscope.model.holders import Holding as Holding
+from vramscope.model.marks import Category as Category
+from vramscope.model.marks import EventThreads as EventThreads
+from vramscope.model.marks import Labels as Labels
+from vramscope.model.marks import Marks as Marks
+from vramscope.model.marks import Note as Note
+from vramscope.model.marks import Phase as Phase
+from vramscope.model.marks import Phases as Phases
+from vramscope.model.marks import Steps as Steps
+from vramscope.model.past import Past as Past
+from vramscope.model.past import StretchPeaks as StretchPeaks
+from vramscope.model.past import SummarizedSteps as SummarizedSteps
+from vramscope.model.prediction import ChangedAnswer as ChangedAnswer
+from vramscope.model.prediction import Choice as Choice
+from vramscope.model.prediction import Headroom as Headroom
+from vramscope.model.prediction import Need as Need
+from vramscope.model.prediction import OnCard as OnCard
+from vramscope.model.prediction import OtherRun as OtherRun
+from vramscope.model.prediction import OutOfMemoryPoint as OutOfMemoryPoint
+from vramscope.model.prediction import Prediction as Prediction
+from vramscope.model.recording import Outcome as Outcome
+from vramscope.model.recording import Recording as Recording
+from vramscope.model.recording import Run as Run
+from vramscope.model.snapshot import Blocks as Blocks
+from vramscope.model.snapshot import Segments as Segments
+from vramscope.model.snapshot import Snapshot as Snapshot
+from vramscope.model.stacks import Frame as Frame
+from vramscope.model.stacks import Stacks as Stacks
+from vramscope.model.trace import Trace as Trace
 
-__all__ = [
-    "Accumulation",
-    "Allocations",
-    "Annotations",
-    "Assigned",
-    "Bar",
-    "BatchFit",
-    "BlockSource",
-    "Blocks",
-    "Candidate",
-    "Card",
-    "Categories",
-    "Category",
-    "CategoryBytes",
-    "Change",
-    "ChangedAnswer",
-    "Choice",
-    "Churn",
-    "ChurnOverTime",
-    "CodeLine",
-    "Comparison",
-    "Counters",
-    "Device",
-    "DryPeak",
-    "Effect",
-    "EmptyCache",
-    "Estimate",
-    "EvaluationPeak",
-    "EventThreads",
-    "FailurePlace",
-    "Failures",
-    "Finding",
-    "FitAnswer",
-    "FitProgress",
-    "FitVerdict",
-    "Follower",
-    "FoundAllocations",
-    "Fragmentation",
-    "Frame",
-    "GradientStorage",
-    "Grown",
-    "GrowthVerdict",
-    "Headroom",
-    "Holders",
-    "Holding",
-    "Identity",
-    "InUse",
-    "IntervalPeaks",
-    "KeptActivations",
-    "Labels",
-    "Largest",
-    "LargestFree",
-    "Leak",
-    "LeakCause",
-    "LeakingLine",
-    "Leaks",
-    "Lines",
-    "LiveBytes",
-    "Logits",
-    "Marks",
-    "MemoryGrowth",
-    "Missing",
-    "ModuleBytes",
-    "Need",
-    "Needs",
-    "Note",
-    "OnCard",
-    "OtherRun",
-    "OutOfMemoryPoint",
-    "Outcome",
-    "OutsideGrowth",
-    "OwnPeaks",
-    "Part",
-    "Parts",
-    "Past",
-    "Peak",
-    "PeakPoint",
-    "Phase",
-    "Phases",
-    "PinnedBy",
-    "Pins",
-    "Placed",
-    "Placement",
-    "PoolKind",
-    "PoolLevels",
-    "PoolName",
-    "PoolUse",
-    "Prediction",
-    "PrivatePool",
-    "Process",
-    "Question",
-    "RankBytes",
-    "Recording",
-    "ReplayResult",
-    "Rerun",
-    "Reruns",
-    "RetainedGraphs",
-    "Room",
-    "Run",
-    "SampledIntervals",
-    "SampledPeaks",
-    "Scaling",
-    "ScalingLine",
-    "Segments",
-    "SettingTrial",
-    "Settings",
-    "SettingsAdvice",
-    "Shared",
-    "SharedDevice",
-    "Shares",
-    "SizeGrowth",
-    "SmallAllocations",
-    "Snapshot",
-    "StackBytes",
-    "Stacks",
-    "Statement",
-    "StepPeak",
-    "StepPeaks",
-    "StepProgram",
-    "Steps",
-    "Strategies",
-    "Strategy",
-    "StretchPeaks",
-    "SummarizedSteps",
-    "Summary",
-    "Target",
-    "TieBreak",
-    "Totals",
-    "Trace",
-    "Tree",
-    "Undecided",
-    "Verdicts",
-    "Waterfall",
-    "WideNumbers",
-]
+__all__ = sorted(name for name in globals() if name[0].isupper())

@@ -42,14 +42,8 @@ class GrowingSpans:
     def follow(self, table: Any, label: NDArray[Any], depth: NDArray[Any], placed: Ruler) -> Spans:
         """Return the spans of *table*, of which earlier versions were given to earlier calls.
 
-        Parameters
-        ----------
-        table
-            Steps or phases.
-        label, depth
-            As in ``series.Spans``, by row of the table.
-        placed
-            The axis, which is always the same one.
+        *label* and *depth* are as in ``series.Spans``, by row of the steps or phases; *placed* is always the
+        same axis.
         """
         now = (table.start_event, table.end_event, table.start_ns, table.end_ns, label, depth)
         n_same, n_instants = _n_same(self._before, now), len(placed.time_ns)

@@ -22,18 +22,8 @@ def figure(
 ) -> dict[str, Any]:
     """Return the curve of the totals up to a failed allocation.
 
-    Parameters
-    ----------
-    series
-        The totals of the recording.
-    event
-        The instant of the failure.
-    first_event
-        The instant at which the picture begins.
-    requested_bytes
-        Bytes of the request that failed.
-    most_bytes
-        The most bytes that the allocator may reserve; 0 where unknown.
+    *event* is the instant of the failure; the picture begins at *first_event*. The allocator may reserve
+    *most_bytes*, 0 where unknown.
     """
     start, end = float(series.position[first_event]), float(series.position[event])
     view = Window(start, end if end > start else start + 1.0)

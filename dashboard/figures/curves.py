@@ -25,16 +25,8 @@ def figure(
 ) -> dict[str, Any]:
     """Return the lines of reserved bytes over the area of allocated bytes.
 
-    Parameters
-    ----------
-    before
-        Reserved bytes as recorded.
-    after
-        Reserved bytes with a setting; None where none is chosen.
-    allocated
-        Allocated bytes.
-    capacity
-        Bytes that the allocator can reserve; 0 where unknown. Drawn up to twice the greatest of the curves.
+    *after* is None where no setting is chosen. *capacity* are bytes that the allocator can reserve, 0 where
+    unknown, drawn up to twice the greatest of the curves.
     """
     curves = [curve for curve in (allocated, before, after) if curve is not None]
     top = max(int(curve.n_bytes.max(initial=0)) for curve in curves)

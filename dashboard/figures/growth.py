@@ -31,16 +31,8 @@ def figure(
 ) -> dict[str, Any]:
     """Return one line for each row of *levels*.
 
-    Parameters
-    ----------
-    levels
-        Bytes, shape (lines, steps).
-    names
-        A name for each line.
-    x
-        Number of each step, shape (steps,).
-    dashes
-        Plotly's dash of each line; solid where missing.
+    They are bytes, shape (lines, steps); *x* has the number of each step, *dashes* Plotly's dash of each
+    line, solid where missing.
     """
     lines = [_line(level, name, i, x) for i, (level, name) in enumerate(zip(levels, names, strict=True))]
     for line, dash in zip(lines, dashes, strict=False):

@@ -23,16 +23,7 @@ _LIGHTEST, _LIGHTER = 0.02, 0.075
 def figure(series: Series, index: Bands, paint: Paint, shade: NDArray[Any]) -> dict[str, Any]:
     """Return the exact outline of allocated bytes over a picture of the bands.
 
-    Parameters
-    ----------
-    series
-        The levels over time.
-    index
-        The bands of the recording.
-    paint
-        The group of each allocation, with its color.
-    shade
-        0 to 4 for each allocation, shape (allocations,): neighbors of one color differ in it.
+    *shade* is 0 to 4 for each allocation: neighbors of one color differ in it.
     """
     view = window(series, None, None)
     made = axes(series, view, _SHOWN, None)

@@ -36,12 +36,7 @@ def color_range(found: HeatMap) -> tuple[int, int]:
 def figure(found: HeatMap, view: list[list[float]]) -> dict[str, Any]:
     """Return the heat map.
 
-    Parameters
-    ----------
-    found
-        The grid.
-    view
-        The window shown: left and right edge in steps, upper and lower edge in ranks.
+    *view* are left and right edge in steps, upper and lower edge in ranks.
     """
     colors = color_range(found)
     unit, name = byte_unit(colors[1])

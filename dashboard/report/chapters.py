@@ -13,6 +13,7 @@ from ..answers import clamp, folded, held, moment, series_of, tree_at
 from ..components import legend
 from ..components.definitions import LABEL
 from ..components.graph import graph
+from ..components.panel import panel
 from ..components.panels import breakdown, live_set, stack_table
 from ..data import Data, View
 from ..figures import composition, icicle, segment_map, timeline
@@ -162,5 +163,4 @@ def _chapter(title: str) -> html.H2:
 
 
 def _panel(title: str, *content: Any) -> html.Section:
-    head = html.Div(html.H3(title), className="panel-bar")
-    return html.Section([head, *content], className="panel chart", **{"aria-label": title})
+    return panel(title, *content, kind="chart")

@@ -26,17 +26,8 @@ _RUNS_SHOWN = 50
 def serve(root: Path, *, allow_predict: bool) -> None:
     """Answer the client on stdin and stdout until it closes them.
 
-    Parameters
-    ----------
-    root
-        The folder outside of which nothing is opened.
-    allow_predict
-        Whether to offer ``predict``, which executes a script.
-
-    Raises
-    ------
-    MissingExtraError
-        If the package ``mcp`` is not installed.
+    Nothing outside of *root* is opened; ``predict``, which executes a script, is offered where allowed.
+    Raises MissingExtraError if the package ``mcp`` is not installed.
     """
     server = _server_class()("vramscope", instructions=_instructions(root))
     tools = Tools(root)
