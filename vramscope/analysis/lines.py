@@ -3,6 +3,7 @@
 The only formatter of source locations: report, diff, check and pages name a line by the same words.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import Assigned
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.live_set import live_rows
 from vramscope.analysis.tree import depths
@@ -22,6 +23,8 @@ from vramscope.model.stacks import Frame, Stacks
 
 CALLERS_SHOWN = 1
 NO_STACK = "no stack recorded"
+_BEFORE = f"{NO_STACK}: from before the recording"
+_NODE = re.compile(r"\b(\w+?)Backward\d+::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,26 @@ class Line:
     """Path of the one module; for several modules their common part, ``transformer.h.*.mlp``."""
 
 
+def _without_a_line(
+    stacks: Stacks, folded: Folded, stack_id: NDArray[Any]
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return what stands for each stack that has C++ frames alone, as an index into words; 0 for nothing.
+
+    A node of autograd names the operation whose backward it is: ``MmBackward0::apply``.
+    """
+    words = ["", _BEFORE]
+    of_stack: dict[int, int] = {}
+    silent = np.unique(stack_id[(folded.place[stack_id] == 0) & (folded.via[stack_id] == 0) & (stack_id > 0)])
+    for each in silent.tolist():
+        nodes = (_NODE.search(frame.function) for frame in stacks.frames(each))
+        name = next((node[1] for node in nodes if node), "")
+        word = f"backward of {re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}" if name else ""
+        if word not in words:
+            words.append(word)
+        of_stack[each] = words.index(word)
+    return np.array([of_stack.get(each, 0) for each in stack_id.tolist()], "i8"), tuple(words)
+
+
 def live_bytes(
     recording: Recording, allocations: Allocations, assigned: Assigned, instant: int
 ) -> tuple[LiveBytes, ...]:
@@ -66,14 +89,17 @@ def live_bytes(
     live = live_rows(allocations, instant)
     folded = fold(recording.stacks)
     stack_id = allocations.stack_id[live]
-    columns = (folded.place[stack_id], folded.via[stack_id], assigned.category[live], owners.module[live])
-    keys = np.stack([np.asarray(column, "i8") for column in columns], axis=1).reshape(-1, 4)
+    unplaced, words = _without_a_line(recording.stacks, folded, stack_id)
+    unplaced[(stack_id == 0) & (allocations.alloc_event[live] < 0)] = words.index(_BEFORE)
+    category, module = assigned.category[live], owners.module[live]
+    columns = (folded.place[stack_id], folded.via[stack_id], category, module, unplaced)
+    keys = np.stack([np.asarray(column, "i8") for column in columns], axis=1).reshape(-1, 5)
     unique, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     n_bytes, n_blocks = np.zeros(len(unique), "i8"), np.bincount(group.reshape(-1), minlength=len(unique))
     np.add.at(n_bytes, group.reshape(-1), allocations.block_size[live])
     rows, depth = [], depths(recording.stacks.parent)
     for row in np.argsort(-n_bytes, kind="stable").tolist():
-        place, via, category, module = unique[row].tolist()
+        place, via, category, module, word = unique[row].tolist()
         frames = folded.stacks.frames(place)
         rows.append(
             LiveBytes(
@@ -83,7 +109,7 @@ def live_bytes(
                 module=owners.paths[module],
                 frames=frames,
                 is_library=bool(place) and folded.is_library(place),
-                via=folded.strings[via] if via else "",
+                via=folded.strings[via] if via else words[word],
                 n_folded=int(depth[stack_id[first[row]]]) - len(frames),
             )
         )

@@ -1,6 +1,7 @@
 """The page of ``vramscope report``: a summary as headings, sentences and tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.lines import Line, line_words, lines, place_words
@@ -132,6 +133,7 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
         yield Text(_UNREAL[_unreal(recording)], "quiet")
     if recording.prediction is not None:
         yield Text(recording.prediction.sentence)
+    yield from _headline(summary)
     for note in recording.notes:
         yield Text(note.text, "note")
     yield from _lower_bounds(summary)
@@ -149,6 +151,21 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
     yield from _private_pools(summary)
     yield from _annotated(summary, top)
     yield from _steps([step for step in summary.steps if step.allocated_bytes is not None], summary.outside)
+
+
+def _headline(summary: Summary) -> Iterator[Block]:
+    """Yield the peak, when it was, and the line that held most of it, in one sentence."""
+    high, places = summary.peak["allocated"], lines(summary.live)
+    total = sum(line.n_bytes for line in places)
+    if not total or high.n_bytes != total:
+        return
+    bound = "" if summary.verdicts.peak_is_exact else "at least "
+    place = " in ".join(
+        filter(None, ["" if high.step is None else f" in step {high.step}", high.phase_words or ""])
+    )
+    most = next((line for line in places if line.frames), places[0])
+    holder, share = line_words(replace(most, n_folded=0)), format_share(most.n_bytes, total)
+    yield Text(f"Peak {bound}{format_bytes(high.n_bytes)} allocated{place}; {share} of it: {holder}")
 
 
 def _lower_bounds(summary: Summary) -> Iterator[Block]:
