@@ -114,6 +114,33 @@ def test_it_is_found_in_the_middle_of_a_long_text_and_packed(tmp_path, name):
     assert highest(opened(tmp_path, text.replace("\n", "\r\n").encode("utf-16"))) == alone
 
 
+WORDS = [
+    (
+        "cuda:1 | alloc 3.5GB | reserved 4.5GB",
+        {(0, 1, "allocated_bytes", 3.5), (0, 1, "reserved_bytes", 4.5)},
+    ),
+    ("VRAM used: 7.5 GB / 24.0 GB", {(0, 0, "device_used_bytes", 7.5)}),
+    ("GPU memory usage: 7680/24576 MB", {(0, 0, "device_used_bytes", 7.5)}),
+    ("Max CUDA memory allocated was 12 GB", {(0, 0, "allocated_peak_bytes", 12)}),
+    ("3: peak_memory_allocated=4294967296 step=3", {(3, 0, "allocated_peak_bytes", 4)}),
+    ("| Peak GPU memory (GB) | 12.5 |", {(0, 0, "allocated_peak_bytes", 12.5)}),
+    ("torch.cuda.max_memory_reserved() -> 11.25 GiB", {(0, 0, "reserved_peak_bytes", 11.25)}),
+    (
+        "mem: GPU allocated 1,024MiB, cached: 2048 MiB",
+        {(0, 0, "allocated_bytes", 1), (0, 0, "reserved_bytes", 2)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), WORDS, ids=[line for line, _ in WORDS])
+def test_a_program_may_write_names_units_and_separators_as_it_likes(line, said):
+    found = {
+        (rank, device, name, n_bytes / GIB) for rank, device, name, n_bytes in figures(f"{line}\n".encode())
+    }
+
+    assert found == said
+
+
 def test_steps_and_times_are_those_of_the_lines(tmp_path):
     (first, _) = opened(tmp_path, SAMPLES["titan_log"][0]).recordings
 
@@ -146,6 +173,7 @@ def test_memory_of_the_host_and_shares_are_no_figures():
         "gpu_memory_utilization: 0.9",
         "max_gpu_memory: 20 GB",
         "Peak reserved memory % of max memory = 44.379 %.",
+        "GPU: Tesla T4. Max memory in use by nobody",
     )
 
     assert figures("\n".join((*lines, "")).encode()) == set()

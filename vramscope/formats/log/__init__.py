@@ -18,7 +18,7 @@ from vramscope.formats.log import summaries
 from vramscope.formats.log.documents import CsvReader, Records, is_csv_head, parsed_line, take_json
 from vramscope.formats.log.lines import LineReader, TextLine, texts
 from vramscope.formats.log.oom_messages import messages
-from vramscope.formats.log.patterns import amounts
+from vramscope.formats.log.patterns import amounts, names_memory
 from vramscope.formats.log.series import Figures, LogMoment
 from vramscope.formats.log.tables import TableReader
 from vramscope.formats.log.times import moment
@@ -85,6 +85,8 @@ def read(path: Path) -> Run:
 def _collected(path: Path, *, is_first_enough: bool = False) -> Figures:
     found = Figures()
     document = _document(path)
+    if names_memory(path.name):
+        _take_metric(path, Records(found))
     if document is not None:
         take_json(document, Records(found))
     with texts(path) as files:
@@ -95,6 +97,15 @@ def _collected(path: Path, *, is_first_enough: bool = False) -> Figures:
                 if is_first_enough and found:
                     return found
     return found
+
+
+def _take_metric(path: Path, records: Records) -> None:
+    """Read a file of MLflow's store, whose name is the metric's: a time, a value and a step in each line."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            cells = line.split()
+            if len(cells) == 3 and len(cells[0]) == 13 and cells[0].isdigit() and line.endswith("\n"):
+                records.take({path.name: cells[1], "timestamp": cells[0], "step": cells[2]})
 
 
 def _document(path: Path) -> Any:

@@ -13,7 +13,7 @@ from vramscope.model.counters import UNKNOWN
 
 _MOST_COLUMNS = 5000
 _MOST_DEPTH = 12
-_STEP_NAMES = ("step", "_step", "global_step", "trainer/global_step", "iteration", "iter")
+_STEP_NAMES = ("step", "_step", "global_step", "trainer/global_step", "current_steps", "iteration", "iter")
 _TIME_NAMES = ("timestamp", "_timestamp", "time", "wall time", "wall_time", "query_time", "date", "datetime")
 _SINCE_NAMES = ("relative time (process)", "relative time (wall)", "_runtime", "elapsed")
 _DEVICE_NAMES = ("index", "gpu", "gpu_index", "gpu_id", "device", "card", "device_id", "minor_number")

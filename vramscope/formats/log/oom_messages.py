@@ -30,8 +30,8 @@ _ASYNC = re.compile(
 )
 """The message of cudaMallocAsync, whose figures follow in lines of their own."""
 _JAX = re.compile(
-    r"RESOURCE_EXHAUSTED:?[^\n]{0,200}?(?:Out of memory (?:while trying to allocate|allocating)|"
-    rf"Failed to allocate request for)\s+{_SIZE}",
+    r"(?:RESOURCE_EXHAUSTED:?[^\n]{0,200}?(?:Out of memory (?:while trying to allocate|allocating)|"
+    rf"Failed to allocate request for)|ran out of memory trying to allocate)\s+{_SIZE}",
     re.IGNORECASE,
 )
 _STARTS = (_TORCH, _MPS, _ASYNC, _JAX)

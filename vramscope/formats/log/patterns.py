@@ -13,9 +13,10 @@ from typing import NamedTuple
 _UNITS = r"bytes?|b|[kmgtp]i?b|(?:kilo|mega|giga)bytes|[kmgt]"
 _NUMBER = r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,19}(?:\.\d{1,12})?(?:e[+-]?\d{1,2})?)"
 _AFTER = rf"{_NUMBER}(?:[ ]?(?P<unit>{_UNITS})(?![a-z]))?(?![\w%]|\.\d|,\d|[ ]?%)"
+_AFTER += rf"(?:(?=[ ]?/[ ]?\d{{1,9}}(?:\.\d{{1,9}})?[ ]?(?P<shared>{_UNITS})(?![a-z])))?"
 _BETWEEN = (
     rf"(?:[ _/.-]{{0,2}}(?P<ending>{_UNITS})(?![a-z0-9]))?['\"`*]*(?:[ ]?[\[(](?P<bracket>{_UNITS})[\])])?"
-    r"(?:\{[^{}]{0,600}\})?(?:/(?:mean|max|last)\b)?['\"`*]*[ \t]{0,40}(?:[:=|]|->|is)?[ \t|]{0,40}['\"]?"
+    r"(?:\([\w:]{0,12}\))?(?:\{[^{}]{0,600}\})?(?:/(?:mean|max|last)\b)?['\"`*]*[ \t]{0,40}(?:[:=|]|->|is|was)?[ \t|]{0,40}['\"]?"
 )
 _FACTORS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 _DEVICE = re.compile(
@@ -149,7 +150,9 @@ def _bytes(row: Wording, found: re.Match[str]) -> int:
     """Return the bytes; −1 where the unit is not known."""
     number = float(found["number"].replace(",", ""))
     groups = found.groupdict()
-    unit = (groups.get("unit") or groups.get("bracket") or groups.get("ending") or "").lower()
+    unit = (
+        groups.get("unit") or groups.get("shared") or groups.get("bracket") or groups.get("ending") or ""
+    ).lower()
     if not unit:
         is_bytes = not row.unit and number >= _SURELY_BYTES and number.is_integer()
         unit = row.unit.lower() or ("b" if is_bytes else "")

@@ -218,5 +218,13 @@ def _head_of(text: str) -> _Head | None:
     if not known or "gpu" not in words or any(word.isdigit() for word in words):
         return None
     is_pmon = "pid" in words
-    origin = "nvidia-smi pmon" if is_pmon else "dcgmi dmon" if "fbusd" in words else "nvidia-smi dmon"
+    origin = (
+        "AMD SMI"
+        if "vram_used" in words
+        else "nvidia-smi pmon"
+        if is_pmon
+        else "dcgmi dmon"
+        if "fbusd" in words
+        else "nvidia-smi dmon"
+    )
     return _Head(origin, {word: at for at, word in enumerate(words)}, len(words), _MIB)
