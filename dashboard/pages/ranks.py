@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.rank_comparison import Fleet
 from vramscope.analysis.rank_comparison.heat_map import Quantity, heat_map
-from vramscope.analysis.rank_comparison.words import imbalance_words, odd_words
+from vramscope.analysis.rank_comparison.words import imbalance_words, notes_of_ranks, odd_words
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Outcome
 from vramscope.units import format_bytes, format_count
@@ -173,15 +173,8 @@ def _rank_link(rank: int, address: Address) -> Any:
 
 def _notes(found: RankAnswers) -> list[Any]:
     """Return what is missing or doubtful, each kind once with the ranks that have it."""
-    texts: dict[str, str] = {}
-    ranks: dict[str, list[int]] = {}
-    for rank, summary in found.read.summaries.items():
-        for note in (note for device in summary.devices for note in device.notes):
-            texts.setdefault(note.code, note.text)
-            ranks.setdefault(note.code, []).append(rank)
-    rows = [
-        f"{ranks_in_words(tuple(sorted(set(ranks[code]))))}: {text[:400]}" for code, text in texts.items()
-    ]
+    notes = notes_of_ranks(found.read.summaries.values())
+    rows = [f"{ranks_in_words(ranks)}: {text[:400]}" for text, ranks in notes]
     rows += [f"cannot be read: {reason[:400]}" for _, reason in found.read.unreadable]
     if not rows:
         return []

@@ -7,7 +7,14 @@ from vramscope.analysis.findings import Shared, ranks_words
 from vramscope.analysis.rank_comparison import Ended, FirstFailure, RankGroup
 from vramscope.analysis.rank_comparison.imbalance import Imbalance
 from vramscope.analysis.rank_comparison.odd import Odd, Stray
-from vramscope.analysis.rank_comparison.words import group_words, imbalance_words, odd_words, rank_line_words
+from vramscope.analysis.rank_comparison.words import (
+    group_words,
+    imbalance_words,
+    median_and_most_words,
+    notes_of_ranks,
+    odd_words,
+    rank_line_words,
+)
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import clock_words, clocks_as_json
 from vramscope.fleet import ComparedRun
@@ -147,8 +154,8 @@ def _groups(groups: Sequence[RankGroup]) -> Iterator[Block]:
         (
             _short(ranks_words(group.rows)),
             f"{len(group.rows):,}",
-            _median_and_most(group.allocated_median_bytes, group.allocated_max_bytes),
-            _median_and_most(group.reserved_median_bytes, group.reserved_max_bytes),
+            median_and_most_words(group.allocated_median_bytes, group.allocated_max_bytes),
+            median_and_most_words(group.reserved_median_bytes, group.reserved_max_bytes),
             group_words(group),
         )
         for group in groups[:GROUPS_SHOWN]
@@ -162,11 +169,6 @@ def _groups(groups: Sequence[RankGroup]) -> Iterator[Block]:
         yield Text(f"{format_count(len(groups) - GROUPS_SHOWN, 'more group')} (--json)", "quiet")
 
 
-def _median_and_most(median: int, most: int) -> str:
-    same = format_bytes(median)
-    return same if format_bytes(most) == same else f"{same}, at most {format_bytes(most)}"
-
-
 def _imbalance(found: Imbalance) -> Text:
     excess = found.allocated_bytes - found.median_bytes
     is_notable = excess > _NOTABLE_IMBALANCE * max(found.median_bytes, 1)
@@ -175,19 +177,12 @@ def _imbalance(found: Imbalance) -> Text:
 
 def _notes(summaries: Sequence[RankSummary]) -> Iterator[Block]:
     """Yield one note of each kind, with all ranks that have one of this kind."""
-    texts: dict[str, str] = {}
-    ranks: dict[str, set[int]] = {}
-    for summary in summaries:
-        for device in summary.devices:
-            for note in device.notes:
-                texts.setdefault(note.code, note.text)
-                ranks.setdefault(note.code, set()).add(summary.process.rank)
-    for code, text in list(texts.items())[:NOTES_SHOWN]:
-        yield Text(f"{_ranks(sorted(ranks[code]))}: {_short(text)}", "note")
-    if len(texts) > NOTES_SHOWN:
-        yield Text(
-            f"{format_count(len(texts) - NOTES_SHOWN, 'more kind')} of notes (vramscope info)", "quiet"
-        )
+    notes = notes_of_ranks(summaries)
+    for text, ranks in notes[:NOTES_SHOWN]:
+        yield Text(f"{_ranks(ranks)}: {_short(text)}", "note")
+    if len(notes) > NOTES_SHOWN:
+        more = format_count(len(notes) - NOTES_SHOWN, "more kind")
+        yield Text(f"{more} of notes (vramscope info)", "quiet")
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from vramscope.units import printable
 
 if TYPE_CHECKING:
     from vramscope.commands._links import Links
+    from vramscope.model.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,16 @@ Block = Heading | Text | Grid
 # A column of words is wrapped to at least so many letters.
 _NARROW = 14
 _STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "error": "red"}
+
+
+def print_page(blocks: Iterable[Block], recordings: Iterable["Recording"], *, is_markdown: bool) -> None:
+    """Print the page as Markdown or for the terminal, with links to files in the stacks of *recordings*."""
+    if is_markdown:
+        print(markdown(list(blocks)), end="")
+    else:
+        from vramscope.commands._links import files_of
+
+        print_terminal(list(blocks), files_of(recordings))
 
 
 def print_terminal(blocks: Sequence[Block], files: Iterable[str] = ()) -> None:

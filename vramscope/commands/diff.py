@@ -45,8 +45,7 @@ def run(args: Namespace) -> int:
     from dataclasses import replace
 
     from vramscope.analysis.verdicts import undecided_difference
-    from vramscope.commands._document import markdown, print_terminal
-    from vramscope.commands._links import files_of
+    from vramscope.commands._document import print_page
     from vramscope.commands._pairs import alone, chosen, pairs
     from vramscope.commands._waiting import waiting
     from vramscope.loading import load
@@ -65,11 +64,9 @@ def run(args: Namespace) -> int:
         ]
     if args.json:
         print(json.dumps(as_json(found, left), indent=2))
-    elif args.markdown:
-        print(markdown(list(_page(before, after, found, left, args.top))), end="")
     else:
-        files = files_of([*before.recordings, *after.recordings])
-        print_terminal(list(_page(before, after, found, left, args.top)), files)
+        blocks = _page(before, after, found, left, args.top)
+        print_page(blocks, [*before.recordings, *after.recordings], is_markdown=args.markdown)
     return 0
 
 

@@ -63,10 +63,11 @@ def run(args: Namespace) -> int:
     """Print what would fit; return the exit code."""
     import json
 
-    from vramscope.analysis.fit import FitProgress, fit_all
+    from vramscope.analysis.fit import FitProgress, fit_all, fullest_first
     from vramscope.commands._document import print_terminal
     from vramscope.commands._fit_json import as_json
     from vramscope.commands._fit_page import page
+    from vramscope.commands._pairs import chosen
     from vramscope.commands._waiting import waiting
     from vramscope.loading import load
 
@@ -74,7 +75,9 @@ def run(args: Namespace) -> int:
     try:
         with waiting("reading"):
             loaded = load(args.path)
-            recordings = _chosen(loaded.recordings, args)
+            recordings = fullest_first(list(chosen(loaded, args.rank, args.device)))
+            if not recordings:
+                raise UsageError(f"{args.path}: it has no recordings")
             others = [_alike(load(path).recordings, recordings[0]) for path in args.others]
         question = _question(args, recordings[0], others)
         answers = list(fit_all(recordings, question, FitProgress(done.begin, done.play)))
@@ -115,22 +118,6 @@ def _rerun(answer: "FitAnswer", recording: "Recording", command: str) -> "FitAns
             raise
         print("vramscope: stopped; what was run dry by then is shown", file=sys.stderr)
     return replace(answer, reruns=latest[-1])
-
-
-def _chosen(recordings: "tuple[Recording, ...]", args: Namespace) -> "list[Recording]":
-    """Return the recordings of the rank and device that were asked for, the fullest first."""
-    from vramscope.analysis.fit import fullest_first
-
-    found = list(recordings)
-    for name, wanted in (("rank", args.rank), ("device", args.device)):
-        numbers = [each.process.rank if name == "rank" else each.device.index for each in found]
-        known = sorted(set(numbers))
-        pairs = zip(found, numbers, strict=True)
-        found = [each for each, number in pairs if wanted is None or number == wanted]
-        if not found:
-            known_text = ", ".join(map(str, known)) or "none"
-            raise UsageError(f"no {name} {wanted} in {args.path}; it has: {known_text}")
-    return fullest_first(found)
 
 
 def _alike(recordings: "tuple[Recording, ...]", like: "Recording") -> "Recording":

@@ -41,8 +41,7 @@ def run(args: Namespace) -> int:
     from dataclasses import replace
 
     from vramscope.analysis.summary import summarize
-    from vramscope.commands._document import markdown, print_terminal
-    from vramscope.commands._links import files_of
+    from vramscope.commands._document import print_page
     from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import page
     from vramscope.commands._waiting import waiting
@@ -62,10 +61,8 @@ def run(args: Namespace) -> int:
         summaries = [summarize(recording) for recording in loaded.recordings]
     if args.json:
         print(json.dumps(as_json(summaries), indent=2))
-    elif args.markdown:
-        print(markdown(list(page(loaded, summaries, args.top))), end="")
     else:
-        print_terminal(list(page(loaded, summaries, args.top)), files_of(loaded.recordings))
+        print_page(page(loaded, summaries, args.top), loaded.recordings, is_markdown=args.markdown)
     return 0
 
 
@@ -87,8 +84,7 @@ def _report_where(args: Namespace) -> int:
     import json
 
     from vramscope.analysis.allocations import parse
-    from vramscope.commands._document import markdown, print_terminal
-    from vramscope.commands._links import files_of
+    from vramscope.commands._document import print_page
     from vramscope.commands._pairs import chosen
     from vramscope.commands._waiting import waiting
     from vramscope.commands._where_page import as_json, where_page
@@ -101,11 +97,7 @@ def _report_where(args: Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(recordings, args.where), indent=2))
         return 0
-    blocks = list(where_page(recordings, args.where, args.top))
-    if args.markdown:
-        print(markdown(blocks), end="")
-    else:
-        print_terminal(blocks, files_of(recordings))
+    print_page(where_page(recordings, args.where, args.top), recordings, is_markdown=args.markdown)
     return 0
 
 
@@ -128,8 +120,7 @@ def _report_of_many(args: Namespace) -> int:
     from vramscope.analysis.summary import summarize
     from vramscope.commands._comparison_page import comparison, first_to_look_at, shared_findings
     from vramscope.commands._crew import crew
-    from vramscope.commands._document import Heading, markdown, print_terminal
-    from vramscope.commands._links import files_of
+    from vramscope.commands._document import Heading, print_page
     from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import FINDINGS_SHOWN, fullest
     from vramscope.fleet import compared_run
@@ -145,10 +136,7 @@ def _report_of_many(args: Namespace) -> int:
         *shared_findings(compared.findings, compared, FINDINGS_SHOWN),
         *fullest(summarize(first), args.top, why),
     ]
-    if args.markdown:
-        print(markdown(blocks), end="")
-    else:
-        print_terminal(blocks, files_of([first]))
+    print_page(blocks, [first], is_markdown=args.markdown)
     return 0
 
 

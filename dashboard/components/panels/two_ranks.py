@@ -9,9 +9,9 @@ from vramscope.analysis.lines import place_words
 from vramscope.analysis.rank_comparison import Fleet, RankGroup
 from vramscope.analysis.rank_comparison.heat_map import Quantity
 from vramscope.analysis.rank_comparison.pair import LineDifference, differing_lines
-from vramscope.analysis.rank_comparison.words import group_words, rank_line_words
+from vramscope.analysis.rank_comparison.words import group_words, median_and_most_words, rank_line_words
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
-from vramscope.units import format_bytes, format_count
+from vramscope.units import format_count
 
 from ...address import Address
 from ...queries.rank_answers import RankAnswers
@@ -149,15 +149,12 @@ def _group_row(group: RankGroup, address: Address) -> html.Tr:
         [
             html.Td(ranks_in_words(tuple(rank for rank, _ in group.rows))),
             html.Td(f"{len(group.rows):,}", className="number"),
-            html.Td(_median(group.allocated_median_bytes, group.allocated_max_bytes), className="number"),
-            html.Td(_median(group.reserved_median_bytes, group.reserved_max_bytes), className="number"),
+            *(html.Td(median_and_most_words(*pair), className="number") for pair in (
+                (group.allocated_median_bytes, group.allocated_max_bytes),
+                (group.reserved_median_bytes, group.reserved_max_bytes),
+            )),
             html.Td(dcc.Link(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
                     className="number"),
             html.Td(html.Bdi(group_words(group)[:300]), className="dim"),
         ]
     )  # fmt: skip
-
-
-def _median(median: int, most: int) -> str:
-    same = format_bytes(median)
-    return same if format_bytes(most) == same else f"{same}, at most {format_bytes(most)}"

@@ -1,10 +1,12 @@
 """The words for ranks that differ, the same in the terminal and on the pages."""
 
+from collections.abc import Iterable
+
 from vramscope.analysis.lines import Line, line_words
 from vramscope.analysis.rank_comparison import RankGroup
 from vramscope.analysis.rank_comparison.imbalance import Imbalance
 from vramscope.analysis.rank_comparison.odd import Odd
-from vramscope.model.rank_summary import LineBytes
+from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.units import format_bytes
 
 
@@ -67,6 +69,23 @@ def imbalance_words(found: Imbalance) -> str:
     elif found.n_compared > 1:
         words.append(f"in a typical step the fullest rank is {found.usual_fraction:.1%} above the median")
     return "; ".join(words)
+
+
+def median_and_most_words(median: int, most: int) -> str:
+    """Format the median of a group, and its maximum where that reads otherwise."""
+    same = format_bytes(median)
+    return same if format_bytes(most) == same else f"{same}, at most {format_bytes(most)}"
+
+
+def notes_of_ranks(summaries: Iterable[RankSummary]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return one note of each kind, with all ranks that have one of this kind."""
+    texts: dict[str, str] = {}
+    ranks: dict[str, set[int]] = {}
+    for summary in summaries:
+        for note in (note for device in summary.devices for note in device.notes):
+            texts.setdefault(note.code, note.text)
+            ranks.setdefault(note.code, set()).add(summary.process.rank)
+    return [(text, tuple(sorted(ranks[code]))) for code, text in texts.items()]
 
 
 def rank_line_words(line: LineBytes | None) -> str:
