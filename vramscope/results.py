@@ -63,6 +63,7 @@ from vramscope.analysis.oom.in_use import InUse as InUse
 from vramscope.analysis.own_peaks import OwnPeaks as OwnPeaks
 from vramscope.analysis.peak import Peak as Peak
 from vramscope.analysis.peak import PeakPoint as PeakPoint
+from vramscope.analysis.pinned_growth import PinnedGrowth as PinnedGrowth
 from vramscope.analysis.pins import Pins as Pins
 from vramscope.analysis.private_pools import PoolKind as PoolKind
 from vramscope.analysis.private_pools import PoolLevels as PoolLevels

@@ -276,6 +276,8 @@ class FindingKind(Code):
     """Memory outside of torch's allocator has grown."""
     PEAK = "peak"
     """The most that was allocated, and when."""
+    PINNED_GROWTH = "pinned_growth"
+    """Pinned host memory in use rises again and again, and never falls."""
     QUADRATIC_MEMORY = "quadratic_memory"
     """A part of the peak grows with the square of what a step is given."""
     RETAINED_GRAPH = "retained_graph"

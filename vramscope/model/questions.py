@@ -37,6 +37,7 @@ class Questions:
     oom = BoundAnalysis()
     own_peaks = BoundAnalysis()
     peak = BoundAnalysis()
+    pinned_growth = BoundAnalysis()
     pins = BoundAnalysis()
     private_pools = BoundAnalysis()
     retained_graphs = BoundAnalysis()
