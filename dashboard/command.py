@@ -53,6 +53,8 @@ def _run(args: Namespace) -> int:
             f"{args.path}: this folder or file does not exist; record one with vramscope.record(), or try: "
             "vramscope demo"
         )
+    if any(port is not None and not 0 <= port < 1 << 16 for port in (args.port, args.metrics)):
+        raise UsageError("a port is a number from 0 to 65535")
     from .server.kept_token import kept_token
     from .server.security import access
 
@@ -98,7 +100,7 @@ def _metrics(args: Namespace, place: Path | None) -> Any:
     if place is None:
         raise UsageError("--metrics: the runs must be in a folder of this machine")
     try:
-        metrics = serve_runs(place, args.metrics, args.host)
+        metrics = serve_runs(place, args.metrics, args.host, args.allow_host)
     except OSError as error:
         raise UsageError(f"port {args.metrics} cannot be bound ({error.strerror}): --metrics PORT") from error
     print(f"metrics at {metrics.url}", flush=True)

@@ -24,6 +24,7 @@ _BESIDE = tuple(f"{Path(name).stem}." for name in (SUMMARY_FILE, SOURCES_FILE))
 """The names of what is derived from a run begin with these, those of the temporary files too."""
 MAY_BE_WRITTEN = frozenset({Outcome.RUNNING, Outcome.DIED})
 """Outcomes of a run whose files may still change: a live process of another machine may look dead."""
+_ID_BYTES, _LONGEST_ID_BYTES = 8, 32
 MOST_OPENED_WHOLE = 8
 """A run of more ranks is shown from their summaries; its ranks are opened one at a time."""
 
@@ -114,7 +115,7 @@ class Catalogue:
             pause_s = self._pace.scan_s * max(1.0, self._scan_took_s / self._pace.share)
             if monotonic() - self._scanned_s > pause_s:
                 began = thread_time()
-                self._paths = {run_id(path): path for path in self.library.discover(self.root)}
+                self._paths = _by_id(self.library.discover(self.root))
                 self._scanned_s, self._scan_took_s = monotonic(), thread_time() - began
             return self._paths
 
@@ -124,7 +125,7 @@ class Catalogue:
         if path is None or not path.exists():
             raise UnknownNameError(
                 "This folder has no run of that name: it was moved or deleted, "
-                "or the link belongs to another folder."
+                "or the link belongs to another folder, or to an earlier vramscope, whose ids were shorter."
             )
         return path
 
@@ -151,7 +152,19 @@ def one_rank(run: str, rank: int) -> str:
     return f"{run}.rank{rank}"
 
 
-def run_id(path: Path) -> str:
+def _by_id(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return the paths by their ids: the longest ones for all that would share one."""
+    sharing: dict[str, list[Path]] = {}
+    for path in paths:
+        sharing.setdefault(run_id(path), []).append(path)
+    return {
+        name if len(same) == 1 else run_id(path, _LONGEST_ID_BYTES): path
+        for name, same in sharing.items()
+        for path in same
+    }
+
+
+def run_id(path: Path, n_bytes: int = _ID_BYTES) -> str:
     """Return a readable id for a run that does not reveal its path.
 
     It follows from the absolute path alone: a link stays valid after a restart, whichever folder is served.
@@ -159,7 +172,7 @@ def run_id(path: Path) -> str:
     # Not Path.resolve(): it costs a system call per folder, for 1,000 runs every second.
     place = os.path.abspath(path)  # noqa: PTH100
     word = re.sub(r"[^A-Za-z0-9]+", "-", Path(place).name).strip("-")[:60] or "run"
-    return f"{word}-{blake2s(os.fsencode(place), digest_size=3).hexdigest()}"
+    return f"{word}-{blake2s(os.fsencode(place), digest_size=n_bytes).hexdigest()}"
 
 
 def stamp(path: Path) -> Stamp:

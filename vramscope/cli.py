@@ -47,6 +47,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if "no_cache" in args:
         os.environ["VRAMSCOPE_CACHE"] = "off"
     try:
+        _check_numbers(args)
         if "editor" in args:
             os.environ["VRAMSCOPE_EDITOR"] = args.editor
         code: int = args.command.run(args)
@@ -58,6 +59,14 @@ def _main(argv: Sequence[str] | None) -> int:
         return 141
     except (VramscopeError, OSError) as error:
         return _failed(error, args)
+
+
+def _check_numbers(args: Namespace) -> None:
+    """Raise UsageError for a number that no option means: NaN, infinity, and what no 64 bits hold."""
+    for name, value in vars(args).items():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, int | float) and not abs(each) < 2**63:
+                raise UsageError(f"--{name.replace('_', '-')}: {str(each)[:20]} is no number to go by")
 
 
 def _set_stdout_errors(errors: str | None) -> str | None:

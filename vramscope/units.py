@@ -14,6 +14,9 @@ _BYTE_SCALE = {"": 1, "B": 1} | {
 }
 
 
+_LONGEST_SIZE = 40
+
+
 def format_bytes(n_bytes: int | float) -> str:
     """Format a size: ``1536`` → ``'1.50 KiB'``; whole bytes below 1 KiB, else three significant digits."""
     sign, value = ("-", -float(n_bytes)) if n_bytes < 0 else ("", float(n_bytes))
@@ -33,12 +36,19 @@ def parse_bytes(text: str | int) -> int:
     """
     if not isinstance(text, str):
         text = f"{text}B"
+    if len(text) > _LONGEST_SIZE:
+        raise ValueError(
+            f"not a size: {text[:_LONGEST_SIZE]} … is too long; write for example 512MiB or 20GiB"
+        )
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
     if match is None or match[2].upper() not in _BYTE_SCALE:
         raise ValueError(f"not a size: {text!r}; write for example 512MiB or 20GiB")
     if not match[2] and float(match[1]):
         raise ValueError(f"not a size: {text!r} has no unit; {match[1]}GiB? Bytes are {match[1]}B")
-    return round(float(match[1]) * int(_BYTE_SCALE[match[2].upper()]))
+    n_bytes = float(match[1]) * int(_BYTE_SCALE[match[2].upper()])
+    if n_bytes >= 2**63:
+        raise ValueError(f"not a size: {text} is above 8 EiB, which 64 bits cannot hold")
+    return round(n_bytes)
 
 
 def format_duration(n_ns: int | float) -> str:

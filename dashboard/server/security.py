@@ -7,17 +7,18 @@ other hosts.
 """
 
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from typing import NoReturn
 from urllib.parse import urlencode, urlsplit
 
 from flask import Flask, Response, abort, redirect, request
 
 from vramscope.errors import UsageError
+from vramscope.web_hosts import LOOPBACK, host_name, is_any, is_loopback, is_of_another_site
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_BODY_BYTES = 1 << 20
 
 
@@ -46,7 +47,7 @@ def access(
         return _with_token(token, LOOPBACK | named) if use_token else Access(None, LOOPBACK | named)
     if not use_token:
         raise UsageError(f"--no-token works on this machine only, not with --host {host}")
-    own = frozenset() if _is_any(host) else frozenset({host.lower().strip("[]")})
+    own = frozenset() if is_any(host) else frozenset({host.lower().strip("[]")})
     if not named | own:
         raise UsageError(
             f"--host {host} answers on every interface: name the host you will open, "
@@ -57,18 +58,6 @@ def access(
 
 def _with_token(token: str | None, hosts: frozenset[str]) -> Access:
     return Access(hosts=hosts) if token is None else Access(token, hosts)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches *host*."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def _is_any(host: str) -> bool:
-    return host.strip("[]") in {"", "0.0.0.0", "::"}  # noqa: S104 — compared, not bound
 
 
 def protect(server: Flask, allowed: Access, script_hashes: Iterable[str]) -> None:
@@ -95,25 +84,21 @@ def _bare(digest: str) -> str:
     return digest.strip("'")
 
 
-def _host_name(netloc: str) -> str:
-    try:
-        return (urlsplit(f"//{netloc}").hostname or "").lower()
-    except ValueError:
-        return ""
+def _refuse(status: int, why: str) -> NoReturn:
+    abort(Response(f"{why}\n", status, mimetype="text/plain"))
 
 
 def _check_host(hosts: frozenset[str]) -> None:
-    if _host_name(request.host) not in hosts:
-        abort(403, "This dashboard does not answer under that host name; see --allow-host.")
+    if host_name(request.host) not in hosts:
+        _refuse(403, "This dashboard does not answer under that host name; see --allow-host.")
 
 
 def _check_origin() -> None:
-    origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
-        abort(403, "Requests from other sites are refused.")
+    if is_of_another_site(request.headers.get("Origin"), request.host):
+        _refuse(403, "Requests from other sites are refused.")
     navigation = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.method == "GET"
     if request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"} and not navigation:
-        abort(403, "Requests from other sites are refused.")
+        _refuse(403, "Requests from other sites are refused.")
 
 
 def cookie_name() -> str:
@@ -129,7 +114,7 @@ def _check_token(token: str | None) -> Response | None:
     if offered is not None and request.method == "GET" and _same(offered, token):
         return _exchange(token)
     if not _same(request.cookies.get(cookie_name(), ""), token):
-        abort(401, "Open the URL that `vramscope serve` printed: it carries the token.")
+        _refuse(401, "Open the URL that `vramscope serve` printed: it carries the token.")
     return None
 
 
@@ -140,8 +125,8 @@ def _same(offered: str, token: str) -> bool:
 def _exchange(token: str) -> Response:
     """Move the token from the address bar into a cookie that scripts cannot read."""
     rest = urlencode([(k, v) for k, v in request.args.items(multi=True) if k != "token"])
-    # A path that begins with two slashes would send the browser to another site.
-    path = "/" + request.path.lstrip("/\\")
+    # Two slashes name another site, and browsers read a backslash as a slash and leave tabs out.
+    path = request.path if re.fullmatch(r"(?:/[\w.-]+)*/?", request.path, re.ASCII) else "/"
     answer = redirect(f"{path}?{rest}" if rest else path)
     answer.set_cookie(cookie_name(), token, httponly=True, samesite="Strict", path="/")
     return answer  # type: ignore[return-value]

@@ -1,6 +1,7 @@
 """An agent asks over MCP's own client, and gets what the commands print."""
 
 import json
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -131,3 +132,24 @@ def test_an_answer_of_any_size_is_bounded_and_says_what_it_leaves_out():
 
     assert len(json.dumps(answer)) <= MOST_CHARACTERS
     assert len(answer["steps"]) + answer["steps_left_out"] == 100_000
+
+
+def test_a_run_whose_parts_are_links_to_elsewhere_is_refused_and_an_odd_argument_is_told(tmp_path):
+    outside, root = tmp_path / "outside", tmp_path / "served"
+    shutil.copytree(TRACES / "transformer", outside)
+    for name in ("whole", "files", "inside", "twice"):
+        (root / name).mkdir(parents=True)
+    (root / "whole" / "rank0").symlink_to(outside / "rank0")
+    (root / "files" / "rank0").mkdir()
+    for file in (outside / "rank0").iterdir():
+        (root / "files" / "rank0" / file.name).symlink_to(file)
+    shutil.copytree(outside / "rank0", root / "kept")
+    (root / "inside" / "rank0").symlink_to(root / "kept")
+    (root / "inside" / "loop").symlink_to(root / "inside")
+    (root / "twice" / "rank0").symlink_to(root / "files" / "rank0")
+    questions = [("peak", {"path": name}) for name in ("whole", "files", "twice", "inside", "a\0b")]
+    _, answers = asked(*questions, ("fit", {"path": "inside", "capacity": "\0"}), root=root)
+
+    assert [is_error(answer) for answer in answers] == [True, True, True, False, True, True]
+    assert all("leads out of" in answer.content[0].text for answer in answers[:3])
+    assert all("NUL" in answer.content[0].text for answer in answers[4:])

@@ -179,3 +179,39 @@ def test_a_missing_framework_is_a_sentence_with_the_command(module):
     assert re.search(
         rf"MissingExtraError: this needs {named}\S*, which is not installed: pip install ", done.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("bound", "headers", "status"),
+    [
+        ("127.0.0.1", {"Host": "evil.example"}, 403),
+        ("127.0.0.1", {"Host": "127.0.0.1.evil.example:80"}, 403),
+        ("127.0.0.1", {"Host": "10.1.2.3"}, 403),
+        ("127.0.0.1", {"Host": ""}, 403),
+        ("127.0.0.1", {"Host": "[::1"}, 403),
+        ("127.0.0.1", {"Host": "localhost:9"}, 200),
+        ("127.0.0.1", {"Host": "gpu01.example.org:9"}, 200),
+        ("127.0.0.1", {"Host": "localhost", "Origin": "http://["}, 403),
+        ("127.0.0.1", {"Host": "localhost", "Origin": "http://evil.example"}, 403),
+        ("0.0.0.0", {"Host": "10.1.2.3:9464"}, 200),
+        ("0.0.0.0", {"Host": "evil.example"}, 403),
+    ],
+)
+def test_metrics_are_served_under_their_own_names_alone(bound, headers, status):
+    from http.client import HTTPConnection
+
+    from vramscope.integrations.prometheus import Metrics
+
+    metrics = Metrics(list, 0, bound, ["gpu01.example.org"])
+    try:
+        line = HTTPConnection("127.0.0.1", int(metrics.url.rpartition(":")[2].partition("/")[0]), timeout=60)
+        line.putrequest("GET", "/metrics", skip_host=True)
+        for name, value in headers.items():
+            line.putheader(name, value)
+        line.endheaders()
+        answer = line.getresponse()
+
+        assert answer.status == status
+        assert status == 200 or answer.read().count(b"\n") == 1
+    finally:
+        metrics.close()

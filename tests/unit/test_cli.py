@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from importlib.metadata import EntryPoint
 from io import BytesIO, TextIOWrapper
+from pathlib import Path
 
 import pytest
 
@@ -216,3 +217,25 @@ def test_no_cache_switches_the_cache_of_conversions_off(
 
     assert cli.main(words) == 0
     assert seen == ["off"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "x", "--max-fragmentation", "nan"],
+        ["attach", "1", "--wait", "inf"],
+        ["detach", "1", "--wait=-inf"],
+        ["attach", "9" * 400],
+        ["report", "x", "--rank", "9" * 30],
+        ["fit", "x", "--capacity", "9" * 5000 + "GiB"],
+        ["check", "x", "--max-peak", "9" * 5000],
+    ],
+)
+def test_a_number_that_is_none_is_one_short_sentence(arguments, capsys):
+    if arguments[1] == "x":
+        arguments[1] = str(Path(__file__).parents[2] / "sample_traces" / "transformer")
+
+    assert cli.main(arguments) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert len(told) < 2000

@@ -70,3 +70,11 @@ def test_a_number_without_a_unit_is_asked_about():
 )
 def test_durations_pick_their_unit(n_ns, text):
     assert format_duration(n_ns) == text
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 400 + "GiB", "9000000PiB", "1" * 30 + "B"])
+def test_a_size_that_no_64_bits_hold_is_told_in_a_short_sentence(text):
+    with pytest.raises(ValueError, match="not a size") as told:
+        parse_bytes(text)
+
+    assert len(str(told.value)) < 150

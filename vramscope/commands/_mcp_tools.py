@@ -5,6 +5,7 @@ too long is killed.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -110,11 +111,28 @@ class Tools:
         return await self._answer("predict", script, options=[f"--card={card}"], after=arguments)
 
     def _inside(self, path: str) -> str:
+        if "\0" in path:
+            raise UsageError("a path has no NUL character")
         found = (self._root / path).resolve()
         if not found.is_relative_to(self._root):
             raise UsageError(f"{path}: outside of {self._root}, which is all that this server opens")
         # A path that begins with a dash would be an option.
         return str(found)
+
+    def _whole_inside(self, path: str) -> str:
+        """Return the place of a run of which no part is outside either: its links are read as its parts."""
+        waiting, seen = [Path(self._inside(path))], set[Path]()
+        while waiting:
+            place = waiting.pop()
+            seen.add(place)
+            for directory, below, names in os.walk(place):
+                for link in filter(Path.is_symlink, (Path(directory, name) for name in (*below, *names))):
+                    target = link.resolve()
+                    if not target.is_relative_to(self._root):
+                        raise UsageError(f"{link}: it leads out of {self._root}, so the run is not opened")
+                    if target.is_dir() and target not in seen:
+                        waiting.append(target)
+        return self._inside(path)
 
     async def _answer(
         self, command: str, *paths: str, options: Sequence[str] = (), after: Sequence[str] = ()
@@ -126,7 +144,9 @@ class Tools:
     ) -> str:
         # Options first: what comes after a script of `predict` belongs to the script.
         asked = [sys.executable, "-m", "vramscope", command, "--json", *options]
-        asked += [*map(self._inside, paths), *after]
+        asked += [*map(self._whole_inside, paths), *after]
+        if any("\0" in each for each in asked):
+            raise UsageError(f"{command}: an argument has no NUL character")
         try:
             done = subprocess.run(  # noqa: S603 -- our own command, with a path below the served folder
                 asked,
@@ -159,9 +179,9 @@ async def _in_thread(work: Any) -> str:
 
     try:
         return str(await run_sync(work))
-    except VramscopeError as error:
+    except (VramscopeError, OSError) as error:
         # Any other exception would reach the client without its text.
-        raise _tool_error()(str(error)) from None
+        raise _tool_error()(shortened_text(str(error))) from None
 
 
 def _object_of(printed: str) -> Any:
@@ -169,7 +189,7 @@ def _object_of(printed: str) -> Any:
     try:
         return json.loads(printed)
     except ValueError:
-        return json.loads(printed[printed.index("\n{") :])
+        return json.loads(printed[printed.find("\n{") :])
 
 
 def bounded(answer: Any) -> str:

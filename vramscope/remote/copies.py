@@ -19,12 +19,14 @@ from vramscope.conversion_cache import cache_directory
 from vramscope.errors import StoreError, UnknownNameError
 from vramscope.remote import opened, store_errors
 from vramscope.store.directory import COPY_INDEX, MANIFEST, is_rank_name
+from vramscope.store.read import side_file
 from vramscope.store.summaries import SUMMARY_FILE
 
 LARGEST_BYTES = 32 << 30
 """The size limit of all copies together; those that were not used for the longest time are deleted first."""
 _SMALL = 1 << 20
 """Objects up to this size are read many at once; larger ones are streamed to the disk."""
+_LARGEST_INDEX_BYTES = 64 << 20
 _AT_ONCE = 256
 _MOST_ROUNDS = 4
 """How often a copy is repeated because the run was written to meanwhile."""
@@ -284,10 +286,9 @@ def _base(name: str, root: Path) -> str:
 
 def _index(directory: Path) -> dict[str, Any]:
     try:
-        found = json.loads((directory / COPY_INDEX).read_bytes())
-    except (OSError, ValueError):
+        return side_file.document(directory / COPY_INDEX, _LARGEST_INDEX_BYTES)
+    except side_file.DAMAGE:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _note(directory: Path, known: Mapping[str, Any]) -> None:

@@ -24,11 +24,13 @@ from vramscope.store import manifest as manifests
 from vramscope.store import parts
 from vramscope.store.directory import MANIFEST, PREDICTION, is_rank_name
 from vramscope.store.manifest import Manifest
+from vramscope.store.read import side_file
 from vramscope.store.schema import NOTES, POOLS, STACKS, device_of
 from vramscope.store.sources import SOURCES_FILE
 from vramscope.store.summaries import SUMMARY_FILE
 
 STATE_FILE = ".upload.json"
+_LARGEST_STATE_BYTES = 16 << 20
 _PIECE = 8 << 20
 """Files are read and sent in pieces of this size, with a pause after each that keeps the bandwidth bound."""
 LARGEST_SPOOLS_BYTES = 8 << 30
@@ -83,10 +85,11 @@ def remove_uploaded(own: Path, *, largest_bytes: int = LARGEST_SPOOLS_BYTES) -> 
 def read_state(rank: Path) -> UploadState | None:
     """Return the state of the upload of a rank; None if it was never meant to be uploaded."""
     try:
-        document = json.loads((rank / STATE_FILE).read_bytes())
+        document = side_file.document(rank / STATE_FILE, _LARGEST_STATE_BYTES)
         sent = {str(name): (int(size), int(changed)) for name, (size, changed) in document["sent"].items()}
-        return UploadState(document["wanted_url"], document["url"], sent, document["is_whole"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        state = UploadState(document["wanted_url"], document["url"], sent, document["is_whole"])
+        return side_file.checked(state, UploadState)
+    except side_file.DAMAGE:
         return None
 
 

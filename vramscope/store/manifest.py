@@ -17,6 +17,7 @@ from vramscope.model.recording import Outcome
 from vramscope.store import schema
 from vramscope.store.integrity import FileSum
 from vramscope.store.liveness import Incarnation
+from vramscope.store.read import side_file
 
 _LONGEST = 16 << 20
 _LARGEST = 2**63
@@ -107,8 +108,7 @@ def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
 def read(path: Path) -> Manifest:
     """Read a manifest. Raises StoreError if it is missing, damaged or of a newer major version."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_LONGEST + 1)
+        data = side_file.content(path, _LONGEST)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}; is this the directory of a run?") from error
     return parse(data, path)
@@ -173,12 +173,9 @@ def _document(data: bytes, path: Path) -> Mapping[str, Any]:
     if len(data) > _LONGEST:
         raise StoreError(f"{path}: larger than {_LONGEST >> 20} MiB; this is no manifest of vramscope")
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return side_file.parsed(data)
+    except ValueError as error:
         raise StoreError(f"{path}: not JSON ({error}); the manifest is damaged") from error
-    if not isinstance(document, dict):
-        raise StoreError(f"{path}: not a JSON object; this is no manifest of vramscope")
-    return document
 
 
 def _check_version(document: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vramscope.model.stacks import Frame
+from vramscope.store.read import side_file
 
 SOURCES_FILE = "sources.json"
 LARGEST_BYTES = 200_000
@@ -97,13 +98,11 @@ def read(path: Path, trace: str = "") -> dict[str, SourceFile]:
     The file must belong to the trace of that id; '' for any.
     """
     try:
-        if path.stat().st_size > 4 * LARGEST_BYTES:
-            return {}
-        document = json.loads(path.read_bytes())
+        document = side_file.document(path, 4 * LARGEST_BYTES)
         if not _is_ours(document, trace):
             return {}
         return {str(name): _source(each) for name, each in document["files"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except side_file.DAMAGE:
         return {}
 
 
@@ -114,4 +113,4 @@ def _is_ours(document: Any, trace: str) -> bool:
 
 def _source(each: Any) -> SourceFile:
     lines = {int(n): str(text)[:_LONGEST_LINE] for n, text in each["lines"].items()}
-    return SourceFile(lines, int(each["n_lines"]), int(each["modified_ns"]))
+    return side_file.checked(SourceFile(lines, each["n_lines"], each["modified_ns"]), SourceFile)

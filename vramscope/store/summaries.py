@@ -19,10 +19,13 @@ from vramscope.model.marks import Note
 from vramscope.model.rank_summary import DeviceSummary, Failure, LineBytes, PeakPlace, RankSummary, StepRows
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
+from vramscope.store.read import side_file
 
 SUMMARY_FILE = "summary.json"
 LARGEST_BYTES = 200_000
 """The size limit of the file: reading 10,000 of them must take seconds."""
+_MOST_BYTES = 4 * LARGEST_BYTES
+"""The size above which a file is no summary, whoever wrote it."""
 _SCHEMA = {"major": 1, "minor": 1}
 _FEWEST_LINES = 5
 _CHECKSUM = "crc32"
@@ -89,7 +92,7 @@ def read_summary(path: Path) -> StoredSummary | None:
     None if there is no file, or if it is damaged or of a newer version: a reader then makes one.
     """
     try:
-        return parse_summary(path.read_bytes())
+        return parse_summary(side_file.content(path, _MOST_BYTES))
     except OSError:
         return None
 
@@ -101,11 +104,11 @@ def parse_summary(data: bytes) -> StoredSummary | None:
     try:
         if int(tail.rstrip(b"\n}")) != zlib.crc32(body):
             return None
-        document = json.loads(data)
+        document = side_file.parsed(data)
         if document["format"] != "vramscope summary" or document["schema"]["major"] != _SCHEMA["major"]:
             return None
-        return _from_json(document)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError):
+        return side_file.checked(_from_json(document), StoredSummary)
+    except side_file.DAMAGE:
         return None
 
 

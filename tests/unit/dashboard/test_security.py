@@ -66,6 +66,8 @@ def test_every_name_of_this_machine_is_answered(client: Any, base: str) -> None:
     "headers",
     [
         {"Origin": "https://evil.example"},
+        {"Origin": "http://["},
+        {"Origin": "http://[::1"},
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
@@ -142,3 +144,39 @@ def test_a_notebook_may_show_the_page_in_a_frame_only_if_asked(data: Data) -> No
     policy = client.get("/", base_url=BASE).headers["Content-Security-Policy"]
 
     assert "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*" in policy
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/%09/evil.example",
+        "/%5cevil.example",
+        "/%0a%0d//evil.example",
+        "/x/..//evil.example",
+        "/%2f%2fevil.example",
+        "/%20/evil.example",
+        "//evil.example",
+        "/" + "a" * 5000 + "!",
+        "/%e3%80%82/evil",
+    ],
+)
+def test_the_exchange_leads_to_words_between_single_slashes(client: Any, path: str) -> None:
+    answer = client.get(f"{path}?token=secret-token", base_url=BASE)
+
+    assert re.fullmatch(r"/[\w.-]*", answer.headers["Location"], re.ASCII)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:99999999", "127.0.0.1:-1", "localhost:x", "a@127.0.0.1", "127.0.0.1 x"]
+)
+def test_a_host_that_is_none_is_refused_in_one_line(client: Any, host: str) -> None:
+    answer = client.get("/", headers={"Host": host}, base_url=BASE)
+
+    assert answer.status_code in {400, 403}
+    assert b"Traceback" not in answer.data
+
+
+def test_a_refusal_is_one_line(client: Any) -> None:
+    answer = client.get("/", headers={"Origin": "http://["}, base_url=BASE)
+
+    assert (answer.status_code, answer.data.count(b"\n")) == (403, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vramscope.errors import CaptureError
+from vramscope.store.read import side_file
 
 _SUFFIX = ".sock"
 _MOST_BYTES = 1 << 16
@@ -81,7 +82,7 @@ def ask(path: Path, message: Mapping[str, Any], longest_s: float) -> dict[str, A
 
 def send(line: socket.socket, message: Mapping[str, Any]) -> None:
     """Send one message to the other side."""
-    line.sendall(json.dumps(message).encode() + b"\n")
+    line.sendall(json.dumps(message, allow_nan=False).encode() + b"\n")
 
 
 def receive(line: socket.socket) -> dict[str, Any] | None:
@@ -93,10 +94,9 @@ def receive(line: socket.socket) -> dict[str, Any] | None:
             break
         data += piece
     try:
-        found = json.loads(data)
+        return side_file.parsed(data)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def peer_is_ours(line: socket.socket) -> bool:

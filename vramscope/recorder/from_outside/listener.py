@@ -16,6 +16,7 @@ from vramscope.recorder.pipeline import import_everything
 
 _CONVERSATION_S = 10.0
 """Time that the other side has for its request: whoever connects and says nothing must not keep us."""
+_LONGEST_WAIT_S = 86_400
 
 
 def allow_attach() -> None:
@@ -41,6 +42,7 @@ class _OwnListener:
 
     def __init__(self) -> None:
         self._main = MainThread()
+        self._one_at_a_time = threading.Lock()
         self.attachment = Attachment()
         self._path = socket_path(os.getpid(), os.getuid())
         self._pid = os.getpid()
@@ -68,12 +70,19 @@ class _OwnListener:
                 line, _ = self._socket.accept()
             except OSError:  # closed
                 return
-            # Whatever goes wrong in one conversation, the next one is answered.
-            with closing(line), suppress(OSError):
-                line.settimeout(_CONVERSATION_S)
-                asked = receive(line) if peer_is_ours(line) else None
-                if asked is not None:
-                    send(line, self._answer(asked))
+            # Whoever says nothing keeps a thread of its own waiting, and no one else.
+            threading.Thread(
+                target=self._converse, args=(line,), name="vramscope-attach", daemon=True
+            ).start()
+
+    def _converse(self, line: socket.socket) -> None:
+        with closing(line), suppress(OSError):
+            line.settimeout(_CONVERSATION_S)
+            asked = receive(line) if peer_is_ours(line) else None
+            if asked is not None:
+                with self._one_at_a_time:
+                    answer = self._answer(asked)
+                send(line, answer)
 
     def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -85,6 +94,8 @@ class _OwnListener:
 
     def _done(self, asked: dict[str, Any]) -> str:
         wait_s, attachment = float(asked["wait_s"]), self.attachment
+        if not 0 <= wait_s <= _LONGEST_WAIT_S:
+            raise CaptureError(f"it waits 0 to {_LONGEST_WAIT_S:,} s for a moment, not {wait_s:g}")
         if asked["do"] == "detach":
             return str(self._main.run(attachment.end, begins=False, wait_s=wait_s))
         if asked["do"] != "attach":

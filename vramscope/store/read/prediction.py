@@ -1,6 +1,5 @@
 """Reads the answer of a dry run from its recording: the file ``prediction.json`` of the rank."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.prediction import Prediction
 from vramscope.store.directory import PREDICTION
+from vramscope.store.read import side_file
 
 _FORMAT, _MAJOR = "vramscope prediction", 1
 _LARGEST_BYTES = 4 << 20
@@ -20,17 +20,16 @@ def read(rank: Path, trace: str) -> tuple[Prediction | None, list[Note]]:
     """
     path = rank / PREDICTION
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            return None, [_note("it is too large")]
-        document = json.loads(path.read_bytes())
+        document = side_file.document(path, _LARGEST_BYTES)
         if document["format"] != _FORMAT or document["trace"] != trace:
             return None, [_note("it is not of this recording")]
         if document["schema"]["major"] > _MAJOR:
             return None, [_note("a newer vramscope wrote it")]
-        return replace(Prediction.from_json(document["prediction"]), run=rank.parent), []
+        found = side_file.checked(Prediction.from_json(document["prediction"]), Prediction)
+        return replace(found, run=rank.parent), []
     except FileNotFoundError:
         return None, []
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except side_file.DAMAGE as error:
         return None, [_note(f"{type(error).__name__}: {error}")]
 
 
