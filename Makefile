@@ -19,7 +19,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: attack help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-leaks: $(TOOLS)  ## seeded leaks and clean loops: what is found, by which 
 
 bench-damage: $(TOOLS)  ## thousands of damaged recordings: is any shown as if it were whole?
 	$(BIN)/python benchmarks/damage.py $(BENCH)
+
+attack: $(TOOLS)  ## hostile files, requests, arguments and programs, bounded and on this machine, into benchmarks/ATTACK.md
+	$(BIN)/python benchmarks/attack.py --out benchmarks/ATTACK.md $(BENCH)
 
 # NANOGPT=<its checkout>; models of transformers are run where PYTHONPATH has that package.
 bench-strategies: $(TOOLS) allocator  ## what fit says about strategies, against genuine runs, into benchmarks/STRATEGIES.md

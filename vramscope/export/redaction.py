@@ -7,7 +7,6 @@ word for the same thing in the whole run.
 
 import builtins
 import re
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -15,7 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vramscope.analysis.folding import PLUMBING, Origin, origins
-from vramscope.model.holders import Holders
+from vramscope.export._public_names import is_public
+from vramscope.model.cards import CARDS
+from vramscope.model.codes import NoteCode
+from vramscope.model.device import Device, Process
+from vramscope.model.holders import KINDS, Holders
 from vramscope.model.marks import ROOT_MODULE, Labels, Marks, Note, Phases
 from vramscope.model.past import Past
 from vramscope.model.recording import Recording, Run
@@ -54,22 +57,56 @@ _COMMON_NAMES = frozenset(
     | {"forward", "backward", "optimizer", "recompute", "eval", "zero_grad", "data", "loss", "save"}
     | {name for name in dir(builtins) if not name.startswith("_")}
 )
-_NODE_OF_TORCH = re.compile(r"\w+Backward\d+")
-_NO_NAME = re.compile(r"[\d\[\]()−-]*")
+_POSITION = re.compile(r"[\[\]()−-]*\d{0,2}[\[\]()−-]*")
+"""The index of a layer or of an item. More digits may be the number of a customer."""
 _IN_PYTHON = re.compile(r"(?:.*/)?lib/python3[^/]*/")
 _PLACES = re.compile(r"(?:.*/)?(?:site-packages|dist-packages)/")
 _ROOT_OF_TORCH = re.compile(r"(?:.*/)?((?:torch|torchgen|functorch|triton)/.*)")
-_COMPILED = re.compile(r"(?:^|/)torchinductor_")
 # Code without a file: its author follows from how the name begins, the rest may be a name of the program.
 _GENERATED = re.compile(r"<(?:frozen |eval_with_key>|__array_function__|decorator-gen|attrs |@)?")
-_FROZEN = re.compile(r"<frozen (\w+)[\w.]*>")
-_NAMESPACE = re.compile(r"(?<![\w:])(\w+)::")
-_NAMESPACES = frozenset(
-    {"at", "c10", "c10d", "torch", "caffe2", "std", "pybind11", "thrust", "cub", "__gnu_cxx"}
+_FROZEN = re.compile(r"<frozen ([\w.]+)>")
+_WORD = re.compile(r"[^\W\d]\w*")
+_LONG_NUMBER = re.compile(r"\d{6}")
+_WORKSPACE = re.compile(r"getNewWorkspace|WorkspaceSize|Workspace\(\)")
+_SUFFIX = re.compile(r"\.(?:pyx?|pyi|pyc|so|cpp|cxx|cc|cuh?|h|hpp|hip|inl|rs|c)$")
+_VERSION = re.compile(
+    r"(?:\d{1,4}\.?){1,4}(?:(?:a|b|rc|\.dev|\.post)\d{1,8})?(?:\+(?:cpu|cu\d{2,3}|rocm[\d.]{1,5}))?"
 )
-_IN_ANGLES = re.compile(r"<[^<>]*>")
-_NATIVE = re.compile(r"_*(?:Py|py|THP|cu(?:da|dnn|blas)?[A-Z]|nccl|libc_|clone|start_thread)")
-_SUFFIX = re.compile(r"\.\w{1,4}$")
+_SETTING_WORDS = frozenset(
+    [
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_HIP_ALLOC_CONF",
+        "max_split_size_mb",
+        "max_split_size",
+        "backend",
+        "native",
+        "garbage_collection_threshold",
+        "expandable_segments",
+        "roundup_power2_divisions",
+        "cudaMallocAsync",
+        "max_non_split_rounding_mb",
+        "max_non_split_rounding_size",
+        "pinned_use_cuda_host_register",
+        "pinned_num_register_threads",
+        "release_lock_on_cudamalloc",
+        "pinned_use_background_threads",
+        "graph_capture_record_stream_reuse",
+        "per_process_memory_fraction",
+        "True",
+        "False",
+        "true",
+        "false",
+        "last_allocator_settings",
+        "memory_fraction",
+        "m11n_splits",
+    ]
+)
+_KINDS_OF_DEVICES = frozenset({"cuda", "simulated", "cpu", "xpu", "hip", "mps", "predicted"})
+_SOURCES = frozenset({"cuda", "simulated", "snapshot", "predicted", "counters", "nvidia-smi"})
+_CARD_WORDS = frozenset(
+    word for card in CARDS for word in (*card.label.split(), *card.label.replace("-", " ").split())
+) | {"NVIDIA", "Tesla", "GeForce", "Quadro", "HBM2", "HBM2e", "HBM3", "HBM3e", "PCIe", "SXM", "SXM4", "SXM5"}
 
 
 def redacted(run: Run) -> Run:
@@ -116,82 +153,121 @@ class _Replacements:
             return self._generated(path)
         inside = path.replace("\\", "/")
         suffix = found[0] if (found := _SUFFIX.search(inside)) else ""
+        name = _public_name(path, origin)
+        if is_public(name):
+            return f"/site-packages/{name}" if origin == Origin.TORCH else f"/lib/python3/{name[4:]}"
         if origin == Origin.TORCH:
-            return f"/site-packages/{self._of_torch(path, suffix)}"
+            folders = name.split("/")[:-1] or ["torch"]
+            while len(folders) > 1 and not is_public("/".join(folders)):
+                folders.pop()
+            return f"/site-packages/{'/'.join(folders)}/{self.once('file', path, suffix)}"
         if origin == Origin.PACKAGE:
             # Files of the same name read the same where a line calls them.
             folder, _, name = _PLACES.sub("", inside).rpartition("/")
             package = self.once("package", folder.split("/")[0])
             words = package, self.once("folder", folder), self.once("file", name, suffix)
             return f"/site-packages/{'/'.join(words)}"
-        if origin == Origin.RUNTIME and _IN_PYTHON.match(inside):
-            return f"/lib/python3/{_IN_PYTHON.sub('', inside)}"
         if origin == Origin.RUNTIME:
             return self.once("/lib/python3/runtime", path, suffix)
         return self.once("file", path, suffix)
 
     def _generated(self, path: str) -> str:
-        if path in ("", "??", "<string>") or _is_frozen_python(path):
+        if path in ("", "??", "<string>") or is_public(_public_name(path, Origin.RUNTIME)):
             return path
         begin = found[0] if (found := _GENERATED.match(path)) else ""
         return self.once(f"{begin}code", path, ">")
 
-    def _of_torch(self, path: str, suffix: str) -> str:
-        inside = path.replace("\\", "/")
-        if _PLACES.match(inside):
-            return _PLACES.sub("", inside)
-        # A checkout of torch lies elsewhere, and what torch compiles in a folder with the user's name.
-        known = None if _COMPILED.search(inside) else _ROOT_OF_TORCH.match(inside)
-        return known[1] if known else self.once("torch/compiled", path, suffix)
-
     def function(self, name: str, origin: int, file: str) -> str:
         """The name of a function of *file*, where it is torch's, Python's or every program's."""
-        is_python = file.endswith(".py") or _is_frozen_python(file)
-        is_known = origin == Origin.TORCH or (
-            origin == Origin.RUNTIME and (is_python or _is_public_native(name))
-        )
-        return name if is_known or name in _COMMON_FUNCTIONS else self.once("function", name)
+        if name in _COMMON_FUNCTIONS or _is_public_function(name, origin, file):
+            return name
+        if origin == Origin.RUNTIME and _WORKSPACE.search(name):  # the category of a block rests on it
+            return f"{self.once('function', name)}::getNewWorkspace"
+        return self.once("function", name)
 
     def name(self, text: str) -> str:
         """The name of a tensor, module, phase or variable: each part between dots is a word of its own."""
         return " of ".join(".".join(map(self._part, each.split("."))) for each in text.split(" of "))
 
     def _part(self, part: str) -> str:
-        is_known = part in _COMMON_NAMES or _NO_NAME.fullmatch(part) or _NODE_OF_TORCH.fullmatch(part)
-        return part if is_known else self.once("name", part)
+        is_node = "Backward" in part and is_public(f"word:{part}")
+        return (
+            part if part in _COMMON_NAMES or is_node or _POSITION.fullmatch(part) else self.once("name", part)
+        )
+
+    def process(self, process: Process) -> Process:
+        """The process with its figures, the versions of what everybody has, and no other text."""
+        return replace(
+            process,
+            python=_version(process.python),
+            torch=_version(process.torch),
+            driver=_version(process.driver),
+            pid=0,
+            command="",
+            launcher="",
+            tags="",
+            host=self.once("host", process.host) if process.host else "",
+            job=self.once("job", process.job) if process.job else "",
+            mesh={self.once("dimension", name): size for name, size in process.mesh.items()},
+            allocator={name: text for name, text in process.allocator.items() if _is_setting(name, text)},
+        )
+
+    def device(self, device: Device) -> Device:
+        """The device with its size, and its name where it is that of a card on the market."""
+        words = device.name.replace("-", " ").split()
+        is_known = device.name == "simulated on x86_64" or set(words) <= _CARD_WORDS
+        kind = device.kind if device.kind in _KINDS_OF_DEVICES else "cuda"
+        return Device(
+            device.index,
+            kind,
+            device.name if is_known else self.once("device", device.name),
+            device.total_bytes,
+        )
 
 
-def _is_frozen_python(file: str) -> bool:
-    """Whether a file without a path is one of Python's own modules."""
-    found = _FROZEN.fullmatch(file)
-    return found is not None and found[1] in sys.stdlib_module_names
+def _version(text: str) -> str:
+    return text if _VERSION.fullmatch(text) else ""
+
+
+def _public_name(path: str, origin: int) -> str:
+    """The name by which the list of public files has the file at *path*, if it is torch's or Python's."""
+    inside = path.replace("\\", "/")
+    if origin == Origin.TORCH:
+        found = _ROOT_OF_TORCH.match(inside)
+        return found[1] if found else ""
+    if frozen := _FROZEN.fullmatch(inside):
+        return f"lib/{frozen[1].replace('.', '/')}.py"
+    return f"lib/{_IN_PYTHON.sub('', inside)}" if _IN_PYTHON.match(inside) else ""
+
+
+def _is_public_function(name: str, origin: int, file: str) -> bool:
+    """Whether torch or Python has a function in that file, or our rules know its name."""
+    if origin not in (Origin.TORCH, Origin.RUNTIME):
+        return False
+    if is_public(f"{_public_name(file, origin)}:{name}") or is_public(f"function:{name}"):
+        return True
+    return (
+        origin == Origin.RUNTIME and not file.endswith(".py") and file[:1] != "<" and _is_public_native(name)
+    )
 
 
 def _is_public_native(name: str) -> bool:
-    """Whether a function in C or C++ is one of torch, Python, CUDA or a standard library."""
-    if not set(_NAMESPACE.findall(name)) <= _NAMESPACES:
-        return False
-    called = name
-    while called != (called := _IN_ANGLES.sub("", called)):
-        pass
-    # What comes before it is the type that it returns.
-    called = called.partition("(")[0].rpartition(" ")[2]
-    return "::" in called or _NATIVE.match(called) is not None
+    """Whether each word of a function in C or C++ is one of torch, Python, CUDA or a standard library."""
+    words = _WORD.findall(name)
+    return bool(words) and not _LONG_NUMBER.search(name) and all(is_public(f"word:{word}") for word in words)
+
+
+def _is_setting(name: str, text: str) -> bool:
+    """Whether a setting of the allocator has no word but torch's own."""
+    return set(_WORD.findall(f"{name} {text}")) <= _SETTING_WORDS
 
 
 def _recording(recording: Recording, words: _Replacements) -> Recording:
-    process, device = recording.process, recording.device
     return replace(
         recording,
-        process=replace(
-            process,
-            host=words.once("host", process.host) if process.host else "",
-            command="",
-            pid=0,
-            job=words.once("job", process.job) if process.job else "",
-            tags="",
-        ),
-        device=replace(device, uuid=""),
+        source=recording.source if recording.source in _SOURCES else "snapshot",
+        process=words.process(recording.process),
+        device=words.device(recording.device),
         prediction=None,
         stacks=_stacks(recording.stacks, words),
         marks=_named(recording.marks, words),
@@ -212,7 +288,9 @@ def _named(table: Named, words: _Replacements) -> Named:
 
 
 def _notes(notes: Iterable[Note]) -> tuple[Note, ...]:
-    return tuple(replace(note, text=f"{note.code}: the text is redacted") for note in notes)
+    known = {str(code.value) for code in NoteCode}
+    codes = ((str(note.code) if str(note.code) in known else "note", note.value) for note in notes)
+    return tuple(Note(code, f"{code}: the text is redacted", value) for code, value in codes)
 
 
 def _stacks(stacks: Stacks, words: _Replacements) -> Stacks:
@@ -246,7 +324,7 @@ def _holders(holders: Holders, words: _Replacements) -> Holders:
         return np.array(new, "i4")[of_row]
 
     columns = {
-        "kind": column("kind", str),
+        "kind": column("kind", lambda kind: kind if kind in KINDS else words.once("kind", kind)),
         "name": column("name", words.name),
         "owner": column("owner", words.name),
         "file": column("file", lambda path: words.file(path, Origin.USER)),

@@ -19,6 +19,30 @@ attribute, key, item, closure, frame, traceback, optimizer, ctx, grad, graph, no
 kept_at, and part for something without a name.
 """
 
+KINDS = frozenset(
+    [
+        "local",
+        "global",
+        "context",
+        "unreachable",
+        "attribute",
+        "key",
+        "item",
+        "closure",
+        "frame",
+        "traceback",
+        "optimizer",
+        "ctx",
+        "grad",
+        "graph",
+        "nodes",
+        "saved",
+        "variable",
+        "hook",
+        "kept_at",
+        "part",
+    ]
+)
 _NODES = "nodes"
 _COLUMNS_OF: Mapping[str, tuple[str, ...]] = {
     "local": ("name", "owner", "file", "line"),
