@@ -66,7 +66,7 @@ class Metrics:
         self._server.server_close()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _ScrapedServer(ThreadingMixIn, WSGIServer):
     """A server with a thread for each scrape."""
 
     daemon_threads = True
@@ -81,10 +81,14 @@ class _Silent(WSGIRequestHandler):
         """Write nothing: stderr is the training's."""
 
 
-def _server(application: Any, host: str, port: int) -> _Server:
+def _server(application: Any, host: str, port: int) -> _ScrapedServer:
     family = getaddrinfo(host or None, port, type=SOCK_STREAM, flags=AI_PASSIVE)[0][0]
     return make_server(
-        host, port, application, type("_Server", (_Server,), {"address_family": family}), _Silent
+        host,
+        port,
+        application,
+        type("_ScrapedServer", (_ScrapedServer,), {"address_family": family}),
+        _Silent,
     )
 
 
