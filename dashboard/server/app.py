@@ -8,8 +8,8 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.pace import StepPace, pace
+from vramscope.analysis.verdicts.missing import why_stopped
 from vramscope.errors import UnknownNameError, VramscopeError
-from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Outcome
 
 from .. import inspector
@@ -385,7 +385,7 @@ def _standing(data: Data, address: Address) -> Standing | None:
     stalled_s = data.stalled_s(address.run)
     if stalled_s:
         state["stalled"] = stalled_s
-    stopped = next((note.text for note in view.recording.notes if note.code == NoteCode.STOPPED), "")
+    stopped = why_stopped(view.recording.notes)
     if stopped:
         state["stopped"] = stopped
     if data.is_other(address.run):

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from vramscope.capture.hooks.gradients import gradients_now
-from vramscope.capture.hooks.modules import ModuleLog
+from vramscope.capture.hooks.modules import ModuleLog, listed
 from vramscope.capture.ranks.mesh_of_parameters import mesh_of_parameters
 from vramscope.capture.ranks.shards import category_of, flat_shards
 from vramscope.capture.storages import PLAIN, storage_id, storage_of
@@ -186,8 +186,8 @@ class Labeler:
         root.calls += 1
         if root.calls & (root.calls - 1) == 0 or not (root.parameters or root.buffers):
             prefix = "" if self._log is None else self._log.prefix(module)
-            parameters = _walk(prefix, module.named_parameters())
-            root.parameters, root.buffers = parameters, _walk(prefix, module.named_buffers())
+            parameters = _walk(prefix, listed(module.named_parameters))
+            root.parameters, root.buffers = parameters, _walk(prefix, listed(module.named_buffers))
             if not self.mesh:
                 self.mesh = mesh_of_parameters(reference() for _, reference in parameters + root.buffers)
             self._shard_numels |= flat_shards(module)

@@ -18,6 +18,14 @@ from vramscope.model.marks import Note
 Value = TypeVar("Value")
 
 
+_LARGEST = 1 << 50
+"""A petabyte: no device has that, but a driver that does not know a number may report one."""
+
+
+def _bytes_of(reported: int | None) -> int:
+    return UNKNOWN if reported is None or not 0 <= int(reported) < _LARGEST else int(reported)
+
+
 class Memory(NamedTuple):
     """Memory of one device in bytes; −1 where the driver does not report it."""
 
@@ -89,12 +97,20 @@ class DeviceMemory:
             except pynvml.NVMLError:
                 self._has_v2 = False
             else:
-                return Memory(int(info.used), int(info.free), int(info.total))
+                return self._possible(info)
         info = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
         self._note(
             NoteCode.NVML_MEMORY, "the driver is older than R510: its device used counts its own reserve too"
         )
-        return Memory(int(info.used), int(info.free), int(info.total))
+        return self._possible(info)
+
+    def _possible(self, info: Any) -> Memory:
+        found = Memory(int(info.used), int(info.free), int(info.total))
+        if all(0 <= n_bytes <= found.total < _LARGEST for n_bytes in found):
+            return found
+        text = "the driver reported memory that cannot be, more than there is: it is left out"
+        self._note(NoteCode.NVML_MEMORY, text)
+        return Memory()
 
     def _shares(self) -> ProcessMemory:
         holds = self._processes()
@@ -123,7 +139,7 @@ class DeviceMemory:
                 listed += pynvml.nvmlDeviceGetGraphicsRunningProcesses(self._handle)
             except pynvml.NVMLError:
                 self._has_graphics = False
-        return {row.pid: UNKNOWN if row.usedGpuMemory is None else int(row.usedGpuMemory) for row in listed}
+        return {row.pid: _bytes_of(row.usedGpuMemory) for row in listed}
 
     def _take_back(self, code: str) -> None:
         """Withdraw a note: before CUDA has its context, no driver lists the process, container or not."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.lines import Line, line_words, lines, place_words
 from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.private_pools import pool_words
 from vramscope.analysis.summary import StepPeak, Summary, has_allocator
+from vramscope.analysis.verdicts.missing import why_stopped
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
@@ -53,7 +55,9 @@ _PARTS = {
 
 def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
     """Yield the whole report; long tables of stacks and steps are cut, and say so."""
-    yield Heading(f"{run.name} ({_ENDINGS[run.outcome]})", level=1)
+    notes = chain(run.notes, *(summary.recording.notes for summary in summaries))
+    ending = "the recording stopped before the program did" if why_stopped(notes) else _ENDINGS[run.outcome]
+    yield Heading(f"{run.name} ({ending})", level=1)
     if run.error:
         yield Text(run.error, "error")
     for note in run.notes:

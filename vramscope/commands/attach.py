@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vramscope.commands import Command
+from vramscope.commands._wait import add_wait
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -18,7 +19,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--mode", choices=("events", "counters"), help="events if nothing else is configured")
     parser.add_argument("--device", choices=("auto", "cuda", "simulated"), help="auto, likewise")
     parser.add_argument("--max-size", metavar="SIZE", help="of a rank's directory (2GiB)")
-    parser.add_argument("--wait", type=float, metavar="SECONDS", help="for a moment between two calls (30)")
+    add_wait(parser)
 
 
 def run(args: Namespace) -> int:

@@ -3,12 +3,13 @@
 from argparse import ArgumentParser, Namespace
 
 from vramscope.commands import Command
+from vramscope.commands._wait import add_wait
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``vramscope detach`` to *parser*."""
     parser.add_argument("pid", type=int, nargs="+", metavar="PID", help="the processes")
-    parser.add_argument("--wait", type=float, metavar="SECONDS", help="for a moment between two calls (30)")
+    add_wait(parser)
 
 
 def run(args: Namespace) -> int:

@@ -45,6 +45,7 @@ from vramscope.store.read.streams import ColumnStream, FileChain, anybody
 from vramscope.store.retention.carry_over import BOUNDARIES
 from vramscope.store.schema import EVERY_DEVICE, STACKS, file_name
 from vramscope.store.summaries import SUMMARY_FILE, StoredSummary, events_bytes, write_summary
+from vramscope.store.write.own_file import OwnFile
 
 if TYPE_CHECKING:
     from vramscope.store.write.writer import Writer
@@ -83,6 +84,8 @@ class SummaryWriter:
     def __init__(self, writer: "Writer", pace: SummaryPace | None = None) -> None:
         """Write the summary of what *writer* writes."""
         self._writer = writer
+        self._summary_file = OwnFile(writer.path / SUMMARY_FILE)
+        self._sources_file = OwnFile(writer.path / sources.SOURCES_FILE)
         self._pace = pace or SummaryPace()
         self._queue: list[tuple[Trace | Marks | Counters | Snapshot | Note, int]] = []
         self._n_queued = 0
@@ -209,7 +212,7 @@ class SummaryWriter:
         self._is_over = True
         self._queue, self._courses, self._n_queued = [], {}, 0
         with suppress(OSError):
-            (self._writer.path / SUMMARY_FILE).unlink(missing_ok=True)
+            self._summary_file.remove()
 
     def _advance(self, *, is_end: bool) -> None:
         with self._work:
@@ -227,6 +230,7 @@ class SummaryWriter:
             course.advance(is_end=is_end)
 
     def _write(self, outcome: Outcome, error: str, *, is_final: bool) -> None:
+        self._writer.check_place()
         manifest, path = self._writer.manifest, self._writer.path
         size = events_bytes(path)
         stacks = self._known_stacks()
@@ -241,7 +245,7 @@ class SummaryWriter:
         now = time.time_ns()
         summary = RankSummary(manifest.process, outcome, error, manifest.started_ns, now, tuple(found))
         stored = StoredSummary(summary, manifest.id, is_final, size, now)
-        write_summary(path / SUMMARY_FILE, stored)
+        write_summary(self._summary_file.path, stored, self._summary_file)
         self._write_sources(stacks)
         self._written_s = time.monotonic()
 
@@ -254,9 +258,8 @@ class SummaryWriter:
         named = np.unique(np.stack([stacks.file[1:], stacks.line[1:]], axis=1), axis=0).tolist()
         frames = [Frame("", stacks.strings[i], line) for i, line in named if stacks.strings[i] in mine]
         with suppress(OSError):
-            sources.write(
-                self._writer.path / sources.SOURCES_FILE, self._writer.manifest.id, sources.collect(frames)
-            )
+            own = self._sources_file
+            sources.write(own.path, self._writer.manifest.id, sources.collect(frames), own)
 
     def _known_stacks(self) -> Stacks:
         """The call stacks as the file has them; each time only its new rows are read."""

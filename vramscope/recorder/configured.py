@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 from vramscope.errors import UsageError
@@ -67,7 +68,7 @@ def completed(given: Mapping[str, Any]) -> RecordOptions:
     What is configured gives way where it contradicts *given*. Values have the right types. Raises UsageError
     if a name in pyproject.toml is unknown, or a value has the wrong type.
     """
-    found = dict(_of_project(Path.cwd())) | _of_environment()
+    found = dict(_of_project(working_directory())) | _of_environment()
     if given.get("device") == "simulated":
         found.pop("mode", None)
     if given.get("mode") == "counters":
@@ -76,6 +77,14 @@ def completed(given: Mapping[str, Any]) -> RecordOptions:
     if given.get("device") == "cuda":
         found.pop("capacity", None)
     return RecordOptions(**found | dict(given))
+
+
+def working_directory() -> Path:
+    """Return the working directory; where it was deleted, the one for temporary files."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path(gettempdir())
 
 
 def _of_environment() -> dict[str, Any]:
@@ -95,7 +104,7 @@ def _check_names(variables: frozenset[str]) -> None:
     if unknown:
         names = ", ".join(PREFIX + name.upper() for name in RecordOptions._fields)
         # No error: a variable for a newer version must not end a training.
-        with suppress(OSError, ValueError):
+        with suppress(Exception):
             sys.stderr.write(f"vramscope: {unknown[0]} is ignored; there is: {names}\n")
 
 

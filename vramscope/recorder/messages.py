@@ -3,7 +3,11 @@
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+
+from vramscope.capture.undisturbed import Guarded
+
+_PROGRAMS_STDERR = Guarded(lambda _: None)
+"""The program may have closed it, or put an object of its own there, which raises whatever it likes."""
 
 
 class Messages:
@@ -18,7 +22,7 @@ class Messages:
     def say(self, text: str, *, always: bool = False) -> None:
         """Print one line on stderr."""
         if always or not self._quiet:
-            with suppress(OSError, ValueError):
+            with _PROGRAMS_STDERR:
                 sys.stderr.write(f"vramscope: {text}\n")
 
     def tell(self, text: str) -> None:
@@ -31,8 +35,8 @@ class Messages:
 
 def warn(text: str) -> None:
     """Warn once, whatever the user's filters make of a warning."""
-    try:
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-    except Warning:  # the user's filters turn it into an error, which must not end the training
-        with suppress(OSError, ValueError):
+    with _PROGRAMS_STDERR:
+        try:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        except Warning:  # the user's filters turn it into an error, which must not end the training
             sys.stderr.write(f"{text}\n")

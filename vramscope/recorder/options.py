@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vramscope.errors import UsageError
-from vramscope.recorder.configured import STACK_DEPTH, RecordOptions
+from vramscope.recorder.configured import STACK_DEPTH, RecordOptions, working_directory
 from vramscope.remote import local_path
 from vramscope.units import format_bytes, parse_bytes
 
@@ -82,7 +82,7 @@ def _place(directory: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
         return None, ""
     local = local_path(directory) if isinstance(directory, str) else Path(directory)
     if local is not None:
-        return Path(os.path.abspath(local)), ""  # noqa: PTH100 -- keeps links
+        return Path(os.path.normpath(working_directory() / local)), ""  # keeps links
     from vramscope.recorder.uploading import spool_of
 
     url = str(directory).rstrip("/")

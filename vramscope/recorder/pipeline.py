@@ -11,6 +11,7 @@ from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.model.recording import Outcome
+from vramscope.recorder.configured import working_directory
 from vramscope.recorder.logged_peaks import LoggedPeaks
 from vramscope.recorder.messages import Messages, warn
 from vramscope.recorder.notifiers import Notifiers
@@ -56,7 +57,7 @@ class Pipeline:
     def directory(self) -> Path:
         """The run's directory on this machine; before the first block, the requested one."""
         if self._directory is None:
-            self._directory = self._options.directory or Path.cwd() / "traces" / default_name()
+            self._directory = self._options.directory or working_directory() / "traces" / default_name()
         return self._directory
 
     @property

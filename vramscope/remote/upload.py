@@ -28,6 +28,7 @@ from vramscope.store.read import side_file
 from vramscope.store.schema import NOTES, POOLS, STACKS, device_of
 from vramscope.store.sources import SOURCES_FILE
 from vramscope.store.summaries import SUMMARY_FILE
+from vramscope.store.write.own_file import replace_file
 
 STATE_FILE = ".upload.json"
 _LARGEST_STATE_BYTES = 16 << 20
@@ -101,9 +102,7 @@ def write_state(rank: Path, state: UploadState) -> None:
         "sent": dict(state.sent),
         "is_whole": state.is_whole,
     }
-    temporary = (rank / STATE_FILE).with_suffix(".tmp")
-    temporary.write_text(json.dumps(document), encoding="utf-8")
-    temporary.replace(rank / STATE_FILE)
+    replace_file(rank / STATE_FILE, json.dumps(document).encode())
 
 
 class Upload:

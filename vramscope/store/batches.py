@@ -15,6 +15,7 @@ from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import FileSum, Owner, sealed
 from vramscope.store.schema import SCHEMAS, STATES, SUFFIX
 from vramscope.store.write.append_file import AppendFile
+from vramscope.store.write.own_file import Identity
 
 
 def batch(stream: str, columns: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -39,9 +40,21 @@ class SealedFile:
 
     __slots__ = ("_file", "_next", "_sum")
 
-    def __init__(self, path: Path, owner: Owner, stream: str, known: FileSum | None = None) -> None:
-        """Open *path*; *known* is the sum of what the file already holds. Raises OSError."""
-        self._file = AppendFile(path)
+    def __init__(
+        self,
+        path: Path,
+        owner: Owner,
+        stream: str,
+        known: FileSum | None = None,
+        *,
+        place: tuple[Identity, int] | None = None,
+        is_new: bool = False,
+    ) -> None:
+        """Open *path*; *known* is the sum of what the file already holds, *place* what it had.
+
+        With *is_new* the file must not exist. Raises OSError.
+        """
+        self._file = AppendFile(path, place, is_new=is_new)
         # Ctrl-C may have interrupted the writer before it stored the sum of the file.
         self._sum = known or (_sum_of(path) if self._file.size else FileSum())
         self._next: tuple[int, FileSum] | None = None
@@ -52,6 +65,11 @@ class SealedFile:
     def size(self) -> int:
         """The size of all whole messages, in bytes."""
         return self._file.size
+
+    @property
+    def place(self) -> tuple[Identity, int]:
+        """Which file it is, and its size."""
+        return self._file.place
 
     @property
     def sum(self) -> FileSum:

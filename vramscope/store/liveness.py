@@ -25,6 +25,14 @@ class Incarnation:
     """The start time of the process, in clock ticks since the boot."""
 
 
+def host_name() -> str:
+    """Return the name of this machine; '' where the system, or a program's own function, has none."""
+    try:
+        return str(socket.gethostname())
+    except Exception:  # noqa: BLE001 -- the program may have replaced the function
+        return ""
+
+
 def current_incarnation(boot_file: Path = _BOOT) -> Incarnation:
     """Return the boot id, pid namespace and start time of this process; *boot_file* holds the first."""
     try:
@@ -40,11 +48,11 @@ def is_alive(host: str, pid: int, incarnation: Incarnation, own: Incarnation | N
     if incarnation.boot and own.boot:
         if incarnation.boot != own.boot:
             # Either the same machine after a reboot, or another machine whose processes are not visible here.
-            return False if host and host == socket.gethostname() else None
+            return False if host and host == host_name() else None
         if incarnation.namespace != own.namespace:
             return None
         return _is_running(pid) and _started(pid) in (None, incarnation.started)
-    return _is_running(pid) if host and host == socket.gethostname() else None
+    return _is_running(pid) if host and host == host_name() else None
 
 
 def _is_running(pid: int) -> bool:

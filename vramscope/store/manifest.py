@@ -1,12 +1,12 @@
 """The manifest: a small JSON file that says what a rank recorded, which process did, and how it ended."""
 
+import errno
 import hashlib
 import json
-import os
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,9 +18,13 @@ from vramscope.store import schema
 from vramscope.store.integrity import FileSum
 from vramscope.store.liveness import Incarnation
 from vramscope.store.read import side_file
+from vramscope.store.write.own_file import OwnFile, replace_file
 
 _LONGEST = 16 << 20
 _LARGEST = 2**63
+_SHORT = 500
+ROOM_BYTES = 8192
+"""Blanks at the end of a manifest that may not be the last: how the run ends must fit in on a full disk."""
 
 Value = TypeVar("Value", str, int)
 Shape = TypeVar("Shape", Device, Process, Incarnation, FileSum, "Cap")
@@ -82,36 +86,60 @@ def is_other_job(known: str, job: str) -> bool:
     return bool(job and known) and is_comparable and known != job
 
 
-def write(path: Path, manifest: Manifest, *, durable: bool) -> int:
+def write(path: Path, manifest: Manifest, *, durable: bool, own: OwnFile | None = None) -> int:
     """Replace the file in one step, so that a reader always finds a whole one; return its size in bytes.
 
-    Raises OSError, and then the file is unchanged.
+    Where *own* is that file, it must be the last version of it. Unless it has ended and is *durable*, the
+    file ends with blanks: the room for its end. Raises OSError, and then the file is unchanged.
     """
+    data = _encoded(manifest)
+    if manifest.outcome is Outcome.RUNNING or not durable:
+        data += b" " * (ROOM_BYTES - 1) + b"\n"
+    if own is None:
+        replace_file(path, data, durable=durable)
+    else:
+        own.replace(data, durable=durable)
+    return len(data)
+
+
+def write_in_place(own: OwnFile, manifest: Manifest, n_bytes: int, directory: int) -> None:
+    """Write *manifest* over the last version of the file, of *n_bytes*: a full disk has room for that.
+
+    *directory* is a descriptor of its directory. Raises OSError.
+    """
+    short = replace(manifest, error=manifest.error[:_SHORT], stopped=manifest.stopped[:_SHORT])
+    versions = map(_encoded, (manifest, short, replace(short, files={})))
+    data = next((data for data in versions if len(data) <= n_bytes), None)
+    if data is None:
+        raise OSError(errno.ENOSPC, "the end does not fit into the manifest")
+    own.overwrite(data.ljust(n_bytes), directory)
+
+
+def _encoded(manifest: Manifest) -> bytes:
     document = _to_json(manifest)
     if manifest.id:
         document[_CHECKSUM] = _checksum(document)
-    data = _text(document)
-    temporary = path.with_suffix(".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    return len(data)
+    return _text(document)
 
 
 def read(path: Path) -> Manifest:
     """Read a manifest. Raises StoreError if it is missing, damaged or of a newer major version."""
+    data = _bytes_of(path)
     try:
-        data = side_file.content(path, _LONGEST)
+        return parse(data, path)
+    except StoreError:
+        # A writer without room writes the end over it: a reader may see half of that, once.
+        again = _bytes_of(path)
+        if again == data:
+            raise
+        return parse(again, path)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return side_file.content(path, _LONGEST)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}; is this the directory of a run?") from error
-    return parse(data, path)
 
 
 def parse(data: bytes, path: Path) -> Manifest:

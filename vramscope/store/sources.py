@@ -13,6 +13,7 @@ from typing import Any
 
 from vramscope.model.stacks import Frame
 from vramscope.store.read import side_file
+from vramscope.store.write.own_file import OwnFile, replace_file
 
 SOURCES_FILE = "sources.json"
 LARGEST_BYTES = 200_000
@@ -65,8 +66,10 @@ def _read(path: str, lines: set[int]) -> SourceFile | None:
     return SourceFile(kept, len(text), status.st_mtime_ns) if kept else None
 
 
-def write(path: Path, trace: str, found: Mapping[str, SourceFile]) -> int:
+def write(path: Path, trace: str, found: Mapping[str, SourceFile], own: OwnFile | None = None) -> int:
     """Write the file in one step, within LARGEST_BYTES; return the number of files in it.
+
+    Where *own* is that file, it must be the last version of it.
 
     Raises OSError, and then the file is unchanged.
     """
@@ -82,13 +85,11 @@ def write(path: Path, trace: str, found: Mapping[str, SourceFile]) -> int:
         parts[name] = text
     head = {"format": _FORMAT, "schema": {"major": _MAJOR, "minor": 0}, "trace": trace}
     files = ",\n  ".join(f"{json.dumps(name)}: {text}" for name, text in parts.items())
-    temporary = path.with_suffix(".tmp")
-    try:
-        temporary.write_text(f'{json.dumps(head)[:-1]}, "files": {{\n  {files}\n}}}}\n', encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    data = f'{json.dumps(head)[:-1]}, "files": {{\n  {files}\n}}}}\n'.encode()
+    if own is None:
+        replace_file(path, data)
+    else:
+        own.replace(data)
     return len(parts)
 
 

@@ -20,6 +20,7 @@ from vramscope.model.rank_summary import DeviceSummary, Failure, LineBytes, Peak
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
 from vramscope.store.read import side_file
+from vramscope.store.write.own_file import OwnFile, replace_file
 
 SUMMARY_FILE = "summary.json"
 LARGEST_BYTES = 200_000
@@ -69,20 +70,17 @@ def events_bytes(rank: Path) -> int:
     return total
 
 
-def write_summary(path: Path, stored: StoredSummary) -> int:
+def write_summary(path: Path, stored: StoredSummary, own: OwnFile | None = None) -> int:
     """Replace the file in one step, so that a reader finds a whole one or none.
 
-    Returns its size in bytes, at most ``LARGEST_BYTES``. Raises OSError if it cannot be written; it is then
-    unchanged.
+    Where *own* is that file, it must be the last version of it. Returns its size in bytes, at most
+    ``LARGEST_BYTES``. Raises OSError if it cannot be written; it is then unchanged.
     """
     data = _fitted(stored)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    if own is None:
+        replace_file(path, data)
+    else:
+        own.replace(data)
     return len(data)
 
 

@@ -150,3 +150,16 @@ def test_without_a_driver_all_is_unknown_and_reported_once(monkeypatch):
     assert [everything(memory) for _ in range(2)] == [(-1,) * 6] * 2
     assert [note.code for note in memory.notes] == ["nvml_device"]
     memory.close()
+
+
+@pytest.mark.parametrize("used", [81 * GIB, 2**64 - 1, -1])
+def test_a_driver_that_reports_more_than_there_is_is_noted_not_recorded(driver, monkeypatch, used):
+    info = SimpleNamespace(used=used, free=0, total=80 * GIB)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda *_, **__: info)
+    driver.pids[1] = 2**64 - 1
+    memory = nvml.DeviceMemory("GPU-1", "")
+
+    assert everything(memory) == (-1, -1, -1, GIB, -1, 37)
+    assert "more than there is" in memory.notes[0].text
+    assert memory.memory() == nvml.Memory()
+    assert len([note for note in memory.notes if "more than there is" in note.text]) == 1

@@ -98,6 +98,9 @@ _OF_END: Mapping[str, tuple[str, str]] = {
     NoteCode.STOPPED: ("writing stopped before the run ended", "until writing stopped"),
     NoteCode.TRUNCATED: ("its end is cut", "as far as it was read"),
 }
+_STOPPED_EARLY = (NoteCode.STOPPED, NoteCode.RECORDING_FAILED)
+_OWN_ENDS = (NoteCode.DIED, *_STOPPED_EARLY)
+"""Notes that name an end of the recording that is none of the program."""
 _OF_OUTCOME: Mapping[Outcome, tuple[str, str]] = {
     Outcome.DIED: _OF_END[NoteCode.DIED],
     Outcome.FAILED: (
@@ -161,6 +164,11 @@ def _of_file(note: Note) -> Missing | None:
     return Missing(part, note.code, text)
 
 
+def why_stopped(notes: Iterable[Note]) -> str:
+    """Return why the recording stopped while the program went on; '' where it did not."""
+    return next((note.text for note in notes if note.code in _STOPPED_EARLY), "")
+
+
 def _of_source(recording: Recording) -> Iterator[Missing]:
     is_counted = any(note.code in _NO_SINGLE_EVENTS for note in recording.notes)
     if not len(recording.trace) and not is_counted:
@@ -170,5 +178,5 @@ def _of_source(recording: Recording) -> Iterator[Missing]:
 def _of_end(recording: Recording) -> Iterator[Missing]:
     if ended_short(recording):
         yield Missing(Part.END, "oom", *_OUT_OF_MEMORY)
-    elif recording.outcome in _OF_OUTCOME and not any(n.code == NoteCode.DIED for n in recording.notes):
+    elif recording.outcome in _OF_OUTCOME and not any(n.code in _OWN_ENDS for n in recording.notes):
         yield Missing(Part.END, recording.outcome.value, *_OF_OUTCOME[recording.outcome])

@@ -9,6 +9,7 @@ import weakref
 from _thread import get_ident
 from array import array
 from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from time import time_ns
@@ -16,10 +17,21 @@ from typing import Any
 
 import numpy as np
 
+from vramscope.capture.undisturbed import is_of_a_signal_handler
 from vramscope.model.marks import ROOT_MODULE, MarkKind, Marks
 from vramscope.model.trace import Action, Trace
 
 NONE = 0
+
+
+def listed(named: Callable[[], Iterable[tuple[str, Any]]]) -> list[tuple[str, Any]]:
+    """Return what a function of the program's module lists; nothing where its own version of it fails."""
+    try:
+        return list(named())
+    except Exception as error:
+        if is_of_a_signal_handler(error):
+            raise
+        return []
 
 
 class _ModuleRef(weakref.ref):  # type: ignore[type-arg]
@@ -78,7 +90,7 @@ class ModuleLog:
         if known.calls & (known.calls - 1):
             return
         prefix = self.prefix(root)
-        for path, module in root.named_modules():
+        for path, module in listed(root.named_modules):
             if id(module) not in self.ids or path == "":
                 self._learn(module, ".".join(filter(None, (prefix, path))) or ROOT_MODULE)
 

@@ -1,12 +1,11 @@
 """What a request does on the main thread: begin a recording of this process, or end it."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from vramscope.errors import CaptureError
 from vramscope.recorder import Recorder, active_recorder, record
-from vramscope.recorder.configured import completed
+from vramscope.recorder.configured import completed, working_directory
 from vramscope.recorder.from_outside.ending import leave, when_process_ends
 from vramscope.recorder.process import default_name
 
@@ -64,4 +63,4 @@ class Attachment:
         if found is not None:
             return str(found)
         same = [directory for directory, (had, _) in self._begun.items() if had == given]
-        return same[-1] if same else str(Path.cwd() / "traces" / default_name())
+        return same[-1] if same else str(working_directory() / "traces" / default_name())

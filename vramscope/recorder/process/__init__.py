@@ -3,16 +3,16 @@
 import os
 import platform
 import shlex
-import socket
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from vramscope.model.device import Process
 from vramscope.recorder.configured import NUMBERED, RUN
 from vramscope.recorder.process.launchers import launch_of, launched_s, shared_job
 from vramscope.recorder.process.mesh import distributed_rank, mesh_coordinates
+from vramscope.store.liveness import host_name
 
 
 def this_process(torch: str, allocator: Mapping[str, str]) -> Process:
@@ -25,9 +25,9 @@ def this_process(torch: str, allocator: Mapping[str, str]) -> Process:
     return Process(
         rank=rank,
         world_size=world_size,
-        host=socket.gethostname(),
+        host=host_name(),
         pid=os.getpid(),
-        command=shlex.join(sys.argv),
+        command=shlex.join(_arguments()),
         python=platform.python_version(),
         torch=torch,
         allocator=allocator,
@@ -50,12 +50,21 @@ def _of_run(is_numbered: bool) -> tuple[str, str]:
     return ("", f"{os.getppid()}.{run}") if is_numbered else (NUMBERED, run)
 
 
+def _arguments() -> list[str]:
+    """The program's arguments as text: it may have put other objects there, or nothing at all."""
+    found = getattr(sys, "argv", None)
+    if not isinstance(found, list):
+        return []
+    return [str(each) if isinstance(each, str | int | PurePath) else type(each).__name__ for each in found]
+
+
 def default_name() -> str:
     """The default name of a run: ``<script>-<job>`` where a launcher names the job, else ``<script>-<time>``.
 
     Without a name all ranks of a machine use the time at which their launcher started, so they share one run.
     """
-    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else "python"
+    first = next(iter(_arguments()), "")
+    script = (Path(first).stem if first not in ("", "-c") else "") or "python"
     launch = launch_of(os.environ)
     job = shared_job(launch)
     if job:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from vramscope.store.write.own_file import Identity, identity_of
+
 
 class AppendFile:
     """Unbuffered: what ``append`` returned for, the operating system has.
@@ -21,13 +23,27 @@ class AppendFile:
 
     __slots__ = ("_fd", "_identity", "_path", "_state")
 
-    def __init__(self, path: Path) -> None:
-        """Open or create *path*. Raises OSError."""
+    def __init__(
+        self, path: Path, known: tuple[Identity, int] | None = None, *, is_new: bool = False
+    ) -> None:
+        """Open or create *path*; no link is followed.
+
+        *known* is the ``place`` of the file when it was closed. With *is_new* there must be none. Raises
+        OSError if another program put a file there, which then stays as it is.
+        """
         self._path = path
-        self._fd = self._opened()
+        self._fd = self._opened(os.O_EXCL if is_new else 0)
         found = os.fstat(self._fd)
-        self._identity = found.st_dev, found.st_ino
+        self._identity = identity_of(found)
         self._state: tuple[int, memoryview | None] = (found.st_size, None)
+        if known is not None and known != (self._identity, found.st_size):
+            os.close(self._fd)
+            raise OSError(errno.EEXIST, "another program changed the file")
+
+    @property
+    def place(self) -> tuple[Identity, int]:
+        """Which file it is, and its size, to be recognized when it is opened again."""
+        return self._identity, self.size
 
     @property
     def size(self) -> int:
@@ -65,8 +81,9 @@ class AppendFile:
         finally:
             os.close(self._fd)
 
-    def _opened(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    def _opened(self, more: int = 0) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+        return os.open(self._path, flags | more, 0o666)
 
     def _is_ours(self) -> bool:
         """Return whether the descriptor still refers to the file that was opened."""
@@ -74,7 +91,7 @@ class AppendFile:
             found = os.fstat(self._fd)
         except OSError:  # closed
             return False
-        return (found.st_dev, found.st_ino) == self._identity
+        return identity_of(found) == self._identity
 
     def _reopen_if_lost(self) -> None:
         """Open the existing file again by its path if the descriptor was closed or reused."""
@@ -84,7 +101,7 @@ class AppendFile:
             found = os.stat(self._path)  # noqa: PTH116 -- as cheap as it goes
         except FileNotFoundError:
             found = None
-        if found is None or (found.st_dev, found.st_ino) != self._identity:
+        if found is None or identity_of(found) != self._identity:
             raise OSError(errno.EBADF, "the program closed the file, and it is gone")
         self._fd = self._opened()
 
@@ -96,7 +113,8 @@ class AppendFile:
         try:
             self._reopen_if_lost()
             while (done := os.lseek(self._fd, 0, os.SEEK_END) - size) < len(batch):
-                os.write(self._fd, batch[done:])
+                if not os.write(self._fd, batch[done:]):
+                    raise OSError(errno.EIO, "the disk takes no more bytes")
         except OSError:
             if self._is_ours():
                 with suppress(OSError):

@@ -8,6 +8,7 @@ from vramscope.errors import StoreError
 from vramscope.model.prediction import Prediction
 from vramscope.store import manifest as manifests
 from vramscope.store.directory import MANIFEST, PREDICTION, ranks_of
+from vramscope.store.write.own_file import replace_file
 
 FORMAT, SCHEMA = "vramscope prediction", {"major": 1, "minor": 0}
 
@@ -23,9 +24,7 @@ def write(prediction: Prediction) -> None:
         "prediction": replace(prediction, run=Path()).to_json(),
     }
     path = rank / PREDICTION
-    temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}") from error

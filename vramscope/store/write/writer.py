@@ -40,7 +40,9 @@ from vramscope.store.schema import (
     TABLES,
     file_name,
 )
+from vramscope.store.write.claim import Claim
 from vramscope.store.write.launcher_frames import LaunchFrames
+from vramscope.store.write.own_file import Identity, OwnFile
 from vramscope.units import format_bytes
 
 _SYNC_EVERY_S = 30.0
@@ -63,6 +65,9 @@ _ADVICE = {
     errno.EMFILE: "too many open files: raise `ulimit -n`",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ENOTDIR: "a file is in the way: record to another directory",
+    errno.EEXIST: "it is left as it is: record to a directory of your own",
+    errno.ELOOP: "a link of another program is in the way: record to a directory of your own",
+    errno.ESTALE: "nothing is written into another one: record again",
 }
 
 
@@ -97,6 +102,10 @@ class Writer:
         """The open files, by their path in the rank's directory."""
         self._sums: dict[str, FileSum] = {}
         """The sums of the files that are not open."""
+        self._places: dict[str, tuple[Identity, int]] = {}
+        """Which files were closed, and their sizes."""
+        self._begun: set[str] = set()
+        """The files that were opened, or would have been without an interruption."""
         self._n_batches = 0
         """The number of batches in all files, which numbers the last one."""
         self._n_pools: dict[int, int] = {}
@@ -121,7 +130,8 @@ class Writer:
         if max_bytes is not None:
             owner = Owner(self._manifest.id)
             self._compactor = Compactor((self.path, owner), max_bytes, self._size, self._commit, self._freed)
-        self._claim()
+        self._manifest_file = OwnFile(self.path / MANIFEST)
+        self._claim = self._claimed()
 
     @property
     def manifest(self) -> Manifest:
@@ -194,29 +204,37 @@ class Writer:
     def close(self, outcome: Outcome, error: str = "") -> None:
         """Record how the run ended and close the files; a second call does nothing.
 
-        It waits for the disk, so that a power failure loses nothing, but at most every 30 seconds.
+        It waits for the disk, so that a power failure loses nothing, but at most every 30 seconds. Raises
+        StoreError if something of that failed, and no call before has said so; the end is recorded all the
+        same, where the disk takes anything.
         """
         with self._mine():
             if self._is_open:
                 self._is_open = False
                 durable = time.monotonic() - self._synced_s >= _SYNC_EVERY_S
+                before = self._stopped
+                ended = replace(self._manifest, outcome=outcome, ended_ns=time.time_ns(), error=error)
+                if durable:  # first without waiting: a reader needs no disk to see the end
+                    self._save_end(ended, durable=False)
                 self._let_go(list(self._files), durable=durable)
-                ended = replace(
-                    self._manifest,
-                    outcome=outcome,
-                    ended_ns=time.time_ns(),
-                    error=error,
-                    stopped=self._stopped,
-                )
-                self._save(ended, durable=durable)
+                try:
+                    self._save_end(ended, durable=durable)
+                finally:
+                    self._claim.release()
                 if durable:
                     self._synced_s = time.monotonic()
+                if self._stopped != before:
+                    raise StoreError(self._stopped)
 
     def reopen(self) -> None:
         """Continue the same run: new rows are appended to the existing files."""
         with self._mine():
             if not self._is_open:
-                self._save(self._manifest, durable=False)
+                try:
+                    self._claim.hold()
+                except OSError as error:
+                    raise StoreError(_complaint(self.path, error)) from error
+                self._save_as(self._manifest, durable=False)
                 self._is_open = True
 
     def compact(self) -> None:
@@ -227,10 +245,17 @@ class Writer:
     def _size(self) -> int:
         return self.written_bytes
 
-    def _claim(self) -> None:
+    def check_place(self) -> None:
+        """Raise StoreError if another directory is at the path by now."""
+        try:
+            self._claim.check()
+        except OSError as error:
+            raise StoreError(_complaint(self.path, error)) from error
+
+    def _claimed(self) -> Claim:
         try:
             # mkdir decides between two processes that use the same directory.
-            self.path.mkdir(parents=True)
+            claim = Claim(self.path)
         except FileExistsError:
             raise StoreError(
                 f"{self.path}: there is a run already, and none is overwritten: record to another directory"
@@ -238,10 +263,11 @@ class Writer:
         except OSError as error:
             raise StoreError(_complaint(self.path, error)) from error
         try:
-            self._save(self._manifest, durable=False)
+            self._save_as(self._manifest, durable=False)
         except StoreError:
             _remove(self.path)
             raise
+        return claim
 
     @contextmanager
     def _mine(self) -> Iterator[None]:
@@ -262,6 +288,7 @@ class Writer:
             # Counted before the write: readers then notice a batch that an exception kept from the disk.
             self._n_batches += 1
             try:
+                self._claim.check()
                 n_bytes = self._file(name, stream).append(rows, self._n_batches)
             except OSError as error:
                 self._stopped = _complaint(self.path / name, error)
@@ -298,6 +325,7 @@ class Writer:
     def _begin_part(self, compactor: Compactor) -> None:
         path = parts.part(self.path, self._part + 1)
         try:
+            self._claim.check()
             path.mkdir()
         except OSError as error:
             self._stopped = _complaint(path, error)
@@ -334,7 +362,11 @@ class Writer:
         file = self._files.get(name)
         if file is None:
             known, owner = self._sums.get(name), Owner(self._manifest.id, name)
-            file = self._files[name] = SealedFile(self.path / name, owner, stream, known)
+            is_new = name not in self._begun
+            self._begun.add(name)
+            file = self._files[name] = SealedFile(
+                self.path / name, owner, stream, known, place=self._places.get(name), is_new=is_new
+            )
             self._sums.pop(name, None)
             if known is None:
                 self._grew(stream, file.size)
@@ -343,16 +375,40 @@ class Writer:
     def _let_go(self, names: Sequence[str], *, durable: bool) -> None:
         for name in names:
             file = self._files.pop(name)
-            self._sums[name] = file.sum
+            self._sums[name], self._places[name] = file.sum, file.place
             error = _close(file, durable=durable)
             if error is not None and not self._stopped:
                 self._stopped = _complaint(self.path / name, error)
 
-    def _save(self, manifest: Manifest, *, durable: bool) -> None:
-        path = self.path / MANIFEST
-        sums = self._sums | {name: file.sum for name, file in self._files.items()}
+    def _save_end(self, ended: Manifest, *, durable: bool) -> None:
+        """Save how the run ended, in the space of the last manifest where there is no other.
+
+        Raises StoreError where not even that can be written.
+        """
         try:
-            n_bytes = manifests.write(path, replace(manifest, files=sums), durable=durable)
+            self._save(replace(ended, stopped=self._stopped), durable=durable)
+        except StoreError as error:
+            self._stopped = self._stopped or str(error)
+            ended = replace(ended, stopped=self._stopped, files=self._all_sums())
+            try:
+                place = self._claim.descriptor()
+                manifests.write_in_place(self._manifest_file, ended, self._manifest_bytes, place)
+            except OSError:
+                raise StoreError(self._stopped) from error
+            self._saved = ended
+
+    def _save(self, manifest: Manifest, *, durable: bool) -> None:
+        self.check_place()
+        self._save_as(manifest, durable=durable)
+
+    def _all_sums(self) -> Mapping[str, FileSum]:
+        return self._sums | {name: file.sum for name, file in self._files.items()}
+
+    def _save_as(self, manifest: Manifest, *, durable: bool) -> None:
+        path = self.path / MANIFEST
+        try:
+            manifest = replace(manifest, files=self._all_sums())
+            n_bytes = manifests.write(path, manifest, durable=durable, own=self._manifest_file)
         except OSError as error:
             raise StoreError(_complaint(path, error)) from error
         self.written_bytes += n_bytes - self._manifest_bytes

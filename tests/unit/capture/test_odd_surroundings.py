@@ -1,0 +1,55 @@
+"""What surrounds a program is odd or broken: it is recorded all the same, and trains and ends as without."""
+
+import subprocess
+import sys
+
+import pytest
+
+from vramscope.loading import load
+
+HEAD = """
+import os, pathlib, socket, sys, threading, torch, vramscope
+torch.manual_seed(0)
+layer = torch.nn.Linear(8, 8)
+def train():
+    for _ in range(2):
+        loss = layer(torch.ones(2, 8)).square().mean()
+        loss.backward()
+        print(loss.item(), flush=True)
+"""
+SURROUNDINGS = {
+    "no working directory": "os.mkdir('gone'); os.chdir('gone'); os.rmdir(os.getcwd())",
+    "stderr raises": "sys.stderr = type('E', (), {'write': lambda *_: 1 / 0, 'flush': lambda *_: 1 / 0})()",
+    "stderr is None": "sys.stderr = None",
+    "no argv": "del sys.argv",
+    "odd argv": "sys.argv = [pathlib.Path('x'), 5, None, b'y']",
+    "no host name": "socket.gethostname = lambda: 1 / 0",
+    "names of modules fail": "layer.named_modules = lambda *_, **__: 1 / 0",
+    "names of parameters fail": "layer.named_parameters = lambda *_, **__: 1 / 0",
+}
+
+
+def run(program, folder):
+    return subprocess.run(
+        [sys.executable, "-c", f"{HEAD}\n{program}\nos._exit(7)"],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory):
+    """What the program prints without a recorder."""
+    return run("train()", tmp_path_factory.mktemp("control")).stdout
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_a_program_in_odd_surroundings_is_recorded(tmp_path, name, losses):
+    path = tmp_path / "run"
+    # os._exit: without sys.stderr, Python's own exit would differ. The block is left before.
+    done = run(f"{SURROUNDINGS[name]}\nwith vramscope.record({str(path)!r}):\n    train()", tmp_path)
+
+    assert (done.returncode, done.stdout) == (7, losses), done.stderr
+    (recording,) = load(path).recordings
+    assert recording.outcome.value == "finished"
+    assert len(recording.trace)
+    assert not recording.notes

@@ -1,0 +1,265 @@
+"""A disk that refuses, and programs that put files of their own in the way: what became of a run is true."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vramscope.errors import StoreError
+from vramscope.loading import load
+from vramscope.model.recording import Outcome
+from vramscope.model.trace import Trace
+from vramscope.store.write.own_file import OwnFile, replace_file
+from vramscope.store.write.writer import Writer
+
+HOW_IT_FAILS = [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.ESTALE, errno.EAGAIN]
+
+
+def failing(number: int):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def end_of(run: Path):
+    """How the recording ends, as a stranger's JSON reader and as ours see it."""
+    document = json.loads((run / "rank0" / "manifest.json").read_text())
+    (recording,) = load(run).recordings
+    assert document["outcome"] == recording.outcome.value
+    return document, [note.code for note in recording.notes]
+
+
+@pytest.mark.parametrize("number", HOW_IT_FAILS)
+def test_the_end_is_told_on_a_disk_that_takes_nothing_any_more(run_dir, new_writer, monkeypatch, number):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1, 2]), 0)
+    monkeypatch.setattr(os, "write", failing(number))
+    with pytest.raises(StoreError):
+        writer.append(Trace.of(size=[3]), 0)
+    writer.close(Outcome.FINISHED)
+    monkeypatch.undo()
+
+    document, notes = end_of(run_dir)
+    assert document["outcome"] == "finished"
+    assert os.strerror(number) in document["stopped"]
+    assert notes == ["stopped"]
+    assert load(run_dir).recordings[0].trace.size.tolist() == [1, 2]
+
+
+def test_the_end_is_told_where_no_file_can_be_made(run_dir, new_writer, monkeypatch):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1]), 0)
+    with_new_files = os.open
+
+    def without_inodes(path, flags, *more, **by_name):
+        if flags & os.O_CREAT:
+            failing(errno.ENOSPC)()
+        return with_new_files(path, flags, *more, **by_name)
+
+    monkeypatch.setattr(os, "open", without_inodes)
+    with pytest.raises(StoreError, match=r"manifest\.json: cannot write"):
+        writer.close(Outcome.FINISHED)
+    monkeypatch.undo()
+
+    document, notes = end_of(run_dir)
+    assert document["outcome"] == "finished"
+    assert document["files"]["events-0.arrows"]["rows"] == 1
+    assert notes == ["stopped"]
+
+
+def test_a_disk_that_confirms_nothing_is_told_once(run_dir, new_writer, monkeypatch):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1]), 0)
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(StoreError, match="Input/output error"):
+        writer.close(Outcome.FINISHED)
+    writer.close(Outcome.FINISHED)
+    monkeypatch.undo()
+
+    document, notes = end_of(run_dir)
+    assert document["outcome"] == "finished"
+    assert notes == ["stopped"]
+
+
+def test_a_long_reason_still_fits(run_dir, new_writer, monkeypatch):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1]), 0)
+    monkeypatch.setattr(os, "write", failing(errno.ENOSPC))
+    with pytest.raises(StoreError, match="cannot write"):
+        writer.append(Trace.of(size=[1]), 0)
+    writer.close(Outcome.FAILED, "ValueError: " + "ü" * 20_000)
+    monkeypatch.undo()
+
+    document, _ = end_of(run_dir)
+    assert document["outcome"] == "failed"
+    assert document["error"].startswith("ValueError: üü")
+
+
+def test_a_write_of_no_bytes_is_an_error_and_no_endless_loop(run_dir, new_writer, monkeypatch):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1]), 0)
+    monkeypatch.setattr(os, "write", lambda *_: 0)
+    with pytest.raises(StoreError, match="takes no more bytes"):
+        writer.append(Trace.of(size=[2]), 0)
+    writer.close(Outcome.FINISHED)
+    monkeypatch.undo()
+
+    assert end_of(run_dir)[1] == ["stopped"]
+
+
+@pytest.mark.parametrize("n_left", [0, 300_000])
+def test_a_run_in_a_deleted_directory_leaves_the_next_one_alone(run_dir, new_writer, n_left):
+    first = new_writer()
+    first.append(Trace.of(size=[1]), 0)
+    shutil.rmtree(run_dir)
+    second = new_writer(started_ns=2)
+    second.append(Trace.of(size=[7] * (1 + n_left)), 0)
+    with pytest.raises(StoreError, match="deleted, moved or replaced"):
+        first.append(Trace.of(size=[2]), 1)
+    with pytest.raises(StoreError, match="deleted, moved or replaced"):
+        first.close(Outcome.FINISHED)
+    second.close(Outcome.FINISHED)
+
+    (recording,) = load(run_dir).recordings
+    assert recording.notes == ()
+    assert set(recording.trace.size.tolist()) == {7}
+
+
+def test_a_run_of_closed_blocks_leaves_the_next_one_alone(run_dir, new_writer):
+    first = new_writer()
+    first.append(Trace.of(size=[1]), 0)
+    first.close(Outcome.FINISHED)
+    shutil.rmtree(run_dir)
+    run_dir.mkdir()
+    second = new_writer(started_ns=2)
+    with pytest.raises(StoreError, match="deleted, moved or replaced"):
+        first.reopen()
+    second.append(Trace.of(size=[7]), 0)
+    second.close(Outcome.FINISHED)
+
+    assert load(run_dir).recordings[0].notes == ()
+
+
+def test_a_moved_run_is_ended_where_it_is(run_dir, new_writer):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1]), 0)
+    run_dir.rename(run_dir.with_name("moved"))
+    with pytest.raises(StoreError, match="deleted, moved or replaced"):
+        writer.append(Trace.of(size=[2]), 0)
+    writer.close(Outcome.FAILED, "stopped")
+
+    document, notes = end_of(run_dir.with_name("moved"))
+    assert "moved" in document["stopped"]
+    assert notes == ["stopped"]
+
+
+@pytest.mark.parametrize("name", ["events-0.arrows", "marks-0.arrows", "stacks.arrows"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_foreign_stream_is_left_alone(tmp_path, run_dir, new_writer, name, is_link):
+    writer = new_writer()
+    place = run_dir / "rank0" / name
+    victim = tmp_path / "victim" if is_link else place
+    victim.write_text("precious")
+    if is_link:
+        place.symlink_to(victim)
+
+    with pytest.raises(StoreError, match="cannot write"):
+        _write_everything(writer)
+    writer.close(Outcome.FINISHED)
+    assert victim.read_text() == "precious"
+    assert json.loads((run_dir / "rank0" / "manifest.json").read_text())["stopped"]
+
+
+def _write_everything(writer: Writer) -> None:
+    from vramscope.model.marks import Marks
+
+    writer.append(Trace.of(size=[1]), 0)
+    writer.append(Marks.of(kind=[1]), 0)
+    writer.stacks([(0, "f", "f.py", 1)])
+
+
+def test_a_foreign_file_between_two_blocks_is_left_alone(run_dir, new_writer):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1]), 0)
+    writer.close(Outcome.FINISHED)
+    events = run_dir / "rank0" / "events-0.arrows"
+    text = b"x" * events.stat().st_size
+    events.unlink()
+    (run_dir / "other").write_bytes(b"keeps the inode")
+    events.write_bytes(text)
+    writer.reopen()
+    with pytest.raises(StoreError, match="another program changed the file"):
+        writer.append(Trace.of(size=[2]), 0)
+    writer.close(Outcome.FINISHED)
+
+    assert events.read_bytes() == text
+
+
+def test_a_foreign_manifest_is_left_alone(run_dir, new_writer):
+    writer = new_writer()
+    manifest = run_dir / "rank0" / "manifest.json"
+    (run_dir / "theirs").write_text("mine")
+    (run_dir / "theirs").replace(manifest)
+    with pytest.raises(StoreError, match="another program put a file of its own there"):
+        writer.close(Outcome.FINISHED)
+
+    assert manifest.read_text() == "mine"
+
+
+def test_no_link_is_written_through(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "summary.json").symlink_to(victim)
+    replace_file(tmp_path / "summary.json", b"ours")
+
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "summary.json").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["summary.json", "victim"]
+
+
+def test_a_file_of_ours_is_replaced_only_while_it_is_ours(tmp_path):
+    file = OwnFile(tmp_path / "summary.json")
+    file.replace(b"first")
+    file.replace(b"second")
+    assert (tmp_path / "summary.json").read_bytes() == b"second"
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    (tmp_path / "theirs").replace(tmp_path / "summary.json")
+    for act in (lambda: file.replace(b"third"), file.remove):
+        with pytest.raises(FileExistsError):
+            act()
+    assert (tmp_path / "summary.json").read_bytes() == b"theirs"
+
+
+PROGRAM = """
+import os, resource, signal, sys, torch, vramscope
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+layer = torch.nn.Linear(64, 64)
+with vramscope.record(sys.argv[1], quiet=True) as recorder:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    for _ in range(40):
+        layer(torch.ones(8, 64)).sum().backward()
+        recorder.flush()
+sys.exit(7)
+"""
+
+
+def test_report_says_in_its_first_line_that_a_program_went_on(tmp_path):
+    run = tmp_path / "run"
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, run], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 7
+    assert "stopped recording, training goes on" in ended.stderr
+    shown = subprocess.run(
+        [sys.executable, "-m", "vramscope", "report", run],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    first = next(line for line in shown.stdout.splitlines() if line.strip())
+    assert "the recording stopped before the program did" in first
+    assert "died" not in shown.stdout

@@ -1,0 +1,92 @@
+"""Files that this process replaces as a whole: no link is followed, and a foreign file is left alone."""
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+Identity = tuple[int, int]
+"""The device and the inode of a file."""
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """Return what stays of a file when its path is given to another one."""
+    return status.st_dev, status.st_ino
+
+
+def write_all(descriptor: int, data: Any) -> None:
+    """Write all of *data*. Raises OSError, also where the system takes nothing and names no error."""
+    rest = memoryview(data).cast("B")
+    while len(rest):
+        n_bytes = os.write(descriptor, rest)
+        if not n_bytes:
+            raise OSError(errno.EIO, "the disk takes no more bytes")
+        rest = rest[n_bytes:]
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = False) -> Identity:
+    """Replace the file in one step, so that a reader finds a whole one; return its identity.
+
+    The new file is made under a name that nobody can guess, and never through a link. Raises OSError, and
+    then the file is unchanged.
+    """
+    temporary = path.with_name(f"{path.stem}-{token_hex(4)}.tmp")
+    descriptor = os.open(temporary, _NEW, 0o666)
+    try:
+        try:
+            write_all(descriptor, data)
+            if durable:
+                os.fsync(descriptor)
+            identity = identity_of(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return identity
+
+
+class OwnFile:
+    """A file of which this process makes every version."""
+
+    __slots__ = ("_identity", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._identity: Identity | None = None
+
+    def replace(self, data: bytes, *, durable: bool = False) -> None:
+        """Replace the file. Raises OSError, also if another program put its own there, which then stays."""
+        with suppress(FileNotFoundError):
+            self._check(os.lstat(self.path))
+        self._identity = replace_file(self.path, data, durable=durable)
+
+    def remove(self) -> None:
+        """Delete the file. Raises OSError, also if it is another program's, or there is none."""
+        self._check(os.lstat(self.path))
+        self.path.unlink()
+
+    def overwrite(self, data: bytes, directory: int) -> None:
+        """Write *data* over the beginning of the last version, in the space that this version has.
+
+        *directory* is a descriptor of the directory, which may have been moved. Raises OSError.
+        """
+        flags = os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open(self.path.name, flags, dir_fd=directory)
+        try:
+            self._check(os.fstat(descriptor))
+            if os.pwrite(descriptor, data, 0) != len(data):
+                raise OSError(errno.EIO, "the disk takes no more bytes")
+        finally:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    def _check(self, found: os.stat_result) -> None:
+        if identity_of(found) != self._identity:
+            raise FileExistsError(errno.EEXIST, "another program put a file of its own there")
