@@ -211,8 +211,7 @@ class SummaryWriter:
     def _give_up(self) -> None:
         self._is_over = True
         self._queue, self._courses, self._n_queued = [], {}, 0
-        with suppress(OSError):
-            self._summary_file.remove()
+        self._summary_file.remove()
 
     def _advance(self, *, is_end: bool) -> None:
         with self._work:
@@ -231,8 +230,7 @@ class SummaryWriter:
 
     def _write(self, outcome: Outcome, error: str, *, is_final: bool) -> None:
         self._writer.check_place()
-        manifest, path = self._writer.manifest, self._writer.path
-        size = events_bytes(path)
+        manifest, size = self._writer.manifest, events_bytes(self._writer.path)
         stacks = self._known_stacks()
         devices = {device.index: device for device in manifest.devices}
         found = [

@@ -68,9 +68,10 @@ class OwnFile:
         self._identity = replace_file(self.path, data, durable=durable)
 
     def remove(self) -> None:
-        """Delete the file. Raises OSError, also if it is another program's, or there is none."""
-        self._check(os.lstat(self.path))
-        self.path.unlink()
+        """Delete the file, if it is there and none of another program."""
+        with suppress(OSError):
+            self._check(os.lstat(self.path))
+            self.path.unlink()
 
     def overwrite(self, data: bytes, directory: int) -> None:
         """Write *data* over the beginning of the last version, in the space that this version has.
