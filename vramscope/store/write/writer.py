@@ -232,6 +232,9 @@ class Writer:
             if not self._is_open:
                 try:
                     self._claim.hold()
+                    # By its id: while no descriptor was open another directory may have got the inode.
+                    if manifests.read(self.path / MANIFEST).id != self._manifest.id:
+                        raise OSError(errno.ESTALE, "the directory was deleted, moved or replaced")
                 except OSError as error:
                     raise StoreError(_complaint(self.path, error)) from error
                 self._save_as(self._manifest, durable=False)
