@@ -359,6 +359,7 @@ def test_the_first_chart_of_a_long_recording_comes_before_what_takes_longer(
 def test_another_instant_renews_the_parts_of_the_peak_and_keeps_chart_and_table(trained: Any) -> None:
     page = trained.go(f"/peak?run={trained.run}").page
     page.wait_for_selector("#pk-icicle .box")
+    page.wait_for_selector("#pk-content .ag-root")
     trained.plotted()
     same = "document.querySelector('#pk-icicle').isSame"
     page.evaluate(f"{same} = document.querySelector('#pk-content .ag-root').isSame = true")

@@ -312,7 +312,7 @@ def test_without_labels_and_phases_no_category_is_claimed(monkeypatch, capsys):
 
 def test_samples_alone_are_reported_as_the_drivers_view_without_zeros_of_torch(monkeypatch, capsys):
     counters = Counters.of(
-        time_ns=[1, 2],
+        time_ns=[1, 3],
         event=[-1, -1],
         allocated_bytes=[-1, -1],
         reserved_bytes=[-1, -1],
@@ -328,7 +328,7 @@ def test_samples_alone_are_reported_as_the_drivers_view_without_zeros_of_torch(m
 
     assert shown["samples_peak"] == {"device_used_bytes": 3 * MIB, "utilization_percent": 7}
     assert cells(out, "device used") == ["device used", "3.00 MiB", "at the start", "2.00 MiB"]
-    assert cells(out, "utilization") == ["utilization", "7 %", "after 1 ns", "7 %"]
+    assert cells(out, "utilization") == ["utilization", "7 %", "after 2 ns", "7 %"]
     assert "2 samples" in out
     assert "peak" not in out
 
