@@ -29,7 +29,7 @@ from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import StackBuilder, Stacks
 from vramscope.model.trace import Action, Trace
 from vramscope.steps import resolve
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_count
 
 _SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
 _JSON_KEYS = (b'"device_traces"', b'"segments"', b'"total_size"')
@@ -164,8 +164,8 @@ def _late(initial: Snapshot, trace: Trace) -> list[Note]:
         return []
     n_bytes = int(in_use.size.sum())
     text = (
-        f"recording started late: {format_bytes(n_bytes)} in {len(in_use)} blocks were already there; "
-        "when, and some of them by whom, is not known"
+        f"recording started late: {format_bytes(n_bytes)} in {format_count(len(in_use), 'block')} "
+        "were already there; when, and some of them by whom, is not known"
     )
     return [Note(NoteCode.STARTS_LATE, text, n_bytes)]
 
