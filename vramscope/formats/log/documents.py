@@ -128,8 +128,10 @@ def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def is_csv_head(line: str) -> bool:
     """Return whether *line* is the head of a CSV file with a column about memory."""
+    if _VALUE.search(line):
+        return False
     cells = _cells(line)
-    if not 2 <= len(cells) <= _MOST_COLUMNS or any(_is_number(cell) or _VALUE.search(cell) for cell in cells):
+    if not 2 <= len(cells) <= _MOST_COLUMNS or any(map(_is_number, cells)):
         return False
     if any(True for cell in cells for _ in amounts(cell)):
         return False

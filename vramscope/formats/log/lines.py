@@ -90,6 +90,8 @@ class TextLine:
 
 def rank_in(text: str) -> int:
     """Return the rank that a line names; 0 if it names none."""
+    if "rank" not in text and ":" not in text[:12] and "[" not in text[:12] and "RANK" not in text.upper():
+        return 0
     found = (words.search(text[:400]) for words in _RANKS)
     return next((int(each[1]) for each in found if each), 0)
 

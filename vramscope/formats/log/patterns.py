@@ -26,6 +26,7 @@ _DEVICE = re.compile(
     r"(?![\d.]*[ ]?(?:[kmgt]i?b|%|gpu|\d|x|\.\d))",
     re.IGNORECASE,
 )
+_DEVICE_WORDS = ("gpu", "cuda", "card", "device", "npu", "xpu", "rocm", "index", "minor_number")
 _LARGEST = 1 << 46
 """Bytes that no device has: 64 TiB. Whatever is more is an unknown value or a mistake."""
 _DIGITS = str.maketrans("123456789", "0" * 9)
@@ -174,5 +175,8 @@ def _bytes(row: Wording, found: re.Match[str]) -> int:
 
 def device_in(text: str) -> int:
     """Return the number of the device that *text* names last; −1 if it names none."""
-    found = _DEVICE.findall(text[-300:])
+    lower = text[-300:].lower()
+    if not any(word in lower for word in _DEVICE_WORDS):
+        return -1
+    found = _DEVICE.findall(lower)
     return int(found[-1]) if found else -1
