@@ -77,10 +77,11 @@ class TableReader:
         text = line.text
         if self._row(text, is_cut=line.is_cut):
             return True
-        self._head = _head_of(text) or (self._head if _is_units(text) else None)
+        lower = text.lower()
+        head = _head_of(text) if "gpu" in lower or "entity" in lower else None
+        self._head = head or (self._head if self._head is not None and _is_units(text) else None)
         if self._head is not None:
             return True
-        lower = text.lower()
         if self._epochs(text, lower) or ("mib" in lower and "|" in text and self._box(line)):
             return True
         if " mb" in lower and (found := _GPUSTAT.search(text)):
