@@ -49,6 +49,7 @@ from vramscope.analysis.identity import Identity as Identity
 from vramscope.analysis.kept_activations import KeptActivations as KeptActivations
 from vramscope.analysis.largest_free import LargestFree as LargestFree
 from vramscope.analysis.leaks import Leaks as Leaks
+from vramscope.analysis.leaks.holders import Bound as Bound
 from vramscope.analysis.leaks.holders import Statement as Statement
 from vramscope.analysis.leaks.leak import Leak as Leak
 from vramscope.analysis.leaks.levels import LeakingLine as LeakingLine

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
-from vramscope.model.codes import FindingKind
+from vramscope.model.codes import FindingKind, Severity
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording, Run
 
-_IN_JSON = (FindingKind.LEAK, FindingKind.GROWING_BATCH)
+_IN_JSON = (FindingKind.LEAK, FindingKind.GROWING_BATCH, FindingKind.FILLING_BUFFER)
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -130,7 +130,7 @@ def _page(
 def _finding_blocks(finding: "Finding") -> "Iterator[Block]":
     from vramscope.commands._document import Grid, Text
 
-    yield Text(finding.claim, finding.severity)
+    yield Text(finding.claim, "plain" if finding.severity == Severity.INFO else finding.severity)
     evidence = finding.evidence
     kept, path = evidence.get("kept_at"), evidence.get("holder_path")
     rows = [

@@ -14,9 +14,9 @@ PREFIX = "held by: "
 """Prefix of the labels that named a holder before the trace format had a table of holders (1.4 and 2.3)."""
 
 Word = tuple[Any, ...]
-"""``(kind, name, …)``. The kind of the first word is one of local, global, context, unreachable. Later kinds:
-attribute, key, item, closure, frame, traceback, optimizer, ctx, grad, graph, nodes, saved, variable, hook,
-kept_at, and part for something without a name.
+"""``(kind, name, …)``. The first word is one of local, global, context, for, unnamed, unreachable. Later
+kinds: attribute, key, item, closure, frame, traceback, optimizer, ctx, grad, graph, nodes, saved,
+variable, hook, kept_at, bound, reset, and part for something without a name.
 """
 
 KINDS = frozenset(
@@ -49,7 +49,9 @@ _COLUMNS_OF: Mapping[str, tuple[str, ...]] = {
     "frame": ("name", "owner", "file", "line"),
     "global": ("name", "file"),
     "hook": ("name", "file", "line"),
+    "for": ("name", "owner", "file", "line"),
     "kept_at": ("file", "line", "name", "number"),
+    "bound": ("file", "line", "name", "number", "owner"),
     "graph": ("name", "number"),
     _NODES: ("name", "number"),
 }

@@ -10,8 +10,8 @@ from vramscope.analysis.leaks.edits import advice, as_written
 from vramscope.analysis.leaks.holders import (
     Statement,
     _with_growing_containers,
+    bound_of,
     container_of,
-    is_bounded,
     kept_at,
     root_of,
 )
@@ -105,8 +105,8 @@ def test_a_deque_with_a_bound_is_bounded_only_where_it_is_what_grows():
     bounded = seen(*((step, (attribute("recent"), item(step, "deque of 50"))) for step in range(4)))
     within = seen(*((step, (attribute("two"), item(0, "deque of 2"), item(step))) for step in range(4)))
 
-    assert all(map(is_bounded, bounded))
-    assert not any(map(is_bounded, within))
+    assert all(bound_of(each).n_items == 50 for each in bounded)
+    assert not any(map(bound_of, within))
 
 
 @pytest.mark.parametrize(("unheld", "cause"), [(0.4, "kept_output"), (0.6, "unknown")])

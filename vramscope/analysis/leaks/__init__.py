@@ -5,7 +5,6 @@ get three verdicts: allocated memory (a leak), memory that the allocator reserve
 leak), and memory that the driver counts beyond that (outside of torch).
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +25,7 @@ from vramscope.analysis.leaks.evaluation_rounds import (
     are_enough,
     rounds,
 )
+from vramscope.analysis.leaks.groups import are_bounded, evidence_of, grouped, most_frequent, stayed
 from vramscope.analysis.leaks.growth import (
     LEAST_LEVELS,
     growth,
@@ -33,12 +33,11 @@ from vramscope.analysis.leaks.growth import (
 )
 from vramscope.analysis.leaks.holders import (
     Held,
+    bound_of,
     group_of,
     held,
-    is_bounded,
     is_nameless,
     kept_at,
-    older_half,
     path_of,
     root_of,
 )
@@ -63,8 +62,6 @@ from vramscope.units import format_bytes
 LEAST_BYTES_PER_STEP = 16 << 10
 _LEAST_BYTES_OF_A_LINE = 512
 _MOST_ITERATIONS = 320
-_WARM_UP = 1
-_LEAST_STEPS_HELD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +76,8 @@ class Leaks(EqualByValue):
     """The leaks, the largest first."""
     little: tuple[Leak, ...] = ()
     """What grows by less than counts as a leak, the largest first."""
+    filling: tuple[Leak, ...] = ()
+    """Buffers that still fill and have a bound, the largest first: no leaks."""
     batch: Leak | None = None
     """A batch that grows from step to step: no leak. Its ``level_bytes`` has the most of each step."""
     cache_bytes_per_step: float = 0.0
@@ -106,6 +105,7 @@ class _LeakContext:
     retains_graph: bool
     creates_graph: bool
     backward_grows: bool
+    has_old_optimizers: bool
 
 
 def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> Leaks:
@@ -142,17 +142,21 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     levels = levels_of(recording, at, stride)
     context = _context(levels)
     batch = growing_batch(levels)
-    asked = [_leak(context, rows) for rows in _grouped(context, _growing(levels, batch)).values()]
+    asked = [
+        _leak(context, rows) for rows in grouped(levels, context.holdings, _growing(levels, batch)).values()
+    ]
     fed = None if batch is None or not batch.is_sure else _batch(context, batch)
     if fed is not None and fed.cause is LeakCause.UNKNOWN:
         asked, fed = [*asked, fed], None
-    grows = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)
+    found = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)
+    grows = [leak for leak in found if not leak.is_filling]
     cache = cache_growth if batch is None else cache_growth_beyond_peaks
     pools = private_pool_growth(recording, at, stride, least)
     return Leaks(
         iteration_boundaries=at,
         leaks=tuple(leak for leak in grows if leak.bytes_per_step >= least),
         little=tuple(leak for leak in grows if leak.bytes_per_step < least),
+        filling=tuple(leak for leak in found if leak.is_filling and leak.bytes_per_step >= least),
         batch=fed if fed is not None and fed.bytes_per_step >= least else None,
         cache_bytes_per_step=cache(recording, at, stride, least),
         pool_bytes_per_step=pools.bytes_per_step,
@@ -176,7 +180,18 @@ def _context(levels: Levels) -> _LeakContext:
         retains_graph=BackwardKeeps.ITS_GRAPH in backward.value % BackwardKeeps.RETURNS,
         creates_graph=BackwardKeeps.A_NEW_GRAPH in backward.value % BackwardKeeps.RETURNS,
         backward_grows=_backward_grows(levels),
+        has_old_optimizers=_has_old_optimizers(levels),
     )
+
+
+def _has_old_optimizers(levels: Levels) -> bool:
+    """Return whether an optimizer stepped for the last time before another one stepped first."""
+    marks = levels.recording.marks
+    steps = marks.rows((marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.OPTIMIZER))
+    steps = steps.rows(steps.event >= levels.at[window(len(levels.at))])
+    _, first = np.unique(steps.value, return_index=True)
+    _, last = np.unique(steps.value[::-1], return_index=True)
+    return bool(len(first)) and len(steps) - 1 - int(last.max()) < int(first.max())
 
 
 def _backward_grows(levels: Levels) -> bool:
@@ -207,89 +222,37 @@ def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
     return grows
 
 
-def _grouped(context: _LeakContext, grows: Mapping[int, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the growing rows by their holder; rows without a known holder join the only holder, if one."""
-    groups: dict[str, list[NDArray[Any]]] = defaultdict(list)
-    for rows in grows.values():
-        for root, part in _by_root(context, rows).items():
-            groups[root].append(part)
-    held_by = [root for root in groups if root]
-    if "" in groups and len(held_by) == 1:
-        groups[held_by[0]] += groups.pop("")
-    return {root: np.concatenate(parts) for root, parts in groups.items()}
-
-
-def _by_root(context: _LeakContext, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Return the rows of one line by the variable that holds most of them."""
-    roots = [group_of(holding) for holding in _evidence_of(context, rows)]
-    if not roots:
-        return {"": rows}
-    # One mistake keeps what one line allocates; a second root is another path to the same objects.
-    return {max(set(roots), key=roots.count): rows}
-
-
-def _stayed(context: _LeakContext, rows: NDArray[Any]) -> NDArray[Any]:
-    """Return those of *rows* that were allocated since the first step compared and stay to the end.
-
-    If there are too few (one block grows and is made again each time), all rows since that step.
-    """
-    levels = context.levels
-    since = rows[levels.born[rows] >= _first(levels)]
-    stays = since[levels.gone[since] == len(levels.at)]
-    # With one block a step, fewer than half of the steps means temporaries of the last steps.
-    n_steps = len(levels.at) - _first(levels)
-    is_kept = 2 * len(np.unique(levels.born[stays])) >= n_steps
-    return stays if is_kept else since
-
-
-def _old(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
-    """Return those of *rows* that stay to the end and were allocated after the warm-up.
-
-    If one block is made again each time, all its rows. Holders may have been recorded long before the end.
-    """
-    since = rows[levels.born[rows] >= min(_WARM_UP, _first(levels))]
-    stays = since[levels.gone[since] == len(levels.at)]
-    n_steps = len(levels.at) - _first(levels)
-    return stays if 2 * len(np.unique(levels.born[stays])) >= n_steps else since
-
-
-def _evidence_of(context: _LeakContext, rows: NDArray[Any]) -> list[Held]:
-    """Return the holders of the older half of *rows*.
-
-    A holder of a leak keeps blocks of several steps; a variable with blocks of one or two steps belongs to
-    the step itself.
-    """
-    levels, holdings = context.levels, context.holdings
-    old = _old(levels, rows)
-    if (levels.gone[old] < len(levels.at)).any():
-        return older_half(old, holdings)  # one block, made again each time
-    steps: dict[str, set[int]] = defaultdict(set)
-    for row in old.tolist():
-        if row in holdings:
-            steps[group_of(holdings[row])].add(int(levels.born[row]))
-    found = older_half(old, holdings)
-    return [holding for holding in found if len(steps[group_of(holding)]) >= _LEAST_STEPS_HELD]
-
-
 def _first(levels: Levels) -> int:
     return window(len(levels.at))
 
 
 def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
-    stayed = _stayed(context, rows)
-    holdings = _evidence_of(context, rows)
-    if holdings and sum(map(is_bounded, holdings)) > len(holdings) / 2:
-        return None
-    cause = cause_of(
-        replace(_facts(context, stayed, holdings), unheld_fraction=_unheld(context, rows, holdings))
-    )
-    return _leak_of(context.levels, rows, stayed, cause, holdings)
+    levels = context.levels
+    kept = stayed(levels, rows)
+    holdings = evidence_of(levels, context.holdings, rows)
+    facts = replace(_facts(context, kept, holdings), unheld_fraction=_unheld(context, rows, holdings))
+    leak = _leak_of(levels, rows, kept, cause_of(facts), holdings)
+    if leak is None or not are_bounded(holdings):
+        return leak
+    leak = replace(leak, bound=bound_of(holdings[0]), bytes_per_item=_bytes_per_item(context, rows))
+    return replace(leak, is_filling=leak.has_bound_below(levels.recording.device.total_bytes))
+
+
+def _bytes_per_item(context: _LeakContext, rows: NDArray[Any]) -> float:
+    """Return the bytes of one item of the container that keeps *rows*, by those whose item is known."""
+    size, items, total = context.levels.found.block_size, set(), 0
+    for row in rows.tolist():
+        holding = context.holdings.get(row)
+        if holding is not None and holding.grows_at >= 0:
+            items.add(holding.words[holding.grows_at][1])
+            total += int(size[row])
+    return total / max(len(items), 1)
 
 
 def _unheld(context: _LeakContext, rows: NDArray[Any], holdings: list[Held]) -> float:
     """Return the fraction of the bytes that lines allocate of whose blocks the usual holder has none."""
     groups = [group_of(holding) for holding in holdings]
-    usual = max(set(groups), key=groups.count, default="")
+    usual = most_frequent(groups)
     place, size = context.levels.place[rows], context.levels.found.block_size[rows]
     own = [row for row, holding in context.holdings.items() if group_of(holding) == usual]
     known = np.unique(place[np.isin(rows, own)])
@@ -303,7 +266,7 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
     if _is_kept(context, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
         holdings = [] if example is None else [example]
-        return _leak_of(levels, rows, _stayed(context, rows), LeakCause.UNKNOWN, holdings)
+        return _leak_of(levels, rows, stayed(levels, rows), LeakCause.UNKNOWN, holdings)
     grows = growth(batch.peak_bytes)
     if grows is None:
         return None
@@ -334,7 +297,7 @@ def _is_kept(context: _LeakContext, rows: NDArray[Any], example: Held | None) ->
 
 
 def _leak_of(
-    levels: Levels, rows: NDArray[Any], stayed: NDArray[Any], cause: LeakCause, holdings: list[Held]
+    levels: Levels, rows: NDArray[Any], kept: NDArray[Any], cause: LeakCause, holdings: list[Held]
 ) -> Leak | None:
     example = _example(holdings)
     level = levels.series(rows)
@@ -343,7 +306,7 @@ def _leak_of(
         return None
     first = _first(levels)
     lines = _lines(levels, rows)
-    holder = None if example is None or is_nameless(example, cause) else as_written(example)
+    holder = None if example is None or is_nameless(example, cause) else as_written(example, holdings)
     return Leak(
         cause=cause,
         holder=holder,
@@ -357,7 +320,7 @@ def _leak_of(
         n_steps=(len(level) - first) * levels.stride,
         confidence=grows.confidence,
         level_bytes=level,
-        rows=stayed,
+        rows=kept,
     )
 
 
@@ -366,26 +329,27 @@ def _example(holdings: list[Held]) -> Held | None:
     if not holdings:
         return None
     roots = [root_of(holding) for holding in holdings]
-    usual = max(set(roots), key=roots.count)
+    usual = most_frequent(roots)
     return min((each for each in holdings if root_of(each) == usual), key=lambda each: len(each.words))
 
 
-def _facts(context: _LeakContext, stayed: NDArray[Any], holdings: list[Held]) -> Facts:
+def _facts(context: _LeakContext, kept: NDArray[Any], holdings: list[Held]) -> Facts:
     levels = context.levels
-    size = levels.found.block_size[stayed]
-    category, reason = context.assigned.category[stayed], context.assigned.reason[stayed]
+    size = levels.found.block_size[kept]
+    category, reason = context.assigned.category[kept], context.assigned.reason[kept]
     is_state = (category == Category.OPTIMIZER_STATE) & (reason == Reason.IDENTITY)
     is_parameter = (category == Category.PARAMETER) & (reason == Reason.IDENTITY)
     total = max(int(size.sum()), 1)
     return Facts(
         holdings=holdings,
-        is_replaced=not (levels.gone[stayed] == len(levels.at)).all(),
+        is_replaced=not (levels.gone[kept] == len(levels.at)).all(),
         retains_graph=context.retains_graph,
         creates_graph=context.creates_graph,
         optimizer_fraction=int(size[is_state].sum()) / total,
         parameter_fraction=int(size[is_parameter].sum()) / total,
         gradient_fraction=int(size[category == Category.GRADIENT].sum()) / total,
         backward_grows=context.backward_grows,
+        has_old_optimizers=context.has_old_optimizers,
     )
 
 
@@ -401,7 +365,7 @@ def _lines(levels: Levels, rows: NDArray[Any]) -> list[tuple[Place, float]]:
 
 def findings(result: Leaks) -> list[Finding]:
     """Return a finding for each leak, and for growth that is no leak of tensors."""
-    found = [leak.finding for leak in result.leaks]
+    found = [leak.finding for leak in (*result.leaks, *result.filling)]
     if result.batch is not None:
         found.append(result.batch.finding)
     if result.cache_bytes_per_step:

@@ -1,6 +1,7 @@
 """Names the mistake that makes memory grow, if the evidence leaves only one; else ``unknown``."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ CAUSES = {
     LeakCause.CREATE_GRAPH_CYCLE: "backward(create_graph=True) left gradients that hold their own graph, "
     "{holder}",
     LeakCause.REFERENCE_CYCLE: "objects hold each other ({holder}): only the garbage collector frees them",
+    LeakCause.KEPT_MODEL: "old models stay allocated with their gradients and optimizers, in {holder}",
     LeakCause.CACHE: "{holder} gets a new key every step and never lets go of one",
     LeakCause.TRACEBACK: "{holder} keeps exceptions, and with their tracebacks the local variables of every "
     "frame",
@@ -34,10 +36,10 @@ CAUSES = {
 """A sentence for each cause."""
 
 ADVICE = {
-    LeakCause.RETAIN_GRAPH: "leave out retain_graph=True where no second backward needs it; keep numbers: "
+    LeakCause.RETAIN_GRAPH: "leave out retain_graph=True where no second backward needs it; keep numbers"
     "{statement}",
-    LeakCause.LOSS_WITH_GRAPH: "keep numbers: {statement}; evaluate under torch.no_grad()",
-    LeakCause.KEPT_OUTPUT: "keep it off the device: {statement}",
+    LeakCause.LOSS_WITH_GRAPH: "keep numbers{statement}; evaluate under torch.no_grad()",
+    LeakCause.KEPT_OUTPUT: "keep it off the device{statement}",
     LeakCause.UNDETACHED_STATE: "cut the graph between steps: {variable} = {variable}.detach()",
     LeakCause.HOOK: "remove the hook when it is no longer needed (handle.remove()), or clear {variable} "
     "every step; keep .detach().cpu()",
@@ -45,6 +47,7 @@ ADVICE = {
     LeakCause.CREATE_GRAPH_CYCLE: "use torch.autograd.grad(…, create_graph=True), or set every .grad to None",
     LeakCause.REFERENCE_CYCLE: "break the cycle (weakref.ref for the way back), or drop its tensors when it "
     "is done",
+    LeakCause.KEPT_MODEL: "drop each when it is done; keep of it only numbers, or a state_dict on the CPU",
     LeakCause.CACHE: "bound {variable}: an LRU of a few entries, or a key that comes again",
     LeakCause.TRACEBACK: "keep str(error), or error.with_traceback(None)",
     LeakCause.SAVED_ON_CTX: "ctx.save_for_backward(tensor) instead of an attribute",
@@ -89,6 +92,8 @@ class Facts:
     """Fraction of the bytes that is gradients."""
     backward_grows: bool
     """Whether backward allocates more blocks from step to step."""
+    has_old_optimizers: bool = False
+    """Whether an optimizer took over from another, as in the next fold or trial."""
     unheld_fraction: float = 0.0
     """Fraction of the bytes that lines allocate of whose blocks the usual holder has none."""
 
@@ -97,12 +102,16 @@ def cause_of(facts: Facts) -> LeakCause:
     """Return the cause, one of ``CAUSES``."""
     # The state of old parameters may grow too: the history of L-BFGS.
     is_of_optimizer_state = facts.optimizer_fraction > _LEAST_OPTIMIZER_FRACTION
+    if facts.has_old_optimizers and facts.parameter_fraction > 0 and not facts.is_replaced:
+        n_unreachable = sum(holding.words[0][0] == "unreachable" for holding in facts.holdings)
+        is_cycle = 2 * n_unreachable > len(facts.holdings)
+        return LeakCause.REFERENCE_CYCLE if is_cycle else LeakCause.KEPT_MODEL
     if is_of_optimizer_state and facts.parameter_fraction > 0 and not facts.is_replaced:
         return LeakCause.OPTIMIZER_STATE
     if not facts.holdings:
         return _unheld(facts)
     votes = [_of_one(facts, holding) for holding in facts.holdings]
-    best = max(set(votes), key=votes.count)
+    best = Counter(votes).most_common(1)[0][0]
     if best in _OF_TENSORS_THEMSELVES and facts.unheld_fraction > 1 / 2:
         return LeakCause.UNKNOWN  # the search ended before it came to what keeps the most
     return best if votes.count(best) > len(votes) / 2 else LeakCause.UNKNOWN
@@ -162,6 +171,7 @@ def _graph(facts: Facts, holding: Held) -> LeakCause:
 def _leads_through_loss(holding: Held) -> bool:
     nodes = holding.first("nodes")
     names = [str(node) for node, _ in nodes[1]] if nodes is not None and isinstance(nodes[1], list) else []
+    names += [str(word[-1]) for word in holding.words if word[0] == "saved"]
     return any(_LOSS_NODE.search(name) for name in names)
 
 

@@ -7,15 +7,20 @@ from typing import Any
 from vramscope.analysis.leaks.causes import ADVICE
 from vramscope.analysis.leaks.holders import (
     Held,
+    Statement,
+    base_of,
     before_graph,
     kept_at,
     root_of,
+    shared_root,
 )
 from vramscope.model.codes import LeakCause
 
 _KEEPS_NUMBERS = (LeakCause.RETAIN_GRAPH, LeakCause.LOSS_WITH_GRAPH)
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
-_SEVERAL = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.GeneratorExp, ast.Starred)
+_SEVERAL = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.GeneratorExp, ast.Starred)
+_BESIDE = ("kept_at", "bound", "reset", "hook")
+"""Words after a path that say more about it."""
 _DETACHED = ("item", "detach", "cpu", "tolist", "numpy", "clone")
 
 
@@ -34,19 +39,41 @@ def advice(
     general = ADVICE[cause].format(variable=holder or "it", statement=_general(cause, holder), again=again)
     if example is None:
         return general
-    if cause == LeakCause.UNDETACHED_STATE:
-        return f"cut the graph between steps: {_detached_state(example)}"
     kept = kept_at(example)
+    special = _of_cause(cause, example, others, kept)
+    if special is not None:
+        return special
+    if cause == LeakCause.REFERENCE_CYCLE and example.words[0][-1] == "off":
+        return f"{general}; the collector is off (gc.isenabled() is False): gc.collect() at times frees them"
     is_tensor = example.grows_at < 0 or _is_item_a_tensor(example)
     edit = _edited(kept.code, _wrapper(cause, [example, *others])) if kept is not None and is_tensor else None
     if edit is None:
         return general
-    return ADVICE[cause].format(variable=holder or "it", statement=edit, again=again)
+    return ADVICE[cause].format(variable=holder or "it", statement=f": {edit}", again=again)
 
 
-def as_written(example: Held) -> str:
-    """Return the holder as the program writes it, also for a path through a library's internals."""
-    text = root_of(example)
+def _of_cause(cause: LeakCause, example: Held, others: Sequence[Held], kept: Statement | None) -> str | None:
+    """Return the edit of a state, a metric or a function that keeps tensors; None for others."""
+    if cause == LeakCause.UNDETACHED_STATE:
+        return f"cut the graph between steps: {_detached_state(example, others, kept)}"
+    reset = example.first("reset")
+    if cause in (LeakCause.KEPT_OUTPUT, LeakCause.CACHE) and reset is not None:
+        also = ", or make it with compute_on_cpu=True" if len(reset) > 2 else ""
+        return f"call {reset[1]}.reset() once its result is computed, as after every epoch{also}"
+    inside = _names_in_function(example, others)
+    if cause == LeakCause.KEPT_OUTPUT and inside:
+        what = f"{inside[0]}.detach().cpu(), or numbers"
+        return f"the function in {as_written(example, others)} keeps {', '.join(inside)}: give it {what}"
+    return None
+
+
+def as_written(example: Held, others: Sequence[Held] = ()) -> str:
+    """Return the holder as the program writes it, also for a path through a library's internals.
+
+    Of *others*, which are paths to other blocks, it is the part that they share.
+    """
+    usual = root_of(example)
+    text = shared_root([each for each in others if base_of(each) == base_of(example)] or [example])
     named = before_graph(example)[: example.grows_at] if example.grows_at > 0 else before_graph(example)
     attributes = [word for word in named if word[0] == "attribute"]
     if not any(str(word[1]).startswith("_") for word in attributes[:-1]):
@@ -56,11 +83,11 @@ def as_written(example: Held) -> str:
     if target is not None and target.rpartition(".")[2] == str(last[1]):
         return target
     owner = str(last[2]) if len(last) > 2 else ""
-    return f"self.{last[1]} of {owner}" if owner else text
+    return f"self.{last[1]} of {owner}" if owner else usual
 
 
 def _general(cause: LeakCause, holder: str | None) -> str:
-    what = "numbers, loss.item()" if cause in _KEEPS_NUMBERS else "what is needed later only, .detach().cpu()"
+    what = ", loss.item()" if cause in _KEEPS_NUMBERS else ", by .detach().cpu(), or drop it after use"
     return f"{what}, in {holder}" if holder else what
 
 
@@ -75,19 +102,49 @@ def _wrapper(cause: str, holdings: Sequence[Held]) -> str:
 def _is_item_a_tensor(example: Held) -> bool:
     """Return whether what the container gets is a tensor itself, not an object with one, as a Future."""
     inside = before_graph(example)[example.grows_at + 1 :]
-    return not any(word[0] in ("attribute", "item", "key", "closure") for word in inside)
+    return all(word[0] in ("grad", *_BESIDE) or word[:2] == ("part", "view") for word in inside)
 
 
-def _detached_state(example: Held) -> str:
-    variable = root_of(example)
-    item = next((word for word in before_graph(example) if word[0] in ("item", "key")), None)
-    if item is None:
+def _names_in_function(example: Held, others: Sequence[Held]) -> list[str]:
+    """Return the variables that keep the blocks, if what the container gets is a function."""
+    names: dict[str, None] = {}
+    for each in (*others, example):
+        inside = each.words[each.grows_at + 1 :] if each.grows_at >= 0 else ()
+        word = next((word for word in inside if word[0] not in ("part", "bound")), None)
+        if word is not None and word[0] in ("closure", "default"):
+            names[str(word[1])] = None
+    return [name for name in names if name]
+
+
+def _detached_state(example: Held, others: Sequence[Held], kept: Statement | None) -> str:
+    edit = None if kept is None else _detached_assignment(kept.code)
+    if edit is not None:
+        return edit
+    words = before_graph(example)
+    at = next((at for at, word in enumerate(words) if at and word[0] in ("item", "key")), None)
+    variable, base = root_of(example), base_of(example)
+    if at is None or (len({root_of(each) for each in others}) == 1 and variable != base):
         return f"{variable} = {variable}.detach()"
-    kind = str(item[2]) if len(item) > 2 else ""
-    if item[0] == "key":
-        return f"{variable} = {{name: state.detach() for name, state in {variable}.items()}}"
-    each = f"state.detach() for state in {variable}"
-    return f"{variable} = [{each}]" if kind == "list" else f"{variable} = tuple({each})"
+    kind = str(words[at][2]) if len(words[at]) > 2 else ""
+    if words[at][0] == "key":
+        return f"{base} = {{name: state.detach() for name, state in {base}.items()}}"
+    each = f"state.detach() for state in {base}"
+    return f"{base} = [{each}]" if kind == "list" else f"{base} = tuple({each})"
+
+
+def _detached_assignment(code: str) -> str | None:
+    """Return an assignment whose value is computed in place, detached; None for other statements."""
+    node = _statement(code)
+    if not isinstance(node, ast.Assign) or len(node.targets) > 1 or isinstance(node.targets[0], ast.Tuple):
+        return None
+    value = node.value
+    if isinstance(value, ast.DictComp):
+        value = value.value
+    elif isinstance(value, ast.ListComp):
+        value = value.elt
+    elif not isinstance(value, ast.BinOp):
+        return None
+    return None if isinstance(value, _SEVERAL) or _is_detached(value) else _wrapped(code, value, ".detach()")
 
 
 def _statement(code: str) -> Any:
@@ -129,8 +186,15 @@ def _edited(code: str, wrapper: str) -> str | None:
         value = node.value
     else:
         return None
-    if isinstance(value, _SEVERAL) or _is_detached(value):
+    if isinstance(value, (*_SEVERAL, ast.Lambda)):
         return None
+    if _is_detached(value):
+        is_on_device = value.func.attr == "detach" and wrapper.endswith(".cpu()")  # type: ignore[attr-defined]
+        return _wrapped(code, value, ".cpu()") if is_on_device else None
+    return _wrapped(code, value, wrapper)
+
+
+def _wrapped(code: str, value: ast.expr, wrapper: str) -> str | None:
     text = ast.unparse(value)
     old = text if isinstance(value, _SIMPLE) else f"({text})"
     # The segment of the source, so that the rest stays as it was written.

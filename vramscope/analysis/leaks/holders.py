@@ -1,7 +1,7 @@
 """Holders of allocations: the paths of references that the recorder wrote into the recording."""
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,19 +91,29 @@ def is_of_optimizer(holding: Holding) -> bool:
     return any(word[0] == "optimizer" and word[1] in _OPTIMIZER_S_OWN for word in before_graph(holding))
 
 
+def is_of_kept_optimizer(holding: Held) -> bool:
+    """Return whether a container that grows leads to the optimizer: it keeps several of them."""
+    kinds = [word[0] for word in holding.words]
+    return "optimizer" in kinds and 0 <= holding.grows_at < kinds.index("optimizer")
+
+
 def group_of(holding: Held) -> str:
     """Return the group of a block's leak: its holder, all gradients of a model, or all of an optimizer."""
     words = before_graph(holding)
     kinds = [word[0] for word in words]
-    if is_of_optimizer(holding):
+    reset = holding.first("reset")
+    if reset is not None:
+        return f"{reset[1]} (metric)"
+    if is_of_optimizer(holding) and not is_of_kept_optimizer(holding):
         return f"{_written(words[: kinds.index('optimizer')])} (optimizer)"
     if "grad" in kinds and "graph" in [word[0] for word in holding.words]:
         return "(graphs of gradients)"
     if words[0][0] == "unreachable":
         return "(graphs of gradients)" if words[0][1] in ("Tensor", "Parameter") else "(cycles)"
-    if "grad" in kinds:
+    if "grad" in kinds and holding.grows_at < 0:
         return f"{words[0][1]} (gradients)"
-    return root_of(holding)
+    # One variable carries the states of all keys from step to step.
+    return base_of(holding) if holding.has("graph") and holding.grows_at < 0 else root_of(holding)
 
 
 def root_of(holding: Held) -> str:
@@ -115,10 +125,26 @@ def root_of(holding: Held) -> str:
     return text if ctx is None else f"ctx.{ctx[1]} of {ctx[-1]} (by {text})"
 
 
+def base_of(holding: Holding) -> str:
+    """Return the variable or attribute whose item leads to the block: ``log`` of ``log['loss'][3]``."""
+    words = before_graph(holding)
+    at = next((at for at, word in enumerate(words) if at and word[0] in _CONTAINERS), len(words))
+    return _written(words[:at])
+
+
+def shared_root(holdings: Sequence[Held]) -> str:
+    """Return the root of most of the *holdings*; without its key, if they differ in that alone."""
+    roots = Counter(map(root_of, holdings))
+    without_key = {root.rpartition("[")[0] for root in roots}
+    is_shared = len(roots) > 1 and len(without_key) == 1 and "" not in without_key
+    return without_key.pop() if is_shared else roots.most_common(1)[0][0]
+
+
 def path_of(holding: Held) -> str:
     """Return the whole path, as ``history → [3] → grad_fn → AddBackward0 → saved self of MmBackward0``."""
     named = _named_part(holding)
-    parts = [_written(named), *map(_word, holding.words[len(named) :])]
+    statement = _word(named[0]) if named[0][0] == "for" else ""
+    parts = [statement, _written(named), *map(_word, holding.words[len(named) :])]
     return " → ".join(part for part in parts if part)
 
 
@@ -146,10 +172,26 @@ def is_nameless(holding: Held, cause: str) -> bool:
     return holding.words[0][0] == "unreachable" and cause == "unknown"
 
 
-def is_bounded(holding: Held) -> bool:
-    """Return whether the container is bounded: a full ``deque(maxlen=…)`` drops its oldest item."""
-    words = before_graph(holding) if holding.grows_at < 0 else (holding.words[holding.grows_at],)
-    return any(word[0] == "item" and " of " in str(word[-1]) for word in words)
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most items that a container keeps."""
+
+    n_items: int
+    """0 if it is not known."""
+    text: str
+    """What says so: ``deque(maxlen=50)``, or a comparison in the program."""
+
+
+def bound_of(holding: Held) -> Bound | None:
+    """Return the bound of the container that grows, or of any on the path if none was seen to grow."""
+    for at, word in enumerate(holding.words):
+        if word[0] == "bound" and len(word) > 4 and word[4] == holding.grows_at >= 0:
+            return Bound(int(word[5]) if len(word) > 5 else 0, f"{word[3]} in line {word[2]}")
+        is_asked = at == holding.grows_at or holding.grows_at < 0
+        if is_asked and word[0] == "item" and " of " in str(word[-1]):
+            n_items = str(word[-1]).rpartition(" of ")[2]
+            return Bound(int(n_items), f"deque(maxlen={n_items})")
+    return None
 
 
 def container_of(holding: Held) -> str:
@@ -186,10 +228,10 @@ def _written(words: tuple[Word, ...]) -> str:
             text = f"{text}[{name}]"
         elif kind in _NAMELESS:
             continue
-        elif kind == "closure":
+        elif kind in ("closure", "frame"):
             text = f"{name} of {str(rest[0]).replace('.<locals>', '')}" if rest else str(name)
-        elif kind == "unreachable":
-            text = f"an unreachable {name}" + (" and its .grad" if name == "Parameter" else "")
+        elif kind in ("unreachable", "unnamed"):
+            text = f"an {kind} {name}" + (" and its .grad" if name == "Parameter" else "")
         elif kind == "grad" and text.endswith(".grad"):
             continue
         elif kind == "attribute" and str(name).isdigit():
@@ -215,4 +257,7 @@ def _word(word: Word) -> str:
         "hook": f"put there by the hook {name}",
         "part": "",
         "kept_at": "",
+        "reset": "",
+        "bound": "",
+        "for": f"what `{word[2]}` in line {word[-1]} iterates over" if kind == "for" else "",
     }.get(kind, str(name))

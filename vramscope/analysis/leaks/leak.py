@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.causes import CAUSES
-from vramscope.analysis.leaks.holders import Statement
+from vramscope.analysis.leaks.holders import Bound, Statement
 from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.equality import EqualByValue
@@ -48,16 +48,36 @@ class Leak(EqualByValue):
     """Rows of ``lifetimes`` allocated since the first step compared and alive at the last."""
     has_steps: bool = True
     """Whether the steps are recorded, not inferred."""
+    bound: Bound | None = None
+    """The bound of the container that keeps it; None if none is known."""
+    is_filling: bool = False
+    """Whether it fills a buffer that has not come to its bound: no leak."""
+    bytes_per_item: float = 0.0
+    """Bytes of one item of that container; 0 if not known."""
+
+    @property
+    def bytes_when_full(self) -> int | None:
+        """Bytes that it keeps when its container is full; None if that is not known."""
+        known = self.bound is not None and self.bound.n_items and self.bytes_per_item
+        return round(self.bytes_per_item * self.bound.n_items) if known and self.bound else None
+
+    def has_bound_below(self, total_bytes: int) -> bool:
+        """Whether it fills a buffer whose bound is not passed, nor beyond a device of *total_bytes*."""
+        full = self.bytes_when_full
+        if self.bound is None or full is None:
+            return self.bound is not None
+        is_passed = self.level_bytes[-1] > full + self.bytes_per_item
+        return not is_passed and (not total_bytes or full < total_bytes)
 
     @property
     def finding(self) -> Finding:
         """The finding that reports it: a leak, or a growing batch, which is none."""
-        is_batch = self.cause is LeakCause.GROWING_BATCH
         frame = self.lines[0].frame if self.lines else None
+        kind, severity, claim = self._kind_and_claim()
         return Finding(
-            kind=FindingKind.GROWING_BATCH if is_batch else FindingKind.LEAK,
-            severity=Severity.WARNING,
-            claim=self._claim_of_a_batch() if is_batch else self._claim(),
+            kind=kind,
+            severity=severity,
+            claim=claim,
             file=frame and frame.file,
             line=frame and frame.line,
             function=frame and frame.function,
@@ -65,17 +85,31 @@ class Leak(EqualByValue):
             holder=self.holder,
             n_bytes=self.n_bytes,
             bytes_per_step=round(self.bytes_per_step),
-            advice=self.edit,
+            advice=self.edit if kind is not FindingKind.FILLING_BUFFER else "",
             evidence=_evidence(self),
         )
 
+    def _kind_and_claim(self) -> tuple[FindingKind, Severity, str]:
+        if self.cause is LeakCause.GROWING_BATCH:
+            return FindingKind.GROWING_BATCH, Severity.WARNING, self._claim_of_a_batch()
+        if self.is_filling and self.bound is not None:
+            return FindingKind.FILLING_BUFFER, Severity.INFO, self._claim_of_a_buffer(self.bound)
+        return FindingKind.LEAK, Severity.WARNING, self._claim()
+
     def _claim(self) -> str:
         variable = self.holder or "it"
-        why = CAUSES[self.cause].format(holder=variable)
+        why = CAUSES[self.cause].format(holder=variable).removesuffix(", in it")
         steps = "step" if self.has_steps else "turn of the loop"
         claim = f"memory grows by {format_bytes(round(self.bytes_per_step))} a {steps}"
         kept = f" (`{self.kept_at.code}` in line {self.kept_at.line})" if self.kept_at else ""
         return f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if self.holder else ''}"
+
+    def _claim_of_a_buffer(self, bound: Bound) -> str:
+        full = self.bytes_when_full
+        then = "" if full is None else f", with {format_bytes(full)} then"
+        most = f"at {bound.n_items:,} items ({bound.text}){then}" if bound.n_items else f"by {bound.text}"
+        rate = format_bytes(round(self.bytes_per_step))
+        return f"{self.holder or 'a buffer'} still fills, by {rate} a step, and is bounded {most}: no leak"
 
     def _claim_of_a_batch(self) -> str:
         rate = format_bytes(round(self.bytes_per_step))

@@ -15,19 +15,23 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vramscope.capture.holders import loops
 from vramscope.capture.holders.code_places import is_program
 from vramscope.capture.holders.containers import (
     dict_of,
     global_hooks,
+    hooks_of_tensor,
     kept_by_hooks,
 )
 from vramscope.capture.holders.parts import ObjectParts
+from vramscope.capture.holders.reset import reset_of
 from vramscope.capture.holders.roots import (
     Word,
     named,
     of_modules,
 )
 from vramscope.capture.holders.statement import carried
+from vramscope.capture.holders.unnamed import held_without_name, is_iterator, is_own
 from vramscope.capture.hooks import open_phases
 from vramscope.capture.hooks.gradients import backwards, gradients_now, is_leaf
 from vramscope.capture.storages import storages_of
@@ -72,7 +76,7 @@ def search(seconds: float, frame: types.FrameType | None = None) -> SearchResult
     collects = gc.isenabled()
     try:
         gc.disable()
-        return _search(_HolderWalk(seconds), frame)
+        return _search(_HolderWalk(seconds, collects=collects), frame)
     finally:
         if collects:
             gc.enable()
@@ -83,9 +87,8 @@ def _search(walk: "_HolderWalk", frame: types.FrameType | None) -> SearchResult:
         with torch._C.DisableTorchFunction():
             walk.run(named(frame))
             walk.run(of_modules(are_program=False))
-            if not walk.is_late:
-                for roots in walk.unreached():
-                    walk.run(roots)
+            for roots in walk.unreached(frame) if not walk.is_late else ():
+                walk.run(roots)
             return SearchResult(walk.ways(), not walk.is_late)
     finally:
         walk.forget()
@@ -94,8 +97,9 @@ def _search(walk: "_HolderWalk", frame: types.FrameType | None) -> SearchResult:
 class _HolderWalk:
     """The objects reached so far, each with its predecessor and the step that leads from there."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, collects: bool) -> None:
         self.is_late = False
+        self._collects = collects
         self._ends_s = thread_time() + seconds
         self._deadline = perf_counter() + _MOST_CLOCK * seconds
         self._met: dict[int, int] = {}
@@ -125,9 +129,9 @@ class _HolderWalk:
         # incidentally: whatever an attribute or a container holds as well is attributed to these.
         later, self._later = self._later, []
         # Variables that a loop carries from turn to turn come before those that it assigns in each turn.
-        for is_own in (False, True):
+        for is_local in (False, True):
             for node, before, word in later:
-                if self._is_local_to_step(before) == is_own:
+                if self._is_local_to_step(before) == is_local:
                     self._meet(node, before, word)
             self._work_off(defer=False)
 
@@ -154,22 +158,31 @@ class _HolderWalk:
         self.is_late = thread_time() > self._ends_s or perf_counter() > self._deadline
         return self.is_late
 
-    def unreached(self) -> Iterator[list[tuple[Any, Word]]]:
-        """Living objects that no name reaches: reference cycles of Python and of autograd.
+    def unreached(self, frame: types.FrameType | None) -> Iterator[list[tuple[Any, Word]]]:
+        """Living objects that no name reaches: what statements hold, and cycles of Python and of autograd.
 
-        The program's own objects come first, then parameters (which lead to their gradients), then other
-        tensors.
+        What a ``for`` statement iterates over has no name, and is no cycle. The program's own objects come
+        next, then parameters (which lead to their gradients), then other tensors.
         """
-        ranks: tuple[list[tuple[Any, Word]], ...] = ([], [], [])
-        for count, thing in enumerate(tracked_objects(_may_be_in_cycle)):
+        ranks: tuple[list[Any], ...] = ([], [], [])
+        for count, thing in enumerate(tracked_objects(_may_be_unreached)):
             if count % 4096 == 0 and self._is_over():
                 return
-            if id(thing) not in self._met:
-                kind = type(thing)
-                is_tensor = issubclass(kind, torch.Tensor)
-                rank = is_tensor + (is_tensor and not issubclass(kind, torch.nn.Parameter))
-                ranks[rank].append((thing, ("unreachable", kind.__name__)))
-        yield from ranks
+            if id(thing) not in self._met and not is_own(thing):
+                is_tensor = issubclass(type(thing), torch.Tensor)
+                rank = is_tensor + (is_tensor and not issubclass(type(thing), torch.nn.Parameter))
+                ranks[rank].append(thing)
+        unnamed = held_without_name(ranks[0], self._met, self._is_over)
+        if unnamed is None:
+            return
+        yield [(thing, word) for thing, word in loops.words_of(unnamed, frame)]
+        state = () if self._collects else ("off",)
+        for things in ranks:
+            yield [
+                (thing, ("unreachable", type(thing).__name__, *state))
+                for thing in things
+                if _may_be_in_cycle(type(thing))
+            ]
 
     def ways(self) -> list[Way]:
         """Return the way to every storage reached."""
@@ -238,6 +251,7 @@ class _HolderWalk:
                 self._later.append((tensor.grad_fn, at, word))
             else:
                 self._meet(tensor.grad_fn, at, word)
+        self._hooks.extend(hooks_of_tensor(tensor))
         if is_leaf(tensor) or (is_computed and tensor.retains_grad):  # torch warns for tensors that have none
             for gradient in gradients_now((tensor,)):
                 self._meet(gradient, at, ("grad", "grad"))
@@ -261,12 +275,20 @@ class _HolderWalk:
     def _way(self, at: int, hooks: dict[int, Word]) -> tuple[Word, ...]:
         words: list[Word] = []
         hook: Word | None = None
+        things: list[Any] = []
         while at >= 0:
             words.append(self._words[at])
+            things.append(self._objects[at])
             hook = hook or hooks.get(id(self._objects[at]))
             at = self._before[at]
         words.reverse()
-        return (*_short(words), *([hook] if hook else []))
+        things.reverse()
+        return (*_short(words), *([hook] if hook else []), *reset_of(words, things))
+
+
+def _may_be_unreached(kind: type) -> bool:
+    """Whether the kind is one that a cycle or a statement may hold."""
+    return _may_be_in_cycle(kind) or is_iterator(kind)
 
 
 def _may_be_in_cycle(kind: type) -> bool:

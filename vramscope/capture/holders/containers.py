@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch.nn.modules import module as _modules
 
 from vramscope.capture.holders.code_places import is_ours
@@ -20,11 +21,22 @@ _GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
+_HOOKS_OF_TENSORS = [
+    vars(torch._C.TensorBase)[name]
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
+    if name in vars(torch._C.TensorBase)
+]
 
 
 def global_hooks() -> list[Any]:
     """The hooks that apply to all modules, which torch keeps outside of them."""
     return [hook for name in _GLOBAL_HOOKS for hook in dict(getattr(_modules, name, {})).values()]
+
+
+def hooks_of_tensor(tensor: Any) -> list[Any]:
+    """The hooks that are registered on a tensor, read without running the code of a subclass."""
+    found = [slot.__get__(tensor) for slot in _HOOKS_OF_TENSORS]
+    return [hook for hooks in found if isinstance(hooks, dict) for hook in dict.values(hooks)]
 
 
 def kept_by_hooks(hooks: Iterable[Any]) -> dict[int, Word]:
@@ -53,10 +65,11 @@ def _puts(code: types.CodeType) -> bool:
 
 def _containers(hook: Any, function: Any, owner: Any) -> Iterator[Any]:
     """The lists, dicts, sets and deques that the function refers to."""
+    names = function.__code__.co_names
     values = [contents_of(cell) for cell in function.__closure__ or ()]
-    values += [function.__globals__.get(name) for name in function.__code__.co_names]
-    own = None if owner is None else dict_of(owner)
-    values += [] if own is None else [own.get(name) for name in function.__code__.co_names]
+    owners = [dict_of(thing) or {} for thing in (*values, owner) if not isinstance(thing, type)]
+    values += [function.__globals__.get(name) for name in names]
+    values += [own.get(name) for own in owners for name in names]
     values += list(function.__defaults__ or ())
     if isinstance(hook, functools.partial):
         values += [*hook.args, *hook.keywords.values()]

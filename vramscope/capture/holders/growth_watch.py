@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from vramscope.capture.holders import search
+from vramscope.capture.holders.bounds import bounded_at
 from vramscope.capture.holders.statement import kept_at
 from vramscope.capture.hooks.open_phases import threads_at_work
 from vramscope.model.codes import NoteCode
@@ -47,6 +48,7 @@ class Watch:
         "_next_walk",
         "_note",
         "_noted",
+        "_others",
         "_rises",
         "_small_rises",
         "_was_small",
@@ -64,6 +66,7 @@ class Watch:
         self._note = note
         self._noted: set[str] = set()
         self._key: tuple[int, int] = (len(_RANKS), 0)
+        self._others: set[tuple[int, int]] = set()
         self._last: deque[int] = deque(maxlen=_BLOCK)
         self._blocks: list[int] = []
         self._floors: list[tuple[int, int]] = []
@@ -75,10 +78,17 @@ class Watch:
         self.n_walks = 0
 
     def tick(self, kind: str, identity: int, frame: FrameType | None) -> None:
-        """Check the level after a step of this *kind*; of several optimizers only the first one counts."""
+        """Check the level after a step of this *kind*; of several optimizers only the first one counts.
+
+        One that steps again before the first one does takes over from it, as in the next phase of a training.
+        """
         key = (_RANKS[kind], identity)
         if key[0] < self._key[0]:
             self._begin(key)
+        if key[0] == self._key[0] and (key in self._others or key == self._key):
+            self._key = key
+            self._others.clear()
+        self._others.add(key)
         if key != self._key or self.n_walks >= _MOST_WALKS:
             return
         if self._is_growing(self._level()) and self._n_ticks >= self._next_walk:
@@ -108,7 +118,7 @@ class Watch:
                 "storages: the holders of the others are unknown",
             )
         for way in found.ways[:_MOST_REPORTED]:
-            self._add_holder(way.storage, (*way.words, *kept_at(way.words)))
+            self._add_holder(way.storage, (*way.words, *kept_at(way.words), *bounded_at(way.words)))
 
     def _note_once(self, code: NoteCode, text: str) -> None:
         if code not in self._noted and self._note is not None:

@@ -116,8 +116,10 @@ class ObjectParts:
         for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             self._met.setdefault(id(cell), at)
             self._meet(contents_of(cell), at, ("closure", free, name))
-        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._meet(value, at, ("default", "", name))
+        defaults, code = function.__defaults__ or (), function.__code__
+        given = zip(reversed(code.co_varnames[: code.co_argcount]), reversed(defaults), strict=False)
+        for argument, value in (*given, *(function.__kwdefaults__ or {}).items()):
+            self._meet(value, at, ("default", argument, name))
         self.attributes(function.__dict__, at, name)
 
     def _method(self, method: Any, at: int) -> None:
@@ -139,6 +141,10 @@ class ObjectParts:
         frame = frame or getattr(generator, "gi_frame", None) or getattr(generator, "cr_frame", None)
         if frame is not None:
             self._frame(frame, at)
+        # What its own ``for`` statements hold.
+        for part in gc.get_referents(generator):
+            for held in gc.get_referents(part) if isinstance(part, types.FrameType) else (part,):
+                self._meet(held, at, ("part", "generator"))
 
     def _exception(self, error: Any, at: int) -> None:
         self._meet(_TRACEBACK.__get__(error), at, ("traceback", type(error).__name__))

@@ -14,7 +14,7 @@ _CONTAINERS = ("item", "key")
 
 _LONGEST = 120
 
-_Name = tuple[str, bool]
+Name = tuple[str, bool]
 """A name, and whether it is an attribute's."""
 
 _Place = tuple[int, int, int, int]
@@ -25,25 +25,42 @@ def kept_at(words: Iterable[Word]) -> Iterator[Word]:
     """Yield ``("kept_at", file, line, text, at)`` for each container on a way that one statement fills.
 
     The step ``words[at]`` is an item of the container; *at* is −1 for a variable without a container that
-    leads into the graph. A container is left out unless exactly one statement fills it in the file of the
-    way's first name. The analysis decides later which of the containers grows.
+    leads into the graph, and for a metric that one call feeds. A container is left out unless exactly one
+    statement fills it in the file of the way's first name. The analysis decides later which of the containers
+    grows.
     """
     words = tuple(words)
-    first = words[0]
-    place = {"local": 3, "global": 2}.get(first[0])
-    # The cause of a leak through ctx is elsewhere, in the autograd Function.
-    if place is None or len(first) <= place or any(word[0] == "ctx" for word in words):
+    file = file_of(words)
+    if not file:
         return
-    file = str(first[place])
-    for at, name in _names(words):
-        found = _statements(file).get(name, ())
+    fed = next((word for word in words if word[0] == "reset"), None)
+    if fed is not None:
+        calls = _feeding(file).get(str(fed[1]).rpartition(".")[2], ())
+        if len(calls) == 1:
+            yield ("kept_at", file, calls[0][0], _text(file, calls[0]), -1)
+        return
+    for at, name in containers_on(words, file):
+        found, place_at = _statements(file).get(name, ()), at
+        if not found and not name[1] and any(word[0] == "graph" for word in words):
+            found, place_at = _carrying(file).get(name[0], ()), -1
         if len(found) == 1:
-            yield ("kept_at", file, found[0][0], _text(file, found[0]), at)
+            yield ("kept_at", file, found[0][0], _text(file, found[0]), place_at)
 
 
-def _names(words: tuple[Word, ...]) -> Iterator[tuple[int, _Name]]:
+def file_of(words: tuple[Word, ...]) -> str:
+    """The file of a way's first name; '' if it is not known, or if the way leads through ctx.
+
+    The cause of a leak through ctx is elsewhere, in the autograd Function.
+    """
+    first = words[0]
+    place = {"local": 3, "global": 2, "for": 3}.get(first[0])
+    is_known = place is not None and len(first) > place and not any(word[0] == "ctx" for word in words)
+    return str(first[place]) if is_known and place is not None else ""
+
+
+def containers_on(words: tuple[Word, ...], file: str) -> Iterator[tuple[int, Name]]:
     """Yield the index of each container's item, and the last name before it (variable or attribute)."""
-    name: _Name | None = None
+    name: Name | None = None
     for at, word in enumerate(words):
         if word[0] in _CONTAINERS and name is not None:
             yield at, name
@@ -51,7 +68,7 @@ def _names(words: tuple[Word, ...]) -> Iterator[tuple[int, _Name]]:
             if name is not None and not any(before[0] in _CONTAINERS for before in words[:at]):
                 yield -1, name
             return
-        elif word[0] in ("local", "global", "attribute"):
+        elif word[0] in ("local", "global", "attribute") or (word[0] == "frame" and word[3] == file):
             name = (str(word[1]), word[0] == "attribute")
         elif at:
             name = None  # a name of another function, in another file
@@ -67,7 +84,7 @@ def carried(file: str, function: str) -> frozenset[str]:
 
 @lru_cache(64)
 def _carried(file: str) -> dict[str, frozenset[str]]:
-    tree = _tree(file)
+    tree = parsed(file)
     if tree is None:
         return {}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -108,7 +125,8 @@ def _read_first(loop: ast.For | ast.While) -> frozenset[str]:
     return frozenset(name for name, is_read in first.items() if is_read and name in stored)
 
 
-def _tree(file: str) -> ast.Module | None:
+@lru_cache(64)
+def parsed(file: str) -> ast.Module | None:
     """Parse a file; None if its source is missing or cannot be parsed (a notebook's magic commands)."""
     source = "".join(linecache.getlines(file))
     if not 0 < len(source) <= _MOST_BYTES:
@@ -120,13 +138,38 @@ def _tree(file: str) -> ast.Module | None:
 
 
 @lru_cache(64)
-def _statements(file: str) -> dict[_Name, tuple[_Place, ...]]:
+def _statements(file: str) -> dict[Name, tuple[_Place, ...]]:
     """The statements that append, add or assign items to each name; the first one of each line."""
-    found: dict[_Name, dict[int, _Place]] = {}
-    tree = _tree(file)
+    found: dict[Name, dict[int, _Place]] = {}
+    tree = parsed(file)
     for node in ast.walk(tree) if tree is not None else ():
-        for name in _kept_by(node):
+        for name in keeping(node):
             found.setdefault(name, {}).setdefault(node.lineno, _place(node))  # type: ignore[attr-defined]
+    return {name: tuple(places.values()) for name, places in found.items()}
+
+
+@lru_cache(64)
+def _carrying(file: str) -> dict[str, tuple[_Place, ...]]:
+    """The assignments to each variable that read it: they carry a state from turn to turn."""
+    tree, found = parsed(file), dict[str, dict[int, _Place]]()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assign):
+            read = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+            for each in (name for target in node.targets for name in ast.walk(target)):
+                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and each.id in read:
+                    found.setdefault(each.id, {})[node.lineno] = _place(node)
+    return {name: tuple(places.values()) for name, places in found.items()}
+
+
+@lru_cache(64)
+def _feeding(file: str) -> dict[str, tuple[_Place, ...]]:
+    """The calls of each variable or attribute, or of its ``update``, as of a metric."""
+    tree, found = parsed(file), dict[str, dict[int, _Place]]()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call):
+            is_update = isinstance(node.func, ast.Attribute) and node.func.attr == "update"
+            for name, _ in name_of(getattr(node.func, "value", node.func) if is_update else node.func):
+                found.setdefault(name, {})[node.lineno] = _place(node)
     return {name: tuple(places.values()) for name, places in found.items()}
 
 
@@ -144,19 +187,20 @@ def _text(file: str, place: _Place) -> str:
     return f"{text[: _LONGEST - 1]}…" if is_cut else text
 
 
-def _kept_by(node: ast.AST) -> Iterator[_Name]:
+def keeping(node: ast.AST) -> Iterator[Name]:
     """Yield the variables that a statement or call puts values into."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPING:
-        yield from _name(node.func.value)
+        yield from name_of(node.func.value)
     elif isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Subscript):
-                yield from _name(target.value)
+                yield from name_of(target.value)
     elif isinstance(node, ast.AugAssign):
-        yield from _name(node.target.value if isinstance(node.target, ast.Subscript) else node.target)
+        yield from name_of(node.target.value if isinstance(node.target, ast.Subscript) else node.target)
 
 
-def _name(node: ast.AST) -> Iterator[_Name]:
+def name_of(node: ast.AST) -> Iterator[Name]:
+    """Yield the variable or attribute that an expression names, or whose item it is."""
     while isinstance(node, ast.Subscript):  # seen["first"].append(…)
         node = node.value
     if isinstance(node, ast.Name):
