@@ -6,6 +6,7 @@ not say, or what is cut off, is unknown.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from vramscope.formats.log.lines import clean, joined, rank_in
@@ -195,7 +196,9 @@ def _is_same(exact: int, start: re.Match[str]) -> bool:
 
 
 def _bytes(number: str, unit: str) -> int:
-    return min(parse_bytes(f"{number.replace(',', '')} {_unit(unit)}"), _MOST)
+    with suppress(ValueError):  # a size that 64 bits cannot hold
+        return min(parse_bytes(f"{number.replace(',', '')} {_unit(unit)}"), _MOST)
+    return _MOST
 
 
 def _unit(word: str) -> str:

@@ -5,6 +5,7 @@ one with all quantities at their peaks, and one with the current values.
 """
 
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 from vramscope.formats._totals_trace import TotalsAt
@@ -82,7 +83,9 @@ def _metric(title: str) -> str:
 
 
 def _bytes(number: str, unit: str) -> int:
-    return min(parse_bytes(f"{number} {unit}"), _MOST)
+    with suppress(ValueError):  # a size that 64 bits cannot hold
+        return min(parse_bytes(f"{number} {unit}"), _MOST)
+    return _MOST
 
 
 def _state(of: dict[str, int]) -> TotalsAt:
