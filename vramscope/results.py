@@ -41,6 +41,8 @@ from vramscope.analysis.fit.reruns import DryPeak as DryPeak
 from vramscope.analysis.fit.reruns import Effect as Effect
 from vramscope.analysis.fit.reruns import Rerun as Rerun
 from vramscope.analysis.fit.reruns import Reruns as Reruns
+from vramscope.analysis.forecast import Forecast as Forecast
+from vramscope.analysis.forecast import Outlook as Outlook
 from vramscope.analysis.fragmentation import Fragmentation as Fragmentation
 from vramscope.analysis.fragmentation import Parts as Parts
 from vramscope.analysis.fragmentation import PinnedBy as PinnedBy

@@ -64,6 +64,16 @@ def format_duration(n_ns: int | float) -> str:
     return f"{n_ns:.0f} ns"
 
 
+def format_rough_duration(seconds: float) -> str:
+    """Format a duration in s with as many figures as an estimate has: ``'40 min'``, ``'3 h 20 min'``."""
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    minutes = round(seconds / 60)
+    if seconds < 5400:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{round(minutes / 1440, 1):g} days"
+
+
 def format_count(number: int, noun: str) -> str:
     """Format a count with its noun: ``'1 block'``, ``'1,024 blocks'``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -15,6 +15,7 @@ from vramscope.model.trace import Action
 
 from ..figures.drawing.series import SeriesParts, parts_of
 from ..queries.findings_process import LatestFindings
+from .lagging import OF_ANALYSES, Lag
 
 if TYPE_CHECKING:
     from ..data import Data, View
@@ -57,7 +58,7 @@ class Answers:
         """Return ``make()``, computed once: the value stays the same while the recording grows."""
         return self._data.derive(self._view, what, lambda _: make())
 
-    def lagging(self, _: Hashable, make: Callable[[], Any]) -> Any:
+    def lagging(self, _: Hashable, make: Callable[[], Any], lag: Lag = OF_ANALYSES) -> Any:  # noqa: ARG002
         """Return ``make()`` of the whole recording; where it grows, that of an earlier version may do."""
         return make()
 

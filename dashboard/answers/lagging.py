@@ -31,6 +31,9 @@ class Lag(NamedTuple):
     all of them where it is None."""
 
 
+OF_ANALYSES = Lag()
+
+
 class LaggingAnswers:
     """The last answers by key. Several threads may ask."""
 

@@ -37,13 +37,12 @@ from ..figures.drawing.series import (
 from ..queries.findings_process import FindingsProcess, LatestFindings
 from .finished import Answers
 from .growing_spans import GrowingSpans
-from .lagging import Lag, LaggingAnswers
+from .lagging import OF_ANALYSES, Lag, LaggingAnswers
 
 if TYPE_CHECKING:
     from ..data import Data, View
 
 MOST_KEPT = 12
-_OF_ANALYSES = Lag()
 _OF_FINDINGS = Lag(longer=1.0, share=0.05)
 _OF_FINDINGS_APART = Lag(longer=1.0, share=0.2, longest_s=15.0, meanwhile=LatestFindings([], 0))
 """A search takes 0.35 s per million events, of another core: at ten million the findings lag by 20 s."""
@@ -245,7 +244,7 @@ class LiveAnswers(Answers):
         """Return ``make()``, computed once: the value stays the same while the recording grows."""
         return self._growing.kept(what, make)
 
-    def lagging(self, what: Hashable, make: Callable[[], Any], lag: Lag = _OF_ANALYSES) -> Any:
+    def lagging(self, what: Hashable, make: Callable[[], Any], lag: Lag = OF_ANALYSES) -> Any:
         """Return ``make()`` of this version or of an earlier one."""
         return self._growing.lagging.ask(what, self._recording, lambda: self._apart(make), lag)
 

@@ -9,9 +9,10 @@ from dash import dcc, html
 from vramscope.analysis.pace import StepPace, left_s, pace
 from vramscope.analysis.verdicts.missing import Part, missing_parts
 from vramscope.model.recording import Outcome, Recording
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_rough_duration
 
 from ..address import UNZOOMED, Address
+from ..answers.outlook import ahead
 from ..data import Data, View
 from .definitions import DEFINITION, explained
 from .prose import sentence
@@ -48,9 +49,15 @@ def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
     return html.Span([html.I(className="dot"), word], className=f"outcome outcome-{word}")
 
 
-def standing(outcome: Outcome, far: StepPace | None, stalled_s: int = 0, total_steps: int = 0) -> list[Any]:
-    """Return the state of a run, and how far it is; a run that stalls has no pace to count on."""
-    return [outcome_dot(outcome, stalled_s), " ", progress(outcome, far, 0 if stalled_s else total_steps)]
+def standing(
+    outcome: Outcome, far: StepPace | None, stalled_s: int = 0, total_steps: int = 0, ahead: str = ""
+) -> list[Any]:
+    """Return the state of a run, and how far it is; a run that stalls has no pace to count on.
+
+    *ahead* says when the limit of the device is reached; '' where that is not known.
+    """
+    known = [outcome_dot(outcome, stalled_s), " ", progress(outcome, far, 0 if stalled_s else total_steps)]
+    return [*known, " ", html.Span(ahead, className="outcome ahead")] if ahead and not stalled_s else known
 
 
 def progress(outcome: Outcome, far: StepPace | None, total_steps: int = 0) -> html.Span:
@@ -62,18 +69,8 @@ def progress(outcome: Outcome, far: StepPace | None, total_steps: int = 0) -> ht
         return html.Span()
     speed = "" if far.steps_per_s is None else f" · {_speed(far.steps_per_s)}"
     seconds = left_s(far, total_steps)
-    left = "" if seconds is None else f" · about {_rough(seconds)} left"
+    left = "" if seconds is None else f" · about {format_rough_duration(seconds)} left"
     return html.Span(f"step {far.step:,}{speed}{left}", className="outcome pace")
-
-
-def _rough(seconds: float) -> str:
-    """Return a duration with as many figures as an estimate has."""
-    if seconds < 90:
-        return f"{max(round(seconds), 1)} s"
-    minutes = round(seconds / 60)
-    if seconds < 5400:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{round(minutes / 1440, 1):g} days"
 
 
 def _speed(steps_per_s: float) -> str:
@@ -102,7 +99,12 @@ def run_header(view: View, address: Address, data: Data | None = None) -> html.H
             html.H1(_name(view, data), className="run-name", title=view.run.name[:500]),
             source_badge(view.recording.source),
             html.Span(
-                standing(view.run.outcome, pace(view.recording.steps), total_steps=process.total_steps),
+                standing(
+                    view.run.outcome,
+                    pace(view.recording.steps),
+                    total_steps=process.total_steps,
+                    ahead=ahead(data, view).text if data is not None and view.is_live else "",
+                ),
                 id="standing",
             ),
         ],

@@ -20,6 +20,7 @@ from ..answers import (
     series_of,
     totals,
 )
+from ..answers.outlook import ahead
 from ..components import kpi, legend, states
 from ..components import timeline as track
 from ..components.panels import live_set, past, stack_table
@@ -116,6 +117,12 @@ def _found(data: Data, view: View) -> list[Any]:
     n_steps = len(view.recording.steps)
     if not lines and n_steps >= ENOUGH_STEPS and not view.is_live:
         lines.append(_steady(data, view, n_steps))
+    outlook = ahead(data, view)
+    if outlook.text:
+        word = "warning" if outlook.forecast else "info"
+        lines.append(
+            html.Li([html.Span(word, className=f"severity {word}"), html.Span(sentence(outlook.text))])
+        )
     if latest.instant < len(view.recording.trace):
         lines.append(html.Li(_lag(data, view, latest, has_found=bool(lines)), className="dim"))
     return lines

@@ -86,6 +86,7 @@ class Standing(_Version, total=False):
     step: int
     pace: float
     total: int
+    ahead: str
     stalled: int
     stopped: str
     other: bool

@@ -1,6 +1,9 @@
 """The limit of reserved bytes that the recorded process had set for itself."""
 
+from collections.abc import Sequence
+
 from vramscope.model.codes import NoteCode
+from vramscope.model.marks import Note
 from vramscope.model.recording import Recording
 
 
@@ -9,4 +12,9 @@ def recorded_limit(recording: Recording) -> int | None:
 
     The last note counts. A limit from torch's message is rounded to two decimals.
     """
-    return next((note.value for note in reversed(recording.notes) if note.code == NoteCode.LIMIT), None)
+    return last_limit(recording.notes)
+
+
+def last_limit(notes: Sequence[Note]) -> int | None:
+    """Return the same from the notes of a recording."""
+    return next((note.value for note in reversed(notes) if note.code == NoteCode.LIMIT), None)

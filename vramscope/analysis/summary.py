@@ -14,6 +14,7 @@ from vramscope.analysis import find
 from vramscope.analysis.annotations import annotations
 from vramscope.analysis.categories import categories
 from vramscope.analysis.findings import collect, with_modules
+from vramscope.analysis.forecast import Outlook, forecast_of
 from vramscope.analysis.identity import identity_of
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lifetimes import lifetimes
@@ -105,6 +106,8 @@ class Summary:
     """Bounds of the peaks from samples, for recordings without events."""
     verdicts: Verdicts
     """What the recording lacks, and the verdicts that this leaves."""
+    outlook: Outlook
+    """When the limit of the device is reached, as far as that can be known."""
 
     @property
     def starts_late(self) -> bool:
@@ -155,6 +158,7 @@ def _summary(recording: Recording) -> Summary:
         waterfall=fall,
         sampled=sampled,
         verdicts=verdicts_of(recording, grown),
+        outlook=forecast_of(recording, grown),
     )
 
 

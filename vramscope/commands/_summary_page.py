@@ -144,6 +144,8 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
     yield Text(_extent(summary), "quiet")
     if has_findings:
         yield from findings_page(shared(located([(recording, summary.findings)])))
+    if summary.outlook.text:
+        yield Text(summary.outlook.text, "warning" if summary.outlook.forecast else "plain")
     if has_allocator(recording):
         yield _quantities(summary)
     yield from _sampled(summary)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from vramscope.analysis.findings import Located
+    from vramscope.analysis.forecast import Outlook
     from vramscope.analysis.lines import LiveBytes
     from vramscope.analysis.summary import StepPeak, Summary
     from vramscope.analysis.verdicts.growth import MemoryGrowth
@@ -189,6 +190,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         "samples_peak": dict(summary.samples),
         "waterfall": waterfall(summary),
         "growth": growth_as_json(summary.verdicts.growth),
+        "forecast": forecast_as_json(summary.outlook),
         "missing": missing_as_json(summary.verdicts.missing),
         "outcome": recording.outcome.value,
         "prediction": recording.prediction and recording.prediction.to_json(),
@@ -199,6 +201,19 @@ def _recording(summary: "Summary") -> dict[str, Any]:
 def growth_as_json(growth: "MemoryGrowth") -> dict[str, Any]:
     """Return the verdict on growth; ``is_decided`` says whether a check can rely on it."""
     return {"verdict": growth.verdict.value, "text": growth.text, "is_decided": growth.is_decided}
+
+
+def forecast_as_json(outlook: "Outlook") -> dict[str, Any] | None:
+    """Return the step at which the limit is reached; None where none is in sight, or that is not known."""
+    found = outlook.forecast
+    return found and {
+        "step": found.step,
+        "step_range": list(found.step_range),
+        "bytes": found.n_bytes,
+        "bytes_per_step": found.bytes_per_step,
+        "limit_bytes": found.limit_bytes,
+        "text": outlook.text,
+    }
 
 
 def missing_as_json(missing: "Iterable[Missing]") -> list[dict[str, str]]:

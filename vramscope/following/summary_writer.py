@@ -155,7 +155,10 @@ class SummaryWriter:
         with self._work:
             self._advance_courses(is_end=self._is_closed)
             found = tuple(
-                course.figures(devices.get(index, Device(index)), manifest.source)
+                replace(
+                    course.figures(devices.get(index, Device(index)), manifest.source),
+                    notes=self._notes_of(index),
+                )
                 for index, course in sorted(self._courses.items())
             )
         return RankSummary(
@@ -228,6 +231,9 @@ class SummaryWriter:
         for course in self._courses.values():
             course.advance(is_end=is_end)
 
+    def _notes_of(self, device: int) -> tuple[Note, ...]:
+        return short_notes([note for note, of in self._notes if of in (EVERY_DEVICE, device)])
+
     def _write(self, outcome: Outcome, error: str, *, is_final: bool) -> None:
         self._writer.check_place()
         manifest, size = self._writer.manifest, events_bytes(self._writer.path)
@@ -236,7 +242,7 @@ class SummaryWriter:
         found = [
             replace(
                 course.summary(devices.get(index, Device(index)), manifest.source, stacks, outcome),
-                notes=short_notes([note for note, of in self._notes if of in (EVERY_DEVICE, index)]),
+                notes=self._notes_of(index),
             )
             for index, course in sorted(self._courses.items())
         ]

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from vramscope.analysis.forecast import forecast_of_summary
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
+from vramscope.model.recording import Outcome
 
 MOST_RANKS = 256
 """The most ranks that are measured; each has some 25 series."""
@@ -42,7 +44,10 @@ SAMPLED = {
 STEPS = Measured("vramscope_steps", "Steps so far", unit="steps", is_count=True)
 EVENTS = Measured("vramscope_events", "Allocator events so far", unit="events", is_count=True)
 FAILURES = Measured("vramscope_failed_allocations", "Allocations that failed", unit="failures", is_count=True)
-EVERY = (*LEVELS.values(), *PEAKS.values(), PHASES, *SAMPLED.values(), STEPS, EVENTS, FAILURES)
+FORECAST = Measured(
+    "vramscope_forecast_step", "The step at which the limit is reached at this rate", unit="steps"
+)
+EVERY = (*LEVELS.values(), *PEAKS.values(), PHASES, *SAMPLED.values(), FORECAST, STEPS, EVENTS, FAILURES)
 
 
 class Measurement(NamedTuple):
@@ -69,6 +74,11 @@ def measurements(
         for device in summary.devices:
             place = {"rank": str(summary.process.rank), "device": str(device.device.index)}
             yield from _of_device(device, {**(labels or {}), **place})
+            if summary.outcome is Outcome.RUNNING:
+                ahead = forecast_of_summary(device, summary.process).forecast
+                bounds = (ahead.step_range[0], ahead.step, ahead.step_range[1]) if ahead else ()
+                for bound, step in zip(("earliest", "likely", "latest"), bounds, strict=False):
+                    yield Measurement(FORECAST, {**(labels or {}), **place, "bound": bound}, step)
 
 
 def _of_device(device: DeviceSummary, labels: Mapping[str, str]) -> Iterator[Measurement]:

@@ -130,10 +130,23 @@ class TrainerRecording:
         if len(taken) > 1:
             for each in taken:
                 found |= self._of_device(f"vram/device{each.device}", each, n_steps)
+        found |= self._forecast()
         # Before its first event, and where only counters are recorded, a device has no level.
         levels = {each.device: each.level_bytes.get("allocated") for each in taken}
         self._logged_level = {device: level for device, level in levels.items() if level is not None}
         return found
+
+    def _forecast(self) -> dict[str, float]:
+        """The step of this recording at which the first device is full; empty where none is in sight."""
+        from vramscope.analysis.forecast import forecast_of_summary
+
+        ahead = [
+            forecast_of_summary(device, summary.process).forecast
+            for summary in self.recorder.summaries()
+            for device in summary.devices
+        ]
+        steps = [each.step for each in ahead if each is not None]
+        return {"vram/forecast_step": min(steps)} if steps else {}
 
     def _of_device(self, prefix: str, peaks: "RecentPeaks", n_steps: int) -> dict[str, float]:
         found: dict[str, float] = {

@@ -25,6 +25,7 @@ class Questions:
     empty_cache = BoundAnalysis()
     evaluation_peak = BoundAnalysis()
     fit = BoundAnalysis()
+    forecast = BoundAnalysis()
     fragmentation = BoundAnalysis()
     gradient_storage = BoundAnalysis()
     identity = BoundAnalysis()

@@ -15,7 +15,6 @@ from vramscope.dashboard.address import Address
 from vramscope.dashboard.answers import open_run
 from vramscope.dashboard.answers.open_run import STALLED_S
 from vramscope.dashboard.components import states
-from vramscope.dashboard.components.header import _rough
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.queries.rank_answers import queries_of
@@ -80,7 +79,7 @@ def test_the_header_has_the_time_left_where_the_program_says_how_many_steps_it_m
 
     assert unknown["run"] == known["run"] == address.run
     assert [" left" in str(each["words"]) for each in (unknown, known, stalled)] == [False, True, False]
-    assert f"about {_rough((1_000_000 - standing['step']) / standing['pace'])} left" in str(known["words"])
+    assert f"about {format_rough_duration((1_000_000 - standing['step']) / standing['pace'])} left" in str(known["words"])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_the_header_has_the_time_left_where_the_program_says_how_many_steps_it_m
     ],
 )
 def test_an_estimate_of_time_has_few_figures(seconds: float, words: str) -> None:
-    assert _rough(seconds) == words
+    assert format_rough_duration(seconds) == words
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])

@@ -119,7 +119,7 @@ _OF_RUNS = (NoteCode.RANKS_MISSING, NoteCode.RANK_UNREADABLE, NoteCode.RANKS_DIF
 def missing_parts(recording: Recording) -> tuple[Missing, ...]:
     """Return what *recording* lacks, the gravest first, each reason once; empty where it is complete."""
     reasons = [
-        *(found for note in recording.notes if (found := _of_note(note)) is not None),
+        *missing_of_notes(recording.notes),
         *_of_source(recording),
         *_of_end(recording),
     ]
@@ -130,6 +130,11 @@ def missing_parts(recording: Recording) -> tuple[Missing, ...]:
             dict.fromkeys(reasons), key=lambda each: (place[each.part], each.code != NoteCode.MISSING_EVENTS)
         )
     )
+
+
+def missing_of_notes(notes: Iterable[Note]) -> list[Missing]:
+    """Return what *notes* say that a recording lacks, in their order."""
+    return [found for note in notes if (found := _of_note(note)) is not None]
 
 
 def full_device(recording: Recording) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from vramscope.recorder.notifiers.leaks import LeakNotifier, is_soon_read
+from vramscope.recorder.notifiers.limit import LimitNotifier
 from vramscope.recorder.notifiers.malloc_trimmer import MallocTrimmer
 
 if TYPE_CHECKING:
@@ -23,12 +24,14 @@ class Notifiers:
     def __init__(self) -> None:
         self._leaks = LeakNotifier()
         self._has_told_failure = False
+        self._limit = LimitNotifier()
         self._trimmer = MallocTrimmer()
         self._ticks: tuple[Tick, ...] = (
             _put_facts,
             _flush_summary,
             self._report_leaks,
             self._report_failure,
+            self._report_limit,
             self._trim,
         )
 
@@ -70,6 +73,14 @@ class Notifiers:
             # A failure of the analysis must not end the recording.
             with suppress(Exception):
                 pipeline.messages.tell(_cause_of_failure(pipeline.directory))
+
+    def _report_limit(self, pipeline: "Pipeline") -> None:
+        """Say once that a limit has come into sight."""
+        if pipeline.summary is not None:
+            # A failure of the analysis must not end the recording.
+            with suppress(Exception):
+                for text in self._limit.check(pipeline.summary.current()):
+                    pipeline.messages.tell(text)
 
     def _trim(self, _: "Pipeline") -> None:
         self._trimmer.trim_if_grown()
