@@ -206,7 +206,9 @@ def growth_as_json(growth: "MemoryGrowth") -> dict[str, Any]:
 def forecast_as_json(outlook: "Outlook") -> dict[str, Any] | None:
     """Return the step at which the limit is reached; None where none is in sight, or that is not known."""
     found = outlook.forecast
-    return found and {
+    if found is None:
+        return None
+    return {
         "step": found.step,
         "step_range": list(found.step_range),
         "bytes": found.n_bytes,

@@ -155,10 +155,7 @@ class SummaryWriter:
         with self._work:
             self._advance_courses(is_end=self._is_closed)
             found = tuple(
-                replace(
-                    course.figures(devices.get(index, Device(index)), manifest.source),
-                    notes=self._notes_of(index),
-                )
+                course.figures(devices.get(index, Device(index)), manifest.source, self._notes_of(index))
                 for index, course in sorted(self._courses.items())
             )
         return RankSummary(
@@ -402,12 +399,10 @@ class _DeviceCourse:
         is_same = before is not None and before._replace(step=None) == place
         return before if before is not None and is_same else place
 
-    def figures(self, device: Device, source: str) -> DeviceSummary:
+    def figures(self, device: Device, source: str, notes: tuple[Note, ...]) -> DeviceSummary:
         """The summary until now without what needs stacks."""
-        is_exact = source != "counters"
-        return replace(
-            self._figures(), device=device, source=source, is_exact=is_exact, samples=dict(self._samples)
-        )
+        found = replace(self._figures(), notes=notes, samples=dict(self._samples))
+        return replace(found, device=device, source=source, is_exact=source != "counters")
 
     def summary(self, device: Device, source: str, stacks: Stacks, outcome: Outcome) -> DeviceSummary:
         """The summary until now."""

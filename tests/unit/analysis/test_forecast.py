@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vramscope.analysis.forecast import Outlook, Peaks, Room, forecast_of, forecast_of_summary, outlook_of
+from vramscope.analysis.forecast import (
+    Outlook,
+    Peaks,
+    Reservable,
+    forecast_of,
+    forecast_of_summary,
+    outlook_of,
+)
 from vramscope.analysis.leaks import Leaks
 from vramscope.analysis.pace import StepPace
 from vramscope.model.codes import NoteCode
@@ -64,7 +71,7 @@ def test_the_limit_lies_in_the_stated_range(kind: str) -> None:
         limit = int(BASE + rate * draw.uniform(250, 600))
         first = int(np.flatnonzero(peak > limit)[0])
         for share in (0.3, 0.5, 0.7, 0.9):
-            found = in_sight(outlook_of(Peaks(rows(peak[: int(first * share)])), Room(limit)))
+            found = in_sight(outlook_of(Peaks(rows(peak[: int(first * share)])), Reservable(limit)))
             n_given += found is not None
             n_held += found is not None and found[0] <= first <= found[1]
 
@@ -80,7 +87,7 @@ def test_no_limit_is_in_sight_of_what_is_steady(kind: str, n_steps: int) -> None
         rate = draw.uniform(0.2, 2) * MIB
         peak = BASE + STEADY[kind](np.arange(n_steps), draw, rate)
 
-        assert in_sight(outlook_of(Peaks(rows(peak)), Room(int(BASE + 500 * rate)))) is None
+        assert in_sight(outlook_of(Peaks(rows(peak)), Reservable(int(BASE + 500 * rate)))) is None
 
 
 def test_a_batch_that_varies_hides_no_growth_of_what_the_steps_leave() -> None:
@@ -90,7 +97,7 @@ def test_a_batch_that_varies_hides_no_growth_of_what_the_steps_leave() -> None:
     limit = BASE + 600 * MIB
     first = int(np.flatnonzero(peak > limit)[0])
 
-    known = outlook_of(Peaks(rows(peak[:300]), rests[:300]), Room(limit))
+    known = outlook_of(Peaks(rows(peak[:300]), rests[:300]), Reservable(limit))
 
     low, high = in_sight(known) or (0, 0)
     assert low <= first <= high
@@ -99,7 +106,7 @@ def test_a_batch_that_varies_hides_no_growth_of_what_the_steps_leave() -> None:
 
 
 def test_the_sentence_has_step_range_and_time() -> None:
-    found = outlook_of(Peaks(rows(BASE + MIB * np.arange(100))), Room(800 * MIB), far=StepPace(99, 0.5))
+    found = outlook_of(Peaks(rows(BASE + MIB * np.arange(100))), Reservable(800 * MIB), far=StepPace(99, 0.5))
 
     assert found.forecast is not None
     assert found.forecast.bytes_per_step == MIB
@@ -116,14 +123,14 @@ def test_the_sentence_has_step_range_and_time() -> None:
 def test_a_steady_run_is_called_so_over_the_steps_that_it_plans() -> None:
     flat = Peaks(rows(np.full(50, BASE)))
 
-    assert outlook_of(flat, Room(800 * MIB), total_steps=1050).text == (
+    assert outlook_of(flat, Reservable(800 * MIB), total_steps=1050).text == (
         "steady: no limit in sight over the 1,000 steps left"
     )
-    assert outlook_of(flat, Room(800 * MIB)).text == ""
+    assert outlook_of(flat, Reservable(800 * MIB)).text == ""
     # What grows and ends before the limit is steady enough.
     grows = Peaks(rows(BASE + MIB * np.arange(100)))
-    assert outlook_of(grows, Room(2000 * MIB), total_steps=200).steady_steps == 100
-    assert outlook_of(grows, Room(800 * MIB), total_steps=1000).forecast is not None
+    assert outlook_of(grows, Reservable(2000 * MIB), total_steps=200).steady_steps == 100
+    assert outlook_of(grows, Reservable(800 * MIB), total_steps=1000).forecast is not None
 
 
 @pytest.mark.parametrize("code", [NoteCode.GAP, NoteCode.DIED, NoteCode.STOPPED, NoteCode.PREDICTION])

@@ -13,6 +13,8 @@ from vramscope.model.trace import Action
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 GROWING = [
     ("keeps", 256, "24MiB"),
     ("keeps", 512, "40MiB"),
@@ -20,8 +22,6 @@ GROWING = [
     ("keeps and varies", 512, "40MiB"),
     ("keeps and evaluates", 256, "24MiB"),
     ("keeps and evaluates", 1024, "96MiB"),
-    ("larger batches", 256, "16MiB"),
-    ("larger batches", 1024, "32MiB"),
 ]
 STEADY = ["bounded", "cleared", "varies", "evaluates", "cache that fills up"]
 
@@ -37,7 +37,6 @@ def train(directory: Path, kind: str, width: int, n_steps: int, capacity: str) -
     with vramscope.record(directory, device="simulated", capacity=capacity, quiet=True):
         for step in range(n_steps):
             n_rows = draw.randint(32, 160) if "varies" in kind else 64
-            n_rows += 16 * step if kind == "larger batches" else 0
             batch = torch.randn(n_rows, 64)
             (net(batch) - batch).pow(2).mean().backward()
             optimizer.step()
@@ -71,14 +70,13 @@ def in_sight(outlook: Outlook) -> tuple[int, int] | None:
 def test_the_limit_of_a_training_that_grows_lies_in_the_stated_range(
     tmp_path: Path, kind: str, width: int, capacity: str
 ) -> None:
-    limit = step_of_limit(train(tmp_path / "whole", kind, width, 140, capacity))
+    limit = step_of_limit(train(tmp_path / "whole", kind, width, 110, capacity))
     early = train(tmp_path / "early", kind, width, round(limit * 0.5), capacity)
     late = train(tmp_path / "late", kind, width, round(limit * 0.8), capacity)
 
     ranges = [in_sight(forecast(recording)) for recording in (early, late)]
 
-    # The cache of a batch that grows is so large here that a range may be too wide to be given.
-    assert any(ranges) or kind == "larger batches"
+    assert any(ranges)
     assert all(low <= limit <= high for low, high in filter(None, ranges)), (limit, ranges)
 
 

@@ -32,6 +32,7 @@ from vramscope.dashboard.server.app import (
 from vramscope.errors import FormatError, StoreError, UnknownNameError
 from vramscope.model.recording import Outcome
 from vramscope.store.write.append_file import AppendFile
+from vramscope.units import format_rough_duration
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 
@@ -79,7 +80,9 @@ def test_the_header_has_the_time_left_where_the_program_says_how_many_steps_it_m
 
     assert unknown["run"] == known["run"] == address.run
     assert [" left" in str(each["words"]) for each in (unknown, known, stalled)] == [False, True, False]
-    assert f"about {format_rough_duration((1_000_000 - standing['step']) / standing['pace'])} left" in str(known["words"])
+    assert f"about {format_rough_duration((1_000_000 - standing['step']) / standing['pace'])} left" in str(
+        known["words"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ _CONTEXT_BYTES = 1 << 30
 _NEEDED = (Part.EVENTS, Part.CERTAINTY, Part.STEPS, Part.END)
 
 
-class Room(NamedTuple):
+class Reservable(NamedTuple):
     """The bytes that torch's allocator may reserve."""
 
     limit_bytes: int
@@ -149,7 +149,7 @@ def forecast_of_summary(device: DeviceSummary, process: Process, *, is_live: boo
 
 def outlook_of(
     known: Peaks,
-    room: Room,
+    room: Reservable,
     *,
     total_steps: int = 0,
     least_steps: int = _LEAST_STEPS,
@@ -200,7 +200,7 @@ class _Ends(NamedTuple):
 
 
 def _forecast(
-    goes_on: Trend, left: _Ends, begins: tuple[int, int], room: Room, far: StepPace | None
+    goes_on: Trend, left: _Ends, begins: tuple[int, int], room: Reservable, far: StepPace | None
 ) -> Forecast | None:
     last, soonest = begins
     latest = goes_on.latest(left.high_bytes)
@@ -228,7 +228,7 @@ def _reached(found: Forecast) -> str:
     return f"at this rate the limit of {format_bytes(found.limit_bytes)} is reached near {steps}{time}"
 
 
-def _room_of(recording: Recording) -> Room | None:
+def _room_of(recording: Recording) -> Reservable | None:
     counters = recording.counters
     known = (counters.device_used_bytes >= 0) & (counters.reserved_bytes >= 0)
     beside = (counters.device_used_bytes - counters.reserved_bytes)[known][-_LEAST_STEPS:]
@@ -240,17 +240,17 @@ def _beside_torch(device: DeviceSummary) -> int | None:
     return None if used is None or reserved is None else max(used - reserved.n_bytes, 0)
 
 
-def _room(device: Device, own: int | None, beside_bytes: int | None) -> Room | None:
+def _room(device: Device, own: int | None, beside_bytes: int | None) -> Reservable | None:
     """Return what torch may reserve: the device without what others use, or less where the process says so.
 
     *own* is the process's limit, and *beside_bytes* what the driver counts beside torch; None where unknown.
     """
     total = device.total_bytes
     is_asked = beside_bytes is not None or device.kind != "cuda"
-    rest = Room(total - (beside_bytes or 0)) if is_asked else Room(total, _CONTEXT_BYTES)
+    rest = Reservable(total - (beside_bytes or 0)) if is_asked else Reservable(total, _CONTEXT_BYTES)
     if not total:
-        return None if own is None else Room(own)
-    return rest if own is None or own >= rest.limit_bytes else Room(own)
+        return None if own is None else Reservable(own)
+    return rest if own is None or own >= rest.limit_bytes else Reservable(own)
 
 
 def _pace_of(rows: StepRows) -> StepPace | None:
