@@ -234,8 +234,7 @@ class SummaryWriter:
     def _write(self, outcome: Outcome, error: str, *, is_final: bool) -> None:
         self._writer.check_place()
         manifest, size = self._writer.manifest, events_bytes(self._writer.path)
-        stacks = self._known_stacks()
-        devices = {device.index: device for device in manifest.devices}
+        stacks, devices = self._known_stacks(), {device.index: device for device in manifest.devices}
         found = [
             replace(
                 course.summary(devices.get(index, Device(index)), manifest.source, stacks, outcome),
@@ -243,10 +242,10 @@ class SummaryWriter:
             )
             for index, course in sorted(self._courses.items())
         ]
-        now = time.time_ns()
-        summary = RankSummary(manifest.process, outcome, error, manifest.started_ns, now, tuple(found))
-        stored = StoredSummary(summary, manifest.id, is_final, size, now)
-        write_summary(self._summary_file.path, stored, self._summary_file)
+        began, now = manifest.started_ns, time.time_ns()
+        summary = RankSummary(manifest.process, outcome, error, began, now, tuple(found))
+        stored, file = StoredSummary(summary, manifest.id, is_final, size, now), self._summary_file
+        write_summary(file.path, stored, file)
         self._write_sources(stacks)
         self._written_s = time.monotonic()
 

@@ -32,6 +32,8 @@ _WIDEST = 5.0
 """The latest step may be this many times as far ahead as the earliest one."""
 _CONTEXT_BYTES = 1 << 30
 """What CUDA and its libraries may take beside the allocator, where the driver was not asked."""
+_SEGMENT_BYTES = 20 << 20
+"""A last segment of this size may not fit, although its first block would."""
 _NEEDED = (Part.EVENTS, Part.CERTAINTY, Part.STEPS, Part.END)
 
 
@@ -180,7 +182,11 @@ def outlook_of(
     left = max(total_steps - 1 - last, 0)
     gap = float(np.median((rows.reserved - rows.allocated)[len(rows) // 2 :]))
     fullest = _Ends(
-        room.limit_bytes - goes_on.level_bytes - max(gap, 0.0) - known.outside_bytes - room.doubt_bytes,
+        room.limit_bytes
+        - goes_on.level_bytes
+        - max(gap, min(_SEGMENT_BYTES, room.limit_bytes / 8))
+        - known.outside_bytes
+        - room.doubt_bytes,
         room.limit_bytes - goes_on.level_bytes,
     )
     soonest = last + math.floor(min(goes_on.earliest(fullest.low_bytes), 1e15))
