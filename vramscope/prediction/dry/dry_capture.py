@@ -18,8 +18,9 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note
 from vramscope.model.prediction import OutOfMemoryPoint
-from vramscope.prediction.dry import versions
-from vramscope.prediction.dry.doubts import own_frames, own_line
+from vramscope.prediction.dry import garbage, versions
+from vramscope.prediction.dry.doubts import Certainty, Doubt, own_frames, own_line
+from vramscope.prediction.dry.garbage import Garbage
 from vramscope.prediction.dry.mode import Event
 from vramscope.prediction.dry.operators.matmul import workspace_bytes
 from vramscope.prediction.dry.shim.fake_cuda import FakeCuda
@@ -127,6 +128,7 @@ class Predicted(Simulated):
         self.ended_after = "its end"
         """How far the program was run: to ``its end``, for ``3 steps``."""
         self._n_taken = 0
+        self.garbage = Garbage(self._allocated_now)
 
     # ------------------------------------------------------------------------------- as a Capture
 
@@ -148,12 +150,16 @@ class Predicted(Simulated):
         if self.cuda.mode.listener is None:
             self.cuda.__enter__()
             self.cuda.mode.listener = self
+            self.garbage.begin(self.cuda.patches)
             self._n_backwards = 0  # entering it has tried one
 
     def leave_cuda(self) -> None:
         """The program is over: torch is as it was. Harmless where it was never entered."""
         if self.cuda.is_entered:
             self.cuda.__exit__(None, None, None)
+            if self.garbage.tells(self.peaks["allocated"]):
+                doubt = Doubt(Certainty.ESTIMATE, "reference cycles", garbage.WHY, "", is_bounded=False)
+                self.cuda.doubts.put(doubt)
 
     def _frozen(self) -> Sequence[Any]:
         """Nothing: whatever is frozen is older than the device."""
@@ -182,6 +188,8 @@ class Predicted(Simulated):
         if not versions.is_checked():
             workspaces = _N_WORKSPACES * workspace_bytes(self.card)
             share, below, above = share + _OFF_OF_VERSIONS, workspaces, above + workspaces
+        if self.garbage.tells(low):
+            low = self.garbage.least(low)
         least = max(int(low * (1 - share)) - below, 0)
         return least, None if high is None else int(high * (1 + share)) + above
 
@@ -200,6 +208,7 @@ class Predicted(Simulated):
             self.died(life)
         if taken:
             self._work()
+        self.garbage.operates()
         self._raise_where_full(frame)
 
     def _raise_where_full(self, frame: Any) -> None:
@@ -275,8 +284,13 @@ class Predicted(Simulated):
 
     # ------------------------------------------------------------------------------- as torch.cuda asks
 
+    def _allocated_now(self) -> int:
+        self._work()
+        return self._allocator.allocated_bytes
+
     def _note_peaks(self) -> None:
         now = self._allocator
+        self.garbage.note(now.allocated_bytes)
         for name, n_bytes in (
             ("allocated", now.allocated_bytes),
             ("reserved", now.reserved_bytes),
@@ -338,6 +352,7 @@ class Predicted(Simulated):
                 self.cuda.end_program()
                 return  # an optimizer that steps in a hook of a gradient
             self._n_steps += 1
+            self.garbage.collect()
         super().step_begins(optimizer)
 
 

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.in_place import IN_PLACE
 from vramscope.prediction.dry.operators import NOTHING, OwnMemory, RunSoFar, own_memory_of
+from vramscope.prediction.dry.operators.matmul import SHAPES
 from vramscope.prediction.dry.shapes import ShapeMemo
 from vramscope.prediction.dry.shim import ranks
 from vramscope.prediction.dry.shim.own_device import NAME, is_own, lies_there
@@ -311,7 +312,9 @@ class DryMode(TorchDispatchMode):
 
     def _run_fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         with self.fake:
-            return func(*self._faked(args), **{name: self._faked(one) for name, one in kwargs.items()})
+            return SHAPES.get(func, func)(
+                *self._faked(args), **{name: self._faked(one) for name, one in kwargs.items()}
+            )
 
     def _refused(self, func: Any, error: Exception) -> Any:
         self.doubts.add(
@@ -324,7 +327,7 @@ class DryMode(TorchDispatchMode):
 
     def _look(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         listener, frame = self.listener, sys._getframe(4)
-        if listener is None:
+        if listener is None or not _is_of_the_card(args, kwargs, out):
             return
         extra = own_memory_of(func, args, kwargs, out, self.so_far)
         if type(out) is FakeTensor and out.layout is not torch.strided:
@@ -337,6 +340,20 @@ class DryMode(TorchDispatchMode):
         if events:
             self.operator = func._schema.name
             listener.works(events, extra.perhaps, frame)
+
+
+def _is_of_the_card(*values: Any) -> bool:
+    """Whether a tensor on our device is given or returned: work of the host alone costs the card nothing."""
+    for value in values:
+        kind = type(value)
+        if kind is FakeTensor:
+            if value._fake_device.type == NAME:
+                return True
+        elif ((kind is tuple or kind is list) and _is_of_the_card(*value)) or (
+            kind is dict and _is_of_the_card(*value.values())
+        ):
+            return True
+    return False
 
 
 @cache

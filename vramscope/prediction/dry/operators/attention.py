@@ -5,6 +5,7 @@ precision without a mask, the memory-efficient kernel for the rest that has a fi
 products.
 """
 
+import functools
 import math
 import os
 from typing import Any
@@ -185,8 +186,8 @@ def _plain(  # noqa: PLR0913, PLR0917 -- the schema's
     factor = math.sqrt(1 / math.sqrt(query.size(-1)) if scale is None else abs(scale))
     query = query * factor
     if is_causal:
-        causal = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
-        attn_mask = _additive(causal, query.dtype)
+        ones = functools.partial(torch.ones, dtype=torch.bool, device=query.device)
+        attn_mask = _additive(ones(query.size(-2), key.size(-2)).tril(), query.dtype)  # the truths are gone
     if enable_gqa:
         key, value = _repeated(query, key, value)
     products = torch.matmul(query, key.transpose(-2, -1) * factor)

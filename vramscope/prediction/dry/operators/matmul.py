@@ -102,6 +102,43 @@ ROWS = {
 }
 
 
+_GROUP_BYTES, _MAPS_BYTES = 60, 512
+_SOURCE_OF_GROUPS = "aten/src/ATen/native/cuda/GroupedBlas.cpp and GroupMM.cu"
+
+
+def _grouped(call: Call) -> OwnMemory:
+    """CUTLASS has a table of the groups and maps for each multiprocessor; else each group is a product."""
+    one, other, offsets = call.args[0], call.args[1], call.given("offs")
+    card = call.so_far.card
+    if one.dtype != torch.bfloat16 or card.capability not in ((9, 0), (10, 0)):
+        return OwnMemory(after=tuple(n for kind, n in taken_by_product(call.so_far) if kind == "taken"),
+                         kept=kept_by_product(call.so_far))  # fmt: skip
+    count = offsets.numel() if offsets is not None else max(one.size(0), other.size(0))
+    return OwnMemory(after=(_GROUP_BYTES * count, _MAPS_BYTES * card.n_multiprocessors))
+
+
+ROWS["aten::_grouped_mm"] = Row(_SOURCE_OF_GROUPS, _grouped)
+
+
+def _grouped_shape(one: Any, other: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None) -> Any:
+    """A result of any type; torch's formula knows those of CUTLASS only. Rows begin at whole 16 bytes."""
+    dtype = out_dtype or one.dtype
+    size: tuple[Any, ...]
+    if one.dim() == other.dim() == 2:
+        size = (offs.size(0), one.size(0), other.size(1))
+    elif one.dim() == other.dim():
+        size = (one.size(0), one.size(1), other.size(-1))
+    else:
+        size = (one.size(-2), other.size(-1))
+    unit = 16 // dtype.itemsize
+    row = -(-size[-1] // unit) * unit
+    stride = (size[-2] * row, row, 1)[-len(size) :]
+    return torch.empty_strided(size, stride, dtype=dtype, device=one.device)
+
+
+SHAPES = {torch.ops.aten._grouped_mm.default: _grouped_shape}
+
+
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 -- the schema's names
     """``aten::linear``: to the product of a subclass of tensors it would add the bias out of place."""
     if bias is None:

@@ -43,6 +43,7 @@ t_copy take tan tanh tanh_backward threshold_backward transpose transpose_copy t
 triu_indices unbind unbind_copy unfold uniform_ unsafe_split unsqueeze unsqueeze_ unsqueeze_copy
 upsample_bicubic2d upsample_bilinear2d upsample_nearest1d upsample_nearest2d view view_as_complex
 view_as_real where xlogy zero_ zeros zeros_like empty_strided
+floor_divide poisson binomial _standard_gamma
 """
 
 ROWS = {f"aten::{name}": Row(_SOURCE) for name in _NAMES.split()}

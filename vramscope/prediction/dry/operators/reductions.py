@@ -5,8 +5,10 @@ from typing import Any
 import torch
 
 from vramscope.prediction.dry.cards import Hardware
+from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
+from vramscope.prediction.dry.operators._sizes import n_bytes
 
 _SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 _OF_LISTS = "aten/src/ATen/native/cuda/ForeachReduceOp.cu"
@@ -112,7 +114,37 @@ def _norms(call: Call) -> OwnMemory:
     return OwnMemory(before=(size * len(tensors) * chunks,)) if chunks else OwnMemory()
 
 
+def _choice(call: Call) -> OwnMemory:
+    """Checks of the probabilities, of which only those of rows may be seen; then a random number for each.
+
+    Several with replacement are found by sums, of which there are three as large as the input.
+    """
+    source, count = call.args[0], call.args[1]
+    n_bytes = source.numel() * source.element_size()
+    if count > 1 and call.given("replacement", False):
+        return OwnMemory(after=(n_bytes,) * 3)
+    n_rows = source.numel() // source.size(-1)
+    rows = n_rows * source.element_size()
+    checked = [("taken", source.element_size())] * 2 + [("taken", 1)]
+    sums = [("taken", rows), *([("taken", n_rows)] if source.dim() == 2 else []), ("taken", 1)]
+    numbers = [("taken", n_bytes), *([("taken", rows * count)] if count > 1 else [])]
+    given = [("given", size) for kind, size in sums]
+    return OwnMemory(plan=(("made", 0), *checked, *sums, *given, ("taken", 1), *numbers))
+
+
+def _histogram(call: Call) -> OwnMemory:
+    """Without bounds the least and the greatest value are searched, for which there is a number each."""
+    if call.given("min", 0) != call.given("max", 0):
+        return OwnMemory()
+    source = call.args[0]
+    return OwnMemory(doubt=(Certainty.ESTIMATE, "its bounds are searched first"), perhaps=2 * n_bytes(source))
+
+
 ROWS = {
+    "aten::histc": Row("aten/src/ATen/native/cuda/SummaryOps.cu", _histogram),
+    "aten::multinomial": Row("aten/src/ATen/native/Distributions.cpp", _choice),
+    "aten::_is_all_true": Row(_SOURCE, _truth),
+    "aten::_is_any_true": Row(_SOURCE, _truth),
     "aten::_foreach_norm": Row(_OF_LISTS, _norms),
     "aten::sum": Row(_SOURCE, _sum),
     "aten::mean": Row(_SOURCE, _mean),

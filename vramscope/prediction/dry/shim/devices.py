@@ -1,5 +1,7 @@
 """Where a program says ``cuda``, torch's C++ is given our own device: it would refuse the other."""
 
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ from vramscope.prediction.dry.operators.libraries import why_recurrent
 from vramscope.prediction.dry.shim.own_device import is_own
 from vramscope.prediction.dry.shim.tensor_values import READING
 from vramscope.prediction.dry.values import known
-from vramscope.prediction.dry.values.unknown import is_unknown
+from vramscope.prediction.dry.values.unknown import assume, is_unknown, plain_within
 
 # Taken apart into many operators before they could be seen.
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -35,7 +37,7 @@ class OwnDevices(TorchFunctionMode):
             return READING[name](*args, **(kwargs or {}))
         if name in _FINITE:
             return _finite(func(*args, **(kwargs or {})), _FINITE[name])
-        if name in _RECURRENT:
+        if name in _RECURRENT and any(map(is_own, known.tensors(args))):
             self._doubts.add(Certainty.CANNOT_TELL, func.__name__, why_recurrent())
         if kwargs and kwargs.get("device") is not None:
             kwargs = kwargs | {"device": self._of(kwargs["device"])}
@@ -45,12 +47,24 @@ class OwnDevices(TorchFunctionMode):
             args = (args[0], self._of(args[1]), *args[2:])
         elif func is torch.Tensor.type and len(args) > 1 and ".cuda." in str(args[1]):
             return torch.Tensor.to(args[0], self._own, _TYPES.get(str(args[1]).rpartition(".")[2]))
-        out = func(*args, **kwargs) if kwargs else func(*args)
-        if is_unknown(args) or (kwargs and is_unknown(tuple(kwargs.values()))):
-            self._mode.knows_of_unknown()
-            for one in (out, args[0] if name.endswith("_") else None):
-                known.forget(one)
-                known.taint(one)
+        if not (is_unknown(args) or (kwargs and is_unknown(tuple(kwargs.values())))):
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return self._of_unknown(func, name, args, kwargs or {})
+
+    def _of_unknown(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call a function with an unknown number: as a size it says so itself, else it needs a plain one."""
+        if name in _SIZED_BY_NUMBERS:
+            assume(f"torch.{name}", f"{name}{plain_within(args)}", sys._getframe(2))
+        try:
+            out = func(*args, **kwargs)
+        except (TypeError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "infer dtype" not in str(error):
+                raise
+            out = func(*plain_within(args), **{key: plain_within(one) for key, one in kwargs.items()})
+        self._mode.knows_of_unknown()
+        for one in (out, args[0] if name.endswith("_") else None):
+            known.forget(one)
+            known.taint(one)
         return out
 
     def _of(self, device: Any) -> Any:
@@ -62,6 +76,7 @@ class OwnDevices(TorchFunctionMode):
         return self._own if type(device) is int else device
 
 
+_SIZED_BY_NUMBERS = frozenset({"arange", "range"})
 # Whether all of it is so in a training that goes well.
 _FINITE = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
 
@@ -70,6 +85,19 @@ def _finite(out: Any, answer: bool) -> Any:
     if is_own(out) and known.value_of(out) is None:
         known.know(out, torch.full((), answer).expand(out.shape))
     return out
+
+
+def holds(check: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a check of every element run, and be true wherever nobody knows."""
+
+    @functools.wraps(check)
+    def checked(*values: Any) -> Any:
+        out = check(*values)
+        if known.is_tainted(out):
+            return torch.ones_like(out)
+        return _finite(out, answer=True) if isinstance(out, torch.Tensor) else out
+
+    return checked
 
 
 def _without_device(args: Any, kwargs: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators import RunSoFar
 from vramscope.prediction.dry.shim import (
     checkpoints,
+    devices,
     light_compiler,
     light_symbols,
     network,
@@ -84,9 +85,9 @@ class FakeCuda:
             self.doubts.put(Doubt(Certainty.ESTIMATE, card.name, why, where="", is_bounded=False))
         self.choices = Choices(changed_answer)
         self.so_far = RunSoFar(card)
-        self._patches = Patches()
-        light_compiler.install(self._patches)
-        light_symbols.install(self._patches, is_last=is_last and n_ranks is None)
+        self.patches = Patches()
+        light_compiler.install(self.patches)
+        light_symbols.install(self.patches, is_last=is_last and n_ranks is None)
         self.mode = DryMode(own_device(), self.doubts, self.so_far)
         self._devices = OwnDevices(own_device(), self.doubts, self.mode)
         self._memory = memory
@@ -113,7 +114,7 @@ class FakeCuda:
     def _enter(self) -> None:
         state.begin(self)
         self._entered.callback(state.end, self)
-        self._entered.callback(self._patches.undo)
+        self._entered.callback(self.patches.undo)
         answers = torch_cuda.answers(self.card, self._memory, self._ranks.n_devices)
         for name, value in answers.items():
             self._set(torch.cuda, name, value)
@@ -126,7 +127,7 @@ class FakeCuda:
         self._autocast()
         self._engine()
         self._programs()
-        self._ranks.begin(self._patches)
+        self._ranks.begin(self.patches)
         self._set(torch.UntypedStorage, "resize_", self._resizing(torch.UntypedStorage.resize_))
         self._entered.enter_context(self.mode)
         self._entered.enter_context(self._devices)
@@ -154,7 +155,7 @@ class FakeCuda:
         self.mode.postpone(Enough())
 
     def _set(self, home: Any, name: str, value: Any) -> None:
-        self._patches.set(home, name, value)
+        self.patches.set(home, name, value)
 
     # ------------------------------------------------------------------------------ what a tensor says
 
@@ -178,12 +179,33 @@ class FakeCuda:
         self._set(FakeTensor, "record_stream", lambda *_: None)
         self._set(FakeTensor, "data_ptr", _address)
         self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
-        when_imported(self._patches, "torch.distributed.tensor", self._sharded_tensors)
+        when_imported(self.patches, "torch.distributed.tensor", self._sharded_tensors)
+        when_imported(self.patches, "torch.distributed.tensor._sharding_prop", self._propagation)
 
     def _sharded_tensors(self, home: ModuleType) -> None:
         """Makes a DTensor report what the part of this rank does."""
         for name in ("device", "is_cuda"):
             self._set(home.DTensor, name, property(operator.attrgetter(f"_local_tensor.{name}")))
+
+    def _propagation(self, home: ModuleType) -> None:
+        """Makes what DTensor does on fakes of whole tensors cost nothing."""
+        name = "_propagate_tensor_meta_non_cached"
+        run = getattr(home.ShardingPropagator, name, None)
+        if run is not None:
+            self._set(home.ShardingPropagator, name, self._without_memory(run))
+
+    def _without_memory(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """DTensor runs an operator on fakes of the whole tensors to know the shape of its result."""
+
+        @functools.wraps(run)
+        def shaped(*args: Any, **kwargs: Any) -> Any:
+            listener, self.mode.listener = self.mode.listener, None
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self.mode.listener = listener
+
+        return shaped
 
     # ------------------------------------------------------------------------- parameters and optimizers
 
@@ -217,7 +239,7 @@ class FakeCuda:
 
     def _append(self, kinds: list[Any], kind: Any) -> None:
         kinds.append(kind)
-        self._patches.then(lambda: kinds.remove(kind))
+        self.patches.then(lambda: kinds.remove(kind))
 
     # -------------------------------------------------------------------------------------- autocast
 
@@ -243,12 +265,12 @@ class FakeCuda:
         """Backward on the program's own thread, so that its allocations have a stack."""
         was_threaded = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
-        self._patches.then(lambda: torch._C._set_multithreading_enabled(was_threaded))
+        self.patches.then(lambda: torch._C._set_multithreading_enabled(was_threaded))
         for home in (torch.autograd.graph, torch.autograd):
             self._set(home, "_engine_run_backward", self._backward(home._engine_run_backward))
         was_lifting = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)
-        self._patches.then(lambda: torch._C._set_only_lift_cpu_tensors(was_lifting))
+        self.patches.then(lambda: torch._C._set_only_lift_cpu_tensors(was_lifting))
 
     def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -267,12 +289,13 @@ class FakeCuda:
 
     def _programs(self) -> None:
         """Nothing is compiled, saved or fetched."""
-        network.refuse(self._patches)
-        pretrained.build(self._patches, self.doubts)
-        trace_mathematics(self._patches)
+        network.refuse(self.patches)
+        pretrained.build(self.patches, self.doubts)
+        trace_mathematics(self.patches)
+        self._distributions()
         # Of an operator that fails it writes the whole traceback, though the program may catch the error.
         log = logging.getLogger("torch._subclasses.fake_tensor")
-        self._patches.then(functools.partial(log.setLevel, log.level))
+        self.patches.then(functools.partial(log.setLevel, log.level))
         log.setLevel(logging.CRITICAL)
         # torch would answer with our own device, which no tensor reports.
         self._set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
@@ -290,9 +313,17 @@ class FakeCuda:
             self._set(kind, "forward", self._fused(kind.forward))
         self._set(torch, "compile", compiled)
         self._set(torch.nn.Module, "compile", lambda module, *_, **__: compiled(module) and None)
-        checkpoints.keep_apart(self._patches)
+        checkpoints.keep_apart(self.patches)
         self._set(torch, "Generator", _Generator)
         self._set(torch.version, "cuda", torch.version.cuda or "13.0")
+
+    def _distributions(self) -> None:
+        """Every parameter and every sample lies where it may, as in a training that goes well."""
+        kinds = {one for one in vars(torch.distributions.constraints).values() if isinstance(one, type)}
+        for kind in kinds:
+            check = vars(kind).get("check")
+            if check is not None:
+                self._set(kind, "check", devices.holds(check))
 
     def _fused(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A layer that CUDA runs as one operator where nothing is trained."""

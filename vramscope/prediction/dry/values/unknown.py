@@ -4,20 +4,22 @@
 comparison that a branch of the program takes, or a conversion that loses the trace, becomes an assumption.
 """
 
-import dis
+import builtins
 import functools
-import linecache
+import math
 import numbers
 import operator
-import re
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from vramscope.prediction.dry import state
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.shim.patches import Patches
+from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.choices import Choices
 
 if TYPE_CHECKING:
@@ -105,26 +107,19 @@ class UnknownTruth:
         self._assumed = assumed
 
     def __bool__(self) -> bool:
-        frame = sys._getframe(1)
-        return self._assumed if _is_choice(frame) else decide("a comparison", self._assumed, frame)
+        return decide("a comparison", self._assumed, sys._getframe(1))
 
     def __repr__(self) -> str:
         return repr(self._assumed)
 
 
-def _is_choice(frame: FrameType) -> bool:
-    """Whether ``min`` or ``max`` compares, whose result is one number or the other."""
-    if not hasattr(frame.f_code, "co_positions"):  # Python 3.10
-        return False
-    if not dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("CALL", "PRECALL")):
-        return False
-    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    text = linecache.getline(frame.f_code.co_filename, line or 0)
-    return bool(re.match(r"(min|max)\s*\(", text[column or 0 :]))
-
-
 def _counted(kind: Callable[..., Any]) -> Callable[..., Any]:
     def method(*values: Any) -> Any:
+        if any(isinstance(value, torch.Tensor) for value in values):
+            out = kind(*map(plain, values))
+            known.forget(out)
+            known.taint(out)
+            return out
         if not all(isinstance(value, numbers.Number | UnknownInteger) or value is None for value in values):
             return NotImplemented
         try:
@@ -153,6 +148,8 @@ def _arithmetic() -> dict[str, Any]:
     for name in ("neg", "pos", "abs"):
         found[f"__{name}__"] = _counted(getattr(operator, name))
     found["__round__"] = _counted(round)
+    found["__divmod__"] = lambda one, other: (one // other, one % other)
+    found["__rdivmod__"] = lambda one, other: (other // one, other % one)
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
         found[f"__{name}__"] = _compared(getattr(operator, name))
     return found
@@ -171,14 +168,58 @@ def _whole(value: Any) -> int:
     return int(plain(value))
 
 
-_CONVERTED = {"__bool__": _truth, "__int__": _whole, "__trunc__": _whole, "__float__": _floating}
+def _hashed(value: Any) -> int:
+    assume("a key of a set or a dict", plain(value), sys._getframe(1))
+    return hash(plain(value))
+
+
+class UnknownText(str):
+    """An unknown number as text: what the program finds in it is an assumption."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+
+def _read(name: str) -> Callable[..., Any]:
+    method = getattr(str, name)
+
+    @functools.wraps(method)
+    def read(text: str, *arguments: Any) -> Any:
+        assume("the text of a value", repr(str.__str__(text)), sys._getframe(1))
+        return method(text, *arguments)
+
+    return read
+
+
+_READINGS = """__eq__ __ne__ __lt__ __gt__ __le__ __ge__ __contains__ __getitem__ split partition rpartition
+startswith endswith find index count"""
+for _name in _READINGS.split():
+    setattr(UnknownText, _name, _read(_name))
+
+
+def _text(value: Any) -> str:
+    return UnknownText(repr(plain(value)))
+
+
+def _formatted(value: Any, form: str) -> str:
+    return UnknownText(format(plain(value), form))
+
+
+_CONVERTED = {
+    "__hash__": _hashed,
+    "__str__": _text,
+    "__format__": _formatted,
+    "__bool__": _truth,
+    "__int__": _whole,
+    "__trunc__": _whole,
+    "__float__": _floating,
+}
 
 
 class UnknownFloat(float):
     """What ``.item()`` of a floating tensor gives."""
 
     locals().update(_arithmetic() | _CONVERTED)
-    __hash__ = float.__hash__
 
 
 class UnknownInteger:
@@ -193,17 +234,18 @@ class UnknownInteger:
         assume("a size or an index", int(self.assumed), sys._getframe(1))
         return int(self.assumed)
 
-    def __hash__(self) -> int:
-        return hash(self.assumed)
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        import numpy as np
+
+        assume("an array of NumPy", int(self.assumed), sys._getframe(1))
+        return np.asarray(self.assumed, dtype)
 
     def __repr__(self) -> str:
         return repr(self.assumed)
 
-    def __format__(self, form: str) -> str:
-        return format(self.assumed, form)
 
-
-_MATH = ("exp", "log", "log2", "log10", "log1p", "expm1", "sqrt", "pow", "floor", "ceil", "fabs")
+_MATH = ("exp", "log", "log2", "log10", "log1p", "expm1", "sqrt", "pow", "floor", "ceil", "fabs", "fsum",
+         "hypot", "dist", "prod")  # fmt: skip
 _NUMPY = ("mean", "average", "median", "sum", "std", "var", "round", "exp", "log", "sqrt")
 
 
@@ -213,6 +255,44 @@ def trace_mathematics(patches: Patches) -> None:
         module = sys.modules.get(home)
         for name in names if module is not None else ():
             patches.set(module, name, _traced(getattr(module, name)))
+    patches.set(math, "isclose", _close)
+    for name in ("min", "max"):
+        patches.set(builtins, name, _least(getattr(builtins, name)))
+
+
+_isclose = math.isclose
+
+
+def _close(one: Any, other: Any, **options: Any) -> Any:
+    found = _isclose(plain(one), plain(other), **options)
+    return UnknownTruth(found) if is_unknown((one, other)) else found
+
+
+def _least(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``min`` and ``max``: of unknown numbers another unknown one, else an assumption which is taken."""
+
+    @functools.wraps(function)
+    def least(*values: Any, **options: Any) -> Any:
+        one = values[0] if len(values) == 1 else None
+        kind = type(one)
+        if one is not None and kind not in (list, tuple, set, dict):
+            values = (list(one),)
+        items = values[0] if len(values) == 1 else values
+        key = options.get("key")
+        if key is None:
+            if not is_unknown(list(items)):
+                return function(*values, **options)
+            if all(isinstance(each, numbers.Number | UnknownInteger) for each in items):
+                return unknown(function(map(plain, items)))
+            keys = list(items)
+        else:
+            keys = [key(each) for each in items]
+        if not keys or not is_unknown(keys):
+            return function(*values, **options)
+        assume(function.__name__, "the first", sys._getframe(1))
+        return next(iter(items))
+
+    return least
 
 
 def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,12 +301,13 @@ def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
         if not is_unknown(values):
             return function(*values, **options)
         try:
-            return UnknownFloat(function(*map(_plain_within, values), **options))
+            return UnknownFloat(function(*map(plain_within, values), **options))
         except (ArithmeticError, ValueError, TypeError):
             return UnknownFloat(0.0)
 
     return traced
 
 
-def _plain_within(value: Any) -> Any:
-    return [_plain_within(one) for one in value] if type(value) in (list, tuple) else plain(value)
+def plain_within(value: Any) -> Any:
+    """Return the value with plain numbers in place of unknown ones, also within lists and tuples."""
+    return type(value)(map(plain_within, value)) if type(value) in (list, tuple) else plain(value)
