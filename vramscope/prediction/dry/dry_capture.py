@@ -18,13 +18,14 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, MarkKind, Note
 from vramscope.model.prediction import OutOfMemoryPoint
-from vramscope.prediction.dry import garbage, versions
+from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty, Doubt, own_frames, own_line
-from vramscope.prediction.dry.garbage import Garbage
 from vramscope.prediction.dry.mode import Event
 from vramscope.prediction.dry.operators.matmul import workspace_bytes
 from vramscope.prediction.dry.shim.fake_cuda import FakeCuda
 from vramscope.prediction.dry.shim.own_device import lies_there
+from vramscope.prediction.dry.values import garbage
+from vramscope.prediction.dry.values.garbage import Garbage
 from vramscope.prediction.trial import Trial, card_of
 from vramscope.units import format_bytes
 
