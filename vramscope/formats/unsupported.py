@@ -169,7 +169,7 @@ _TEXTS = (
     (
         "a page of HTML",
         re.compile(rb"\A\s*<(?:!doctype )?html", re.IGNORECASE),
-        f"save the data behind it; or {_RECORD}",
+        f"save the data that it shows; or {_RECORD}",
     ),
 )
 """Kinds of text by what is in them, of which the first counts, each with what to do."""

@@ -52,7 +52,7 @@ _GPUSTAT = re.compile(
     r"[ ]*(\d{1,7})[ ]*/[ ]*(\d{1,7})[ ]?MB"
 )
 _ULTRALYTICS = re.compile(r"^\s*(\d{1,6})/(\d{1,6})\s+(\d{1,4}(?:\.\d{1,4})?)([GM])\s")
-_SECTION = re.compile(r"(FB Memory Usage|<fb_memory_usage>)", re.IGNORECASE)
+_SECTION = re.compile(r"(FB Memory[ ]Usage|<fb_memory_usage>)", re.IGNORECASE)
 _SECTION_ROW = re.compile(r"^\s*(?:<)?(total|used|free)>?\s*:?\s*(\d{1,7}) MiB", re.IGNORECASE | re.MULTILINE)
 _BUS = re.compile(r"(?:^GPU |<gpu id=\")([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]{4,12})", re.MULTILINE)
 
