@@ -24,7 +24,7 @@ from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_rough_duration
 
 _LEAST_STEPS = 60
-"""Steps that must have grown where no line of code explains it: a buffer that fills up looks the same."""
+"""Steps with growth in their later half, where no line explains it: a buffer that fills up looks the same."""
 _LEAST_STEADY_STEPS = 20
 _MOST_AHEAD = 20.0
 """Steps ahead of the last one, as a multiple of those that the trend rests on."""
@@ -168,7 +168,7 @@ def outlook_of(
     total_steps
         The number of steps that the program plans; 0 where it is unknown.
     least_steps
-        The fewest steps that growth must have lasted.
+        The fewest steps; growth must have lasted over the later half of them.
     far
         The pace of a run that goes on; None for one that has ended.
     """
