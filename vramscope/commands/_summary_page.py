@@ -166,9 +166,8 @@ def _headline(summary: Summary) -> Iterator[Block]:
     if not total or high.n_bytes != total:
         return
     bound = "" if summary.verdicts.peak_is_exact else "at least "
-    place = " in ".join(
-        filter(None, ["" if high.step is None else f" in step {high.step}", high.phase_words or ""])
-    )
+    when = "" if high.step is None else f"step {high.step}", high.phase_words or ""
+    place = "".join(f" in {each}" for each in when if each)
     most = next((line for line in places if line.frames), places[0])
     holder, share = line_words(replace(most, n_folded=0)), format_share(most.n_bytes, total)
     yield Text(f"Peak {bound}{format_bytes(high.n_bytes)} allocated{place}; {share} of it: {holder}")
