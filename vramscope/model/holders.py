@@ -16,7 +16,7 @@ PREFIX = "held by: "
 Word = tuple[Any, ...]
 """``(kind, name, …)``. The first word is one of local, global, context, for, unnamed, unreachable. Later
 kinds: attribute, key, item, closure, frame, traceback, optimizer, ctx, grad, graph, nodes, saved,
-variable, hook, kept_at, bound, reset, and part for something without a name.
+variable, hook, kept_at, bound, limit, reset, and part for something without a name.
 """
 
 KINDS = frozenset(
@@ -51,7 +51,7 @@ _COLUMNS_OF: Mapping[str, tuple[str, ...]] = {
     "hook": ("name", "file", "line"),
     "for": ("name", "owner", "file", "line"),
     "kept_at": ("file", "line", "name", "number"),
-    "bound": ("file", "line", "name", "number", "owner"),
+    "limit": ("file", "line", "name", "number", "owner"),
     "graph": ("name", "number"),
     _NODES: ("name", "number"),
 }

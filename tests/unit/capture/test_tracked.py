@@ -47,6 +47,20 @@ def test_the_objects_are_those_of_the_wanted_types() -> None:
     assert sorted(map(id, found)) == sorted(map(id, things))
 
 
+def test_the_objects_are_released_with_the_list_though_iterators_are_wanted() -> None:
+    thing = Thing()
+    before = sys.getrefcount(thing)
+    gc.disable()
+    try:
+        found = tracked_objects(lambda kind: kind is Thing or "__next__" in vars(kind))
+        assert any(each is thing for each in found)
+        del found
+
+        assert sys.getrefcount(thing) == before
+    finally:
+        gc.enable()
+
+
 def test_only_one_generation_is_searched_where_it_is_named() -> None:
     gc.collect()
     old = Thing()

@@ -38,6 +38,7 @@ PATHS = [
         ("local", "log", "main", "train.py", 9),
         ("item", 1, "list"),
         ("kept_at", "train.py", 8, "log.append(x)", 1),
+        ("limit", "train.py", 7, "`len(log) < 50`", 1, "50"),
     ),
 ]
 

@@ -185,7 +185,7 @@ class Bound:
 def bound_of(holding: Held) -> Bound | None:
     """Return the bound of the container that grows, or of any on the path if none was seen to grow."""
     for at, word in enumerate(holding.words):
-        if word[0] == "bound" and len(word) > 4 and word[4] == holding.grows_at >= 0:
+        if word[0] == "limit" and len(word) > 4 and word[4] == holding.grows_at >= 0:
             return Bound(int(word[5]) if len(word) > 5 else 0, f"{word[3]} in line {word[2]}")
         is_asked = at == holding.grows_at or holding.grows_at < 0
         if is_asked and word[0] == "item" and " of " in str(word[-1]):
@@ -258,6 +258,6 @@ def _word(word: Word) -> str:
         "part": "",
         "kept_at": "",
         "reset": "",
-        "bound": "",
+        "limit": "",
         "for": f"what `{word[2]}` in line {word[-1]} iterates over" if kind == "for" else "",
     }.get(kind, str(name))

@@ -24,12 +24,12 @@ class LengthLimit(NamedTuple):
 
 
 def bounded_at(words: tuple[Word, ...]) -> Iterator[Word]:
-    """Yield ``("bound", file, line, text, at, items)`` for each container on a way that has a bound."""
+    """Yield ``("limit", file, line, text, at, items)`` for each container on a way that has a bound."""
     file = file_of(words)
     for at, name in containers_on(words, file) if file else ():
         bound = bounds(file).get(name)
         if bound is not None and at >= 0:
-            yield ("bound", file, bound.line, bound.text, at, bound.n_items)
+            yield ("limit", file, bound.line, bound.text, at, bound.n_items)
 
 
 @lru_cache(64)

@@ -28,7 +28,10 @@ def tracked_objects(is_wanted: Callable[[type], bool], generation: int | None = 
     wanted = {id(kind) for kind in kinds.found.values() if kind is not tuple and is_wanted(kind)}
     selected = _ObjectsOfTypes(wanted)
     _once(selected.take, generation)
-    return selected.found
+    # The iterators of _once may be among the objects, and refer to the list: with them it would be a cycle.
+    found = selected.found.copy()
+    selected.found.clear()
+    return found
 
 
 Each = Callable[[], Iterator[Any]]
