@@ -219,12 +219,20 @@ def test_no_cache_switches_the_cache_of_conversions_off(
     assert seen == ["off"]
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "soon"])
+@pytest.mark.parametrize("command", ["attach", "detach"])
+def test_a_wait_that_is_no_time_is_refused(command, seconds, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([command, "1", f"--wait={seconds}"])
+
+    assert exit_.value.code == 2
+    assert f"a number of seconds from 0 to 86,400, not '{seconds}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["check", "x", "--max-fragmentation", "nan"],
-        ["attach", "1", "--wait", "inf"],
-        ["detach", "1", "--wait=-inf"],
         ["attach", "9" * 400],
         ["report", "x", "--rank", "9" * 30],
         ["fit", "x", "--capacity", "9" * 5000 + "GiB"],

@@ -152,8 +152,12 @@ class SummaryWriter:
             return None
         manifest = self._writer.manifest
         devices = {device.index: device for device in manifest.devices}
+        try:
+            self._advance(is_end=self._is_closed)
+        except Exception:  # noqa: BLE001 -- the rows are gone: what follows would lack them
+            self._give_up()
+            return None
         with self._work:
-            self._advance_courses(is_end=self._is_closed)
             found = tuple(
                 course.figures(devices.get(index, Device(index)), manifest.source, self._notes_of(index))
                 for index, course in sorted(self._courses.items())

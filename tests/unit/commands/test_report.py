@@ -167,6 +167,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                 "missing": [],
                 "outcome": "file",
                 "prediction": None,
+                "forecast": None,
                 "waterfall": None,
                 "notes": [],
             }
