@@ -61,10 +61,7 @@ class SummaryPace(NamedTuple):
     piece_events: int = 1 << 14
     """The number of events worth a piece: fewer would sort the live blocks too often."""
     most_marks: int = 1000
-    """The most marks that are resolved to steps at a time, in 5 ms; older ones become settled steps.
-
-    Each scrape of metrics resolves them: with 5000, one scrape in 15 s took 0.17 % of the training's time.
-    """
+    """The most marks resolved to steps at a time, in 5 ms and for each scrape; older ones become settled steps."""
     followed_events: int = MANY_QUEUED
     """The number of events that wait for whoever follows the peaks before the background works on them."""
     most_unsettled: int = 20_000
