@@ -61,7 +61,7 @@ class SummaryPace(NamedTuple):
     piece_events: int = 1 << 14
     """The number of events worth a piece: fewer would sort the live blocks too often."""
     most_marks: int = 1000
-    """The most marks resolved to steps at a time, in 5 ms and for each scrape; older ones become settled steps."""
+    """The most marks that are resolved to steps for each scrape, in 5 ms; older ones are settled steps."""
     followed_events: int = MANY_QUEUED
     """The number of events that wait for whoever follows the peaks before the background works on them."""
     most_unsettled: int = 20_000
@@ -153,15 +153,14 @@ class SummaryWriter:
             self._advance(is_end=self._is_closed)
         except Exception:  # noqa: BLE001 -- the rows are gone: what follows would lack them
             self._give_up()
-            return None
         with self._work:
             found = tuple(
                 course.figures(devices.get(index, Device(index)), manifest.source, self._notes_of(index))
                 for index, course in sorted(self._courses.items())
             )
-        return RankSummary(
-            manifest.process, Outcome.RUNNING, "", manifest.started_ns, time.time_ns(), devices=found
-        )
+        began, now = manifest.started_ns, time.time_ns()
+        summary = RankSummary(manifest.process, Outcome.RUNNING, "", began, now, devices=found)
+        return None if self._is_over else summary
 
     def follow(self) -> PeakFollower | None:
         """A follower of the peaks from now on; None where nothing can be followed."""
