@@ -36,8 +36,8 @@ def test_the_wheel_carries_every_source_file_and_asset(wheel):
         if file.is_file() and (file.suffix == ".py" or "assets" in file.parts)
     }
 
-    data = {"vramscope/py.typed", "vramscope/export/_public_names.bin"}
-    assert shipped - {"vramscope/formats/log/wordings.tsv"} == ours | theirs | data
+    data = {"py.typed", "export/_public_names.bin", "formats/log/wordings.tsv"}
+    assert shipped == ours | theirs | {f"vramscope/{name}" for name in data}
 
 
 def test_the_folder_dashboard_is_no_name_of_its_own_once_installed(bare, tmp_path):
