@@ -87,7 +87,7 @@ def _search(walk: "_HolderWalk", frame: types.FrameType | None) -> SearchResult:
         with torch._C.DisableTorchFunction():
             walk.run(named(frame))
             walk.run(of_modules(are_program=False))
-            for roots in walk.unreached(frame) if not walk.is_late else ():
+            for roots in walk.unreached() if not walk.is_late else ():
                 walk.run(roots)
             return SearchResult(walk.ways(), not walk.is_late)
     finally:
@@ -158,7 +158,7 @@ class _HolderWalk:
         self.is_late = thread_time() > self._ends_s or perf_counter() > self._deadline
         return self.is_late
 
-    def unreached(self, frame: types.FrameType | None) -> Iterator[list[tuple[Any, Word]]]:
+    def unreached(self) -> Iterator[list[tuple[Any, Word]]]:
         """Living objects that no name reaches: what statements hold, and cycles of Python and of autograd.
 
         What a ``for`` statement iterates over has no name, and is no cycle. The program's own objects come
@@ -175,7 +175,7 @@ class _HolderWalk:
         unnamed = held_without_name(ranks[0], self._met, self._is_over)
         if unnamed is None:
             return
-        yield [(thing, word) for thing, word in loops.words_of(unnamed, frame)]
+        yield [(thing, word) for thing, word in loops.words_of(unnamed)]
         state = () if self._collects else ("off",)
         for things in ranks:
             yield [
