@@ -1,5 +1,6 @@
 """Forecasts hold on real trainings of the simulated device that run until it is full."""
 
+import gc
 import random
 from pathlib import Path
 
@@ -27,7 +28,8 @@ STEADY = ["bounded", "cleared", "varies", "evaluates", "cache that fills up"]
 
 
 def train(directory: Path, kind: str, width: int, n_steps: int, capacity: str) -> Recording:
-    """Record a small training."""
+    """Record a small training, without what other tests of this process have left behind."""
+    gc.collect()
     torch.manual_seed(width)
     draw = random.Random(width)
     net = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 64))
