@@ -1,6 +1,7 @@
 """Forecasts hold on real trainings of the simulated device that run until it is full."""
 
 import gc
+import os
 import random
 from pathlib import Path
 
@@ -14,7 +15,11 @@ from vramscope.model.trace import Action
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # The tensors that other tests keep count from the start, and fill the small devices.
+    pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="needs a process of its own: without -n"),
+]
 
 GROWING = [
     ("keeps", 256, "24MiB"),
