@@ -49,7 +49,7 @@ class Peaks(NamedTuple):
     """The peaks that an outlook rests on."""
 
     steps: StepRows
-    """Those of the last step may still rise."""
+    """The peaks of each step; the last step's may still rise."""
     rests_bytes: NDArray[Any] | None = None
     """What each step leaves allocated, if that grows; otherwise the peaks have the trend."""
     outside_bytes: float = 0.0

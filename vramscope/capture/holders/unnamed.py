@@ -46,9 +46,7 @@ def held_without_name(
         for part in _parts(thing):
             if id(part) in counts:
                 counts[id(part)] += 1
-            elif not (id(part) in met or issubclass(type(part), _ENDS) or is_own(part)) and gc.is_tracked(
-                part
-            ):
+            elif id(part) not in met and not _is_end(part) and gc.is_tracked(part):
                 counts[id(part)] = 1
                 objects.append(part)
     own = _n_references([[]])[0]
