@@ -49,6 +49,7 @@ def train(kept):
 
 
 def in_use():
+    """Bytes of what lives now; the recording is asked for the same moment, by its mark."""
     gc.collect()
     if PLACE == "cuda":
         return torch.cuda.memory_stats()["requested_bytes.all.current"]
@@ -86,14 +87,16 @@ for where in wheres:
     counts.update(raised=0, caught=0)
     unraisable.clear()
     if where == "inside":
-        with recorder:
+        with recorder as opened:
             storm(lambda: train(kept))
             truth = in_use()
+            opened.mark("truth")
     else:
         storm(block)
-        with recorder:
+        with recorder as opened:
             train(kept)
             truth = in_use()
+            opened.mark("truth")
 
     swallowed = sum(
         issubclass(each.exc_type, KeyboardInterrupt) and "vramscope" in repr(each.object)
