@@ -16,7 +16,7 @@
     compare: () => q("main .claim"),
   };
   const QUIET_MS = 300, LONGEST_MS = 15000;
-  const B = (window.bench = { n: 0, rough: 0, chart: 0, input: 0, changed: 0, replied: 0, shown: 0 });
+  const B = (window.bench = { n: 0, chart: 0, input: 0, changed: 0, replied: 0, shown: 0 });
 
   // Whether the run has changed is asked every two seconds, by a callback and by a look for the server; how far
   // the search of Fit is, every 0.4 s. No input asks for them.
@@ -44,7 +44,6 @@
 
   const hasChart = CHART[location.pathname.slice(1)] || (() => true);
   (function look() {
-    if (!B.rough && q(".first-look")) B.rough = performance.now();
     if (hasChart() || q("main .state")) B.chart = performance.now();
     // Not with every frame: chromium would draw 60 a second, which takes a tenth of a core from the server.
     else setTimeout(look, 20);

@@ -26,7 +26,7 @@ from vramscope.dashboard.runs import run_id
 N_MOVES = 30
 N_UNREAD = 5
 _PIECE_BYTES = 8 << 20
-FRAME_MS, REPLY_MS, CHART_MS, ROUGH_MS, UNREAD_CHART_MS = 50, 150, 1000, 2000, 5000
+FRAME_MS, REPLY_MS, CHART_MS, UNREAD_CHART_MS = 50, 150, 1000, 5000
 WIRE_BYTES, HEAP_BYTES, FRAMES_PER_S = 2_500_000, 150_000_000, 50
 N_FRAMES = 150
 D3 = Path(__file__).parents[1] / ".cache" / "d3" / "package" / "dist" / "d3.min.js"
@@ -111,7 +111,6 @@ class FirstVisit(NamedTuple):
     """Milliseconds until what the first visitor of a file sees."""
 
     paint: float
-    rough: float
     chart: float
 
 
@@ -129,17 +128,15 @@ def _first_visit(file: Path, cache: Path, run: str) -> FirstVisit:
         paint = visitor.page.evaluate(
             "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
         )
-        rough = visitor.page.evaluate("window.bench.rough") or chart
         visitor.settle()
         _until_cached(cache)
-        return FirstVisit(paint, rough, chart)
+        return FirstVisit(paint, chart)
 
 
 def _unread(visits: list[FirstVisit], size: str) -> Iterator[Row]:
     name = f"{size}, not read yet"
-    paint, rough, chart = (sorted(times) for times in zip(*visits, strict=True))
+    paint, chart = (sorted(times) for times in zip(*visits, strict=True))
     yield Row(f"{name}: first paint, which is no chart", "", _middle(paint))
-    yield Row(f"{name}: first rough picture", f"{ROUGH_MS} ms", _middle(rough), rough[-1] <= ROUGH_MS)
     yield Row(f"{name}: chart", f"{UNREAD_CHART_MS} ms", _middle(chart), chart[-1] <= UNREAD_CHART_MS)
 
 

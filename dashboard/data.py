@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import RLock, Thread
 from time import monotonic, time
@@ -16,7 +17,6 @@ from typing import Any
 from vramscope import analysis, conversion_cache
 from vramscope.columns.scratch import Scratch
 from vramscope.errors import UnknownNameError, VramscopeError
-from vramscope.model.partial_curve import PartialCurve
 from vramscope.model.recording import Outcome, Recording, Run
 
 from .address import Address
@@ -126,7 +126,7 @@ class Data:
             return name in self._opening
 
     def reading(self, name: str) -> ReadProgress | None:
-        """Return how much of a file that is being opened is read, and its curve; None where unknown."""
+        """Return how much of a file that is being opened is read; None where unknown."""
         path = self.runs.path_if_any(name) if self.is_opening(name) else None
         return self._readings.progress(name, path)
 
@@ -250,16 +250,9 @@ class Data:
         return OpenRun(follower, version=version, is_other=is_other, changed_s=monotonic() - age_s)
 
     def _read_first(self, name: str, path: Path) -> Follower:
-        def watch(curve: PartialCurve) -> None:
-            self._readings.curves[name] = curve
-            self.precedence.let_pass(name)
-
-        try:
-            # A run's directory is mapped or grows: its columns are no short-lived arrays.
-            with keeping() if path.is_file() else nullcontext():
-                return self.runs.library.follow(path, watch, self._scratch)
-        finally:
-            self._readings.curves.pop(name, None)
+        # A run's directory is mapped or grows: its columns are no short-lived arrays.
+        with keeping() if path.is_file() else nullcontext():
+            return self.runs.library.follow(path, partial(self.precedence.let_pass, name), self._scratch)
 
     def _path(self, name: str) -> Path:
         try:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from vramscope import loading
 from vramscope.columns.scratch import Scratch
 from vramscope.errors import UnknownNameError
-from vramscope.model.partial_curve import Watch
+from vramscope.formats import Watch
 from vramscope.model.recording import Outcome
 from vramscope.store.directory import rank_of
 from vramscope.store.sources import SOURCES_FILE

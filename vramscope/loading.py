@@ -13,10 +13,9 @@ from vramscope.allocator.levels import levels as levels_of
 from vramscope.allocator.replay.contradictions import Levels, contradictions
 from vramscope.allocator.state_index.checkpoints import checkpoints
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
-from vramscope.formats import Format
+from vramscope.formats import Format, Watch
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
-from vramscope.model.partial_curve import Watch
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.remote import local_path
 from vramscope.store.directory import is_rank, is_run
@@ -111,8 +110,7 @@ class HurriedFollower(Follower):
     path
         A run's directory, or a file.
     watch
-        Receives the curve of a file again and again while it is read for the first time: a first look, long
-        before the exact answer. It must not raise.
+        Is called again and again while a file is read for the first time; reading goes on when it returns.
     scratch
         Where the columns of a run are kept while it grows; in memory where None.
     """

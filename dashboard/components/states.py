@@ -6,7 +6,6 @@ from dash import dcc, html
 
 from vramscope.units import format_bytes
 
-from ..figures import first_look
 from ..queries.read_progress import ReadProgress
 
 POLL_MS = 250
@@ -94,29 +93,10 @@ def how_far(is_reading: bool, read: ReadProgress | None) -> Any:
         if read.n_read >= read.n_bytes:
             text = f"All {format_bytes(read.n_bytes)} are read; sorting the events takes about as long again."
         bar = html.Progress(value=str(read.n_read), max=str(read.n_bytes), **{"aria-label": "Read"})
-        return [html.P(text), bar, *_first_look(read)]
+        return [html.P(text), bar]
     if is_reading:
         return html.P("Opening the recording: some seconds for every five million events.")
     return html.P("Counting the events.")
-
-
-def _first_look(read: ReadProgress) -> list[Any]:
-    """Return the curve of the part that is read, and what it lacks."""
-    curve = read.curve
-    if curve is None or not curve.n_events:
-        return []
-    high, low = int(curve.high_bytes.max()), int(curve.low_bytes.min())
-    name = f"Allocated memory over the first {curve.n_events:,} events, a rough first look"
-    picture = f'url("{first_look.mask(curve, read.n_read / read.n_bytes)}")'
-    drawn = html.Div(
-        className="curve", role="img", style={"maskImage": picture, "WebkitMaskImage": picture},
-        **{"aria-label": name},
-    )  # fmt: skip
-    span = (
-        f"{name}: from {format_bytes(low)} to {format_bytes(high)} relative to the level before them, "
-        "which is known at the end."
-    )
-    return [html.Figure([drawn, html.Figcaption(span)], className="first-look")]
 
 
 def alarm(stopped: str, *, is_other: bool, is_altered: bool = False) -> Any:

@@ -5,8 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from vramscope.model.partial_curve import PartialCurve
-
 _OPEN = Path("/proc/self/fd")
 _PLACES = Path("/proc/self/fdinfo")
 
@@ -16,8 +14,6 @@ class ReadProgress(NamedTuple):
 
     n_read: int
     n_bytes: int
-    curve: PartialCurve | None = None
-    """The curve of the part that is read; None where the file's format has none."""
 
 
 class Readings:
@@ -26,11 +22,9 @@ class Readings:
     def __init__(self) -> None:
         self._n_bytes: dict[str, int] = {}
         """Their sizes."""
-        self.curves: dict[str, PartialCurve] = {}
-        """Their curves, as far as they are read."""
 
     def progress(self, name: str, path: Path | None) -> ReadProgress | None:
-        """Return how much of the file at *path* is read, and its curve; None where no file is being read."""
+        """Return how much of the file at *path* is read; None where no file is being read."""
         now = progress(path) if path is not None else None
         if path is None:
             self._n_bytes.pop(name, None)
@@ -38,8 +32,7 @@ class Readings:
             self._n_bytes[name] = now.n_bytes
         # The file is closed again: all of it is read, and the events are being sorted.
         n_bytes = self._n_bytes.get(name)
-        now = now or (ReadProgress(n_bytes, n_bytes) if n_bytes is not None else None)
-        return now._replace(curve=self.curves.get(name)) if now is not None else None
+        return now or (ReadProgress(n_bytes, n_bytes) if n_bytes is not None else None)
 
 
 def progress(path: Path) -> ReadProgress | None:

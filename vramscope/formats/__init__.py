@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vramscope.model.partial_curve import Watch
 from vramscope.model.recording import Run
+
+Watch = Callable[[], None]
+"""Called after each part of a file that is read, on the thread that reads it; it may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,6 @@ class Format:
     read: Callable[[Path], Run]
     """Reads the file. Raises FormatError that says what is wrong, where, and what to do."""
     read_watched: Callable[[Path, Watch], Run] | None = None
-    """Reads the file as *read* does, and meanwhile passes on the curve of the part that is read; None where
-    the format has no such curve."""
+    """Reads the file as *read* does, and calls the function after each part; None where it has no parts."""
     is_asked_last: bool = False
     """Whether it is asked only after the others, because it looks through the whole file."""

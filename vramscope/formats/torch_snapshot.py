@@ -14,7 +14,7 @@ from typing import Any
 from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.torch_history import DeviceHistory, histories
 from vramscope.errors import FormatError
-from vramscope.formats import Format
+from vramscope.formats import Format, Watch
 from vramscope.formats._fast_snapshot import packed
 from vramscope.formats._fast_snapshot.events import snapshot_of
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
@@ -23,7 +23,6 @@ from vramscope.formats._pickle import collector_off, loads
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
-from vramscope.model.partial_curve import Watch
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import StackBuilder, Stacks
@@ -54,7 +53,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def read(path: Path, watch: Watch | None = None) -> Run:
-    """Read one recording per device that held memory or had an event; *watch* gets the curve meanwhile."""
+    """Read one recording per device that held memory or had an event; *watch* is called meanwhile."""
     with collector_off():
         with suppress(Irregular, FormatError):
             return read_packed(path, watch)

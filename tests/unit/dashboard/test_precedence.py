@@ -19,8 +19,8 @@ from vramscope.dashboard.server import prefetch
 
 from vramscope import conversion_cache
 from vramscope.errors import UnknownNameError
+from vramscope.formats import Watch
 from vramscope.loading import HurriedFollower, load
-from vramscope.model.partial_curve import PartialCurve, Watch
 from vramscope.model.recording import Run
 
 LONG_AGO_S = 1_000_000
@@ -230,7 +230,7 @@ def test_a_file_read_ahead_lets_the_one_that_a_user_waits_for_pass(tmp_path: Pat
             if path.stem == "ahead":
                 assert user_waits.wait(30)
                 ahead_is_asked.set()
-                watch(PartialCurve(0, np.zeros(0, "i8"), np.zeros(0, "i8")))
+                watch()
             else:
                 user_waits.set()
                 assert ahead_is_asked.wait(30)

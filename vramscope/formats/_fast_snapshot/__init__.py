@@ -32,12 +32,11 @@ A run of events is replaced, in what CPython's unpickler builds, by its number: 
 The objects of the run are then missing in the memo, so the references that follow are numbered again.
 
 The modules are the steps: ``opcode_blocks`` removes the frames of the pickle, ``opcode_shapes`` learns and
-matches shapes, ``frame_lists`` finds lists of frames, ``decoded`` reads the numbers of a window,
-``partial_sums`` adds them up for a first look, this module walks the file, ``runs`` collects the columns of
-the events, ``between_runs`` builds the rest, and ``events`` joins runs and dicts to ``Events``. A second
-thread loads the next window (``windows``) while the walk is in this one, reads the numbers of a window while
-its lists of frames are found, and copies its columns while the next one is walked; the walk alone decides
-what is accepted.
+matches shapes, ``frame_lists`` finds lists of frames, ``decoded`` reads the numbers of a window, this module
+walks the file, ``runs`` collects the columns of the events, ``between_runs`` builds the rest, and ``events``
+joins runs and dicts to ``Events``. A second thread loads the next window (``windows``) while the walk is in
+this one, reads the numbers of a window while its lists of frames are found, and copies its columns while the
+next one is walked; the walk alone decides what is accepted.
 
 Nothing rests on guessing. A run is accepted only if reading opcode by opcode from the start of the file
 arrives at its first byte, and each of its bytes is compared with a shape; what it refers to is looked up
@@ -54,6 +53,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.formats import Watch
 from vramscope.formats._fast_snapshot.between_runs import LongText, Piece, built
 from vramscope.formats._fast_snapshot.decoded import (
     Decoded,
@@ -76,10 +76,8 @@ from vramscope.formats._fast_snapshot.opcodes import (
     get,
     n_memoized,
 )
-from vramscope.formats._fast_snapshot.partial_sums import ACTION, PartialSums
 from vramscope.formats._fast_snapshot.runs import ActionNumbers, EventRun, RunColumns
 from vramscope.formats._fast_snapshot.windows import PAD, Windows, candidates
-from vramscope.model.partial_curve import Watch
 
 WINDOW = 6 << 20
 """Bytes of a window. The walk of 5 million events took 1.7 s with 6 MiB, and 2.0 with 16. With 2 it took 2.4:
@@ -124,7 +122,7 @@ class Packed:
 def packed(file: Readable, window: int = WINDOW, watch: Watch | None = None, n_bytes: int = 0) -> Packed:
     """Read the snapshot pickled in *file* without an object for each event.
 
-    *window* are the bytes to read at a time, and *watch* gets the curve after each; memory is reserved for
+    *window* are the bytes to read at a time, and *watch* is called after each; memory is reserved for
     *n_bytes*. Raises Irregular if the file is not as torch writes it, FormatError if a time is beyond what
     torch writes.
     """
@@ -145,12 +143,9 @@ class _OpcodeWalk:
         self._windows, self._watch, self._beside = windows, watch, beside
         self._n_unread, self._run_bytes = n_bytes, 0
         """Bytes of the file that are not read yet, and bytes of the runs so far."""
-        self._sums = PartialSums() if watch is not None else None
         self._data, self._end, self._at = bytearray(PAD), 0, 0
         self._starts: NDArray[Any] | None = None
         """Offsets in the window at which events may begin; None where it was not known how they begin."""
-        self._summed = 0
-        """The offset up to which events are in the sums."""
         self._begins: list[bytes] = []
         """The bytes with which the dict of an event may begin."""
         self._stopped = False
@@ -167,9 +162,8 @@ class _OpcodeWalk:
             is_last = not self._more()
             self._read_window(is_last)
             self.columns.copy(self._n_expected())
-            self._sum_kept()
-            if self._watch is not None and self._sums is not None:
-                self._watch(self._sums.close_window())
+            if self._watch is not None:
+                self._watch()
             if is_last and not self._stopped:
                 raise Irregular
         self.columns.settle()
@@ -180,7 +174,7 @@ class _OpcodeWalk:
         """Take the next window, which begins where this one was left; return whether there was more."""
         found = self._windows.after(memoryview(self._data)[self._at : self._end], self._begins)
         self._data, self._end, self._starts = found.data, found.end, found.starts
-        self._at = self._summed = found.begin
+        self._at = found.begin
         self._n_unread -= found.n_new
         return found.n_new > 0
 
@@ -240,13 +234,10 @@ class _OpcodeWalk:
                 "text": found.text[at],
             }
         )
-        self._sum_kept()
         self.pieces.append(run)
         self.n_memo += run.n_memo
-        self._at = self._summed = int(found.end[at.stop - 1])
+        self._at = int(found.end[at.stop - 1])
         self._run_bytes += self._at - int(found.start[at.start])
-        if self._sums is not None:
-            self._sums.add_run(found, at)
 
     def _stacks(self, run: EventRun, frames: NDArray[Any], last_memo: NDArray[Any]) -> NDArray[Any]:
         """Return the stacks of a run's events, with the references to lists inside the run looked up.
@@ -265,12 +256,6 @@ class _OpcodeWalk:
         found, known = np.array(frames), number[place]
         found[refers[known >= 0]] = known[known >= 0]
         return found
-
-    def _sum_kept(self) -> None:
-        """Add the events that are built one by one to the sums, up to where the walk is."""
-        if self._sums is not None and self._summed < self._at:
-            self._sums.add_opcodes(self._data[self._summed : self._at], self._summed)
-            self._summed = self._at
 
     def _walk(self, target: int) -> None:
         """Walk opcode by opcode to *target*.
@@ -315,9 +300,6 @@ class _OpcodeWalk:
             self.shapes.empties.add(self.n_memo + n_memoized(piece[: found.start()]))
         for found in _DEFINITION.finditer(piece):
             self._define(self.n_memo + n_memoized(piece[: found.start()]), found[1])
-        if self._sums is not None:
-            for found in ACTION.finditer(piece):
-                self._sums.define(self.n_memo + n_memoized(piece[: found.start()]), found[1])
         self.n_memo += n_memoized(piece)
         self.pieces.append(piece)
         self._at += len(piece)
