@@ -10,8 +10,6 @@ DEFINITION = {
     "active": "Allocated, plus freed blocks that another stream may still be using.",
     "reserved": "Every segment that the caching allocator holds: torch.cuda.memory_reserved().",
     "device_used": "Used memory of the device as NVML reports it: all processes, contexts and libraries.",
-    "host_resident": "Host memory of the process that is in RAM (resident set size), pinned memory included.",
-    "host_pinned": "Pinned host memory that torch's host allocator holds, cached blocks included.",
     "capacity": "Total memory of the device, as the driver reports it.",
     "unallocated": "Reserved minus allocated: held by the caching allocator, but used by no tensor.",
     "rounding": "Allocated minus requested: the cost of rounding sizes up.",
@@ -51,8 +49,6 @@ LABEL = {
     "reserved": "Reserved",
     "device_used": "Device used",
     "capacity": "Capacity",
-    "host_resident": "Host resident",
-    "host_pinned": "Host pinned",
 }
 
 

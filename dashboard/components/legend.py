@@ -10,7 +10,7 @@ from vramscope.units import format_name
 from ..address import UNZOOMED, Address
 from ..data import View
 from ..figures.drawing.series import EVENTS, TIME, Series
-from ..figures.timeline import QUANTITIES, SAMPLED
+from ..figures.timeline import QUANTITIES
 from .definitions import LABEL, term
 
 
@@ -19,8 +19,7 @@ def usual(series: Series) -> list[str]:
 
     Capacity and the driver's count are shown only where they would not press the others flat: up to 2.5 and
     4 times the greatest of the others. Active is shown only where it differs from allocated at two
-    consecutive instants: between a free and its completion it differs in every trace. Host memory is another
-    memory than the device's, and shown on request.
+    consecutive instants: between a free and its completion it differs in every trace.
     """
     top = int(max(series.reserved.max(initial=0), series.allocated.max(initial=0)))
     is_all = not top
@@ -29,8 +28,6 @@ def usual(series: Series) -> list[str]:
         "capacity": series.capacity_bytes <= 2.5 * top,
         "device_used": is_all or int(series.device_used.value.max(initial=0)) <= 4 * top,
         "active": bool((apart[1:] & apart[:-1]).any()),
-        "host_resident": False,
-        "host_pinned": False,
     }
     return [name for name in offered(series) if fitting.get(name, True)]
 
@@ -38,7 +35,7 @@ def usual(series: Series) -> list[str]:
 def offered(series: Series) -> list[str]:
     """Return the curves that this recording has."""
     has = {
-        **{name: len(getattr(series, name).position) > 0 for name in SAMPLED},
+        "device_used": len(series.device_used.position) > 0,
         "capacity": series.capacity_bytes > 0,
     }
     return [name for name in QUANTITIES if has.get(name, True)]

@@ -9,7 +9,7 @@ from vramscope.units import format_bytes
 from .drawing.series import Series
 from .drawing.theme import QUANTITY_COLOR, VERMILION, base_layout, byte_axis, byte_unit, esc, pack, scaled
 from .drawing.window import Window
-from .timeline import reduced
+from .track import reduced
 
 COLUMNS = 400
 STEPS_BEFORE = 3

@@ -9,12 +9,11 @@ from .drawing.envelope import Envelope, envelope
 from .drawing.m4 import Extremes, m4, time_edges
 from .drawing.series import Series
 from .drawing.theme import PART_COLOR, byte_unit, pack, scaled
-from .drawing.window import Window, instants_in
+from .drawing.window import Window, instants_in, window
 from .timeline import WIDTH_PX, lanes_and_marks, layout
 from .track import padded
 
 PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
-COLUMNS = 150
 PX_OF_COLUMN = 3
 """Width of a column, of which the areas have the extremes of reserved and inactive_split."""
 PX_OF_STEPS = 12
@@ -22,11 +21,12 @@ PX_OF_STEPS = 12
 
 
 def columns(
-    series: Series, parts: Any, split: Extremes, view: Window, width_px: int
+    series: Series, parts: Any, split: Extremes | None, view: Window, width_px: int
 ) -> dict[str, NDArray[Any]]:
     """Return what the browser draws as areas in the timeline: ``part.x`` and the bytes of each part.
 
-    *split* are extremes of each block of inactive_split. A little on both sides of *view* is returned too.
+    *split* are extremes of each block of inactive_split, where they are known. A little on both sides of
+    *view* is returned too.
     """
     around = padded(series, view)
     merged = _steps(series, view, around, width_px)
@@ -39,25 +39,12 @@ def columns(
     return {"part.x": position.astype("f8"), **found}
 
 
-def figure(series: Series, parts: Any, view: Window, at: int | None) -> dict[str, Any]:
-    """Return the areas over the same axes as the overview."""
-    axes = layout(series, view)
-    if len(series.phases.start) or len(series.steps.start):
-        axes["yaxis"] |= {"domain": [0.17, 1.0]}
-        axes["yaxis2"] |= {"domain": [0.0, 0.13]}
-    return {"data": _traces(series, parts, view, at), "layout": axes}
-
-
-def _traces(series: Series, parts: Any, view: Window, at: int | None) -> list[dict[str, Any]]:
-    merged = _steps(series, view, view, WIDTH_PX)
-    if merged is None:
-        instants, position = _sampled(series, parts, view, COLUMNS, None)
-    else:
-        instants, position = _worst(series, parts, merged, None)
+def figure(series: Series, parts: Any, at: int | None) -> dict[str, Any]:
+    """Return the areas of the whole run, over the same axes as the overview."""
+    made = columns(series, parts, None, window(series, None, None), WIDTH_PX)
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
-    areas = [_area(part, position, getattr(parts, f"{part}_bytes")[instants], unit, name) for part in PARTS]
-    areas[-1]["customdata"] = pack(instants)
-    return [*areas, *lanes_and_marks(series, view, at)]
+    areas = [_area(part, made["part.x"], made[f"part.{part}"], unit, name) for part in PARTS]
+    return {"data": [*areas, *lanes_and_marks(series, at)], "layout": layout(series, name)}
 
 
 def _steps(series: Series, view: Window, around: Window, width_px: int) -> Envelope | None:

@@ -26,7 +26,7 @@ def figure(series: Series, index: Bands, paint: Paint, shade: NDArray[Any]) -> d
     *shade* is 0 to 4 for each allocation: neighbors of one color differ in it.
     """
     view = window(series, None, None)
-    made = axes(series, view, _SHOWN, None)
+    made = axes(series, _SHOWN, None)
     for trace in made["data"]:
         if trace["uid"] in _SHOWN:
             trace |= {"fill": "tozeroy", "fillcolor": "rgba(0,0,0,0)"}

@@ -1,17 +1,14 @@
-"""The overview's chart: the quantities over time, with phases, steps and marks."""
+"""The timeline of a whole run for Plotly, in reports and notebooks: what the browser draws on a page."""
 
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.marks import MarkKind, Phase
 
-from .drawing.envelope import Envelope, envelope
-from .drawing.lanes import phase_bands, step_labels
-from .drawing.m4 import Extremes, m4, time_edges
-from .drawing.series import EVENTS, RETRY, Curve, Series
+from .drawing.series import EVENTS, RETRY, Series
 from .drawing.theme import (
     PHASE_COLOR,
     QUANTITY_COLOR,
@@ -22,79 +19,66 @@ from .drawing.theme import (
     pack,
     scaled,
 )
-from .drawing.window import Window, entry
+from .drawing.window import window
+from .steps import spacing
+from .track import Track, position_of, track
 
-# With 4 points a column about 5,000 points: a zoom stays under 110 kB and 6,000 SVG points.
-MAIN_COLUMNS, OTHER_COLUMNS = 520, 200
-QUANTITIES = ("allocated", "active", "reserved", "device_used", "capacity", "host_resident", "host_pinned")
-SAMPLED = ("host_pinned", "host_resident", "device_used")
-_TOTALS = ("reserved", "active", "allocated")  # painted in this order: allocated on top
-LANES = (0.0, 0.075)  # of the height, below the curves
+QUANTITIES = ("allocated", "active", "reserved", "device_used", "capacity")
+_PAINTED = ("reserved", "active", "allocated")  # in this order: allocated on top
+LANE = (0.0, 0.1)
+"""Share of the height for phases and steps, below the curves."""
 WIDTH_PX = 1000
 """Width of a picture that no browser has measured."""
+MOST_BORDERS, MOST_NAMES, MOST_NAMED_FLAGS = 60, 12, 12
+_LINE: dict[str, dict[str, Any]] = {
+    "allocated": {"width": 1.6},
+    "active": {"width": 1.2, "dash": "dot"},
+    "reserved": {"width": 1.6},
+    "capacity": {"width": 1.4, "dash": "dash"},
+}
+_FILL = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}
+_FLAG = {
+    MarkKind.OOM: ("x", "#D55E00"),
+    MarkKind.EMPTY_CACHE: ("triangle-down", "#7A8896"),
+    RETRY: ("triangle-up", "#E69F00"),
+    MarkKind.MARK: ("diamond", "#6A51A3"),
+    MarkKind.GC: ("circle-open", "#7A8896"),
+}
+# Plotly widens the range by 5 % for text and markers, but not for filled traces.
+_UNPADDED = {"fill": "tozeroy", "fillcolor": "rgba(0,0,0,0)"}
 
 
-def figure(series: Series, view: Window, shown: Collection[str], at: int | None) -> dict[str, Any]:
-    """Return the quantities in *view* over time, with phases, steps and marks."""
-    return {"data": traces(series, view, shown, at), "layout": layout(series, view)}
+def figure(series: Series, shown: Collection[str], at: int | None) -> dict[str, Any]:
+    """Return the quantities over time, with phases, steps and marks."""
+    drawn = track(series, window(series, None, None), WIDTH_PX)
+    unit, unit_name = shown_unit(series, shown)
+    traces = []
+    if "capacity" in shown and series.capacity_bytes:
+        level = np.full(2, series.capacity_bytes)
+        traces.append(_line("capacity", np.array(series.extent), level, unit, unit_name))
+    if "device_used" in shown:
+        traces.append(_samples(drawn.columns, unit, unit_name))
+    for name in _PAINTED:
+        if name in shown:
+            traces += _curve(name, drawn.columns, unit, unit_name)
+    return {"data": [*traces, *lanes_and_marks(series, at, drawn)], "layout": layout(series, unit_name)}
 
 
-def layout(series: Series, view: Window) -> dict[str, Any]:
-    """Return the axes and margins of a picture of *view*."""
-    first, last = series.extent
-    made = base_layout(**_axes(series), margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
-    if (view.start, view.end) != (first, last):
-        made["xaxis"] |= {"autorange": False, "range": [view.start, view.end]}
-    return made
-
-
-def traces(series: Series, view: Window, shown: Collection[str], at: int | None) -> list[dict[str, Any]]:
-    """Return the traces: curves, or the least and greatest levels of steps too narrow for curves."""
-    unit = shown_unit(series, shown)
-    others = {
-        "capacity": _capacity(series, view, shown),
-        **{name: _samples(getattr(series, name), view, name in shown) for name in SAMPLED},
-    }
-    steps = envelope(series, view, view, WIDTH_PX)
-    drawn = [_line(name, points, *unit) for name, points in others.items()]
-    if steps is None:
-        curves = {name: _total(series, name, view, shown) for name in _TOTALS}
-        drawn += [_line(name, curve, *unit) for name, curve in curves.items()]
-        drawn[-1]["customdata"] = pack(curves["allocated"].instant)
-    else:
-        drawn += [each for name in _TOTALS if name in shown for each in _of_steps(series, name, steps, *unit)]
-    return [*drawn, *lanes_and_marks(series, view, at)]
-
-
-def lanes_and_marks(series: Series, view: Window, at: int | None) -> list[dict[str, Any]]:
-    """Return the traces below and above the curves: phases, steps, marks and the instant."""
-    return [*_phase_traces(series, view), *_step_traces(series, view), *_flag_traces(series, view, at)]
-
-
-def _of_steps(series: Series, name: str, steps: Envelope, unit: int, unit_name: str) -> list[dict[str, Any]]:
-    """Return the least and the greatest level in each interval as two lines with the area between them."""
-    low, high = (
-        _Points(steps.borders, np.append(levels, levels[-1]), np.zeros(0, "i8"))
-        for levels in steps.extremes(getattr(series, name), series.blocks.get(name))
-    )
-    upper = _line(name, high, unit, unit_name) | {"name": f"{name}, greatest"}
-    if name not in _FILL:
-        return [upper]
-    lower = _line(name, low, unit, unit_name) | {"name": f"{name}, least", "showlegend": False}
-    lower |= {"uid": f"{name}-least", "line": {"shape": "hv", "width": 0}, "fill": "none"}
-    if name == "allocated":
-        peak = steps.greatest(series.allocated, series.highs(name))
-        upper["customdata"] = pack(np.append(peak, peak[-1]))
-    return [lower, upper | {"fill": "tonexty"}]
-
-
-class _Points(NamedTuple):
-    position: NDArray[Any]
-    value: NDArray[Any]
-    instant: NDArray[Any]
-
-
-_NOTHING = _Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
+def layout(series: Series, unit_name: str) -> dict[str, Any]:
+    """Return the axes and margins."""
+    floor = LANE[1] + 0.02 if len(series.phases.start) or len(series.steps.start) else LANE[0]
+    plain = {"fixedrange": True, "showgrid": False, "zeroline": False, "visible": False, "range": [0, 1]}
+    axes = {
+        "xaxis": {
+            "autorange": True, "showgrid": False, "zeroline": False, "anchor": "y2", "ticks": "outside",
+            "ticklen": 4, "exponentformat": "none", "separatethousands": True, "nticks": 9,
+            "ticksuffix": "" if series.axis == EVENTS else " s", "automargin": False,
+        },
+        "yaxis": byte_axis(unit_name, domain=[floor, 1.0], nticks=7, automargin=False),
+        "yaxis2": plain | {"domain": list(LANE), "anchor": "x"},
+        "yaxis3": plain | {"domain": [LANE[0], 1.0], "overlaying": "y", "anchor": "x"},
+    }  # fmt: skip
+    return base_layout(**axes, margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
 
 
 def shown_unit(series: Series, shown: Collection[str]) -> tuple[int, str]:
@@ -103,170 +87,101 @@ def shown_unit(series: Series, shown: Collection[str]) -> tuple[int, str]:
     return byte_unit(max(greatest, series.capacity_bytes) if "capacity" in shown else greatest)
 
 
-def _total(series: Series, name: str, view: Window, shown: Collection[str]) -> _Points:
-    values = getattr(series, name)
-    if name not in shown:
-        return _NOTHING
-    columns = MAIN_COLUMNS if name == "allocated" else OTHER_COLUMNS
-    return reduced(series.position, values, view, columns, series.blocks.get(name))
+def lanes_and_marks(series: Series, at: int | None, drawn: Track | None = None) -> list[dict[str, Any]]:
+    """Return the traces below and above the curves: phases, steps, marks and the instant."""
+    drawn = drawn or track(series, window(series, None, None), WIDTH_PX)
+    lanes = [*_phases(drawn.columns), *_steps(drawn.columns, series.extent)]
+    return [*lanes, _flags(drawn), _cursor(position_of(series, at))]
 
 
-def reduced(
-    position: NDArray[Any],
-    values: NDArray[Any],
-    view: Window,
-    columns: int,
-    blocks: Extremes | None = None,
-) -> _Points:
-    """Return the points of a step function that draw it exactly in *view*, levels at both edges included."""
-    first = entry(position, view.start)
-    stop = int(np.searchsorted(position, view.end, "right"))
-    if stop <= first:
-        return _NOTHING
-    inside = m4([values], time_edges(position, first, stop, columns), [blocks])
-    level = values[inside]
-    # A repeated level draws nothing new between two steps; the last point ends the line.
-    keep = np.concatenate([[True], level[1:] != level[:-1]])
-    inside = inside[keep]
-    instant = np.append(inside, stop - 1)
-    at = np.append(position[inside], view.end)
-    at[0] = max(at[0], view.start)
-    return _Points(at, values[instant], instant)
+def _curve(name: str, columns: Mapping[str, NDArray[Any]], unit: int, unit_name: str) -> list[dict[str, Any]]:
+    """Return one line; of narrow steps the least and the greatest levels, with the area between them."""
+    x, low = columns[f"{name}.x"], columns.get(f"{name}.low")
+    line = _line(name, x, columns[f"{name}.y"], unit, unit_name)
+    if name not in _FILL:
+        return [line]
+    if low is None:
+        return [line | {"fill": "tozeroy", "fillcolor": _FILL[name]}]
+    least = _line(name, x, low, unit, unit_name)
+    least |= {"uid": f"{name}-least", "name": f"{name}, least", "showlegend": False}
+    greatest = {"name": f"{name}, greatest", "fill": "tonexty", "fillcolor": _FILL[name]}
+    return [least | {"line": {"shape": "hv", "width": 0}}, line | greatest]
 
 
-def _samples(curve: Curve, view: Window, shown: bool) -> _Points:
-    """Return the samples as they are: between two of them nothing is known."""
-    first, stop = np.searchsorted(curve.position, [view.start, np.nextafter(view.end, np.inf)])
-    if not shown or first == stop:
-        return _NOTHING
-    rows = m4([curve.value], time_edges(curve.position, int(first), int(stop), OTHER_COLUMNS))
-    return _Points(curve.position[rows], curve.value[rows], np.zeros(len(rows), "i8"))
-
-
-def _capacity(series: Series, view: Window, shown: Collection[str]) -> _Points:
-    if "capacity" not in shown or not series.capacity_bytes:
-        return _NOTHING
-    ends = np.array([view.start, view.end])
-    return _Points(ends, np.full(2, series.capacity_bytes), np.zeros(2, "i8"))
-
-
-_LINE: dict[str, dict[str, Any]] = {
-    "allocated": {"width": 1.6},
-    "active": {"width": 1.2, "dash": "dot"},
-    "reserved": {"width": 1.6},
-    "capacity": {"width": 1.4, "dash": "dash"},
-}
-_SYMBOL = {"device_used": "circle", "host_resident": "square", "host_pinned": "diamond"}
-_FILL = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}
-
-
-# Plotly widens the range by 5 % for text and markers, but not for filled traces.
-_UNPADDED = {"fill": "tozeroy", "fillcolor": "rgba(0,0,0,0)"}
-
-
-def _line(name: str, points: _Points, unit: int, unit_name: str) -> dict[str, Any]:
-    is_sampled = name in SAMPLED
-    trace = {
-        "type": "scatter",
-        "mode": "markers" if is_sampled else "lines",
-        "uid": name,  # the stylesheet's handle: Plotly makes it a class of the trace
-        "name": name,
-        "meta": unit_name,
-        "x": pack(points.position),
-        "y": pack(scaled(points.value, unit)),
-    }
-    if is_sampled:
-        marker = {"color": QUANTITY_COLOR[name], "size": 4, "symbol": _SYMBOL[name]}
-        return trace | _UNPADDED | {"marker": marker}
-    trace["line"] = {"shape": "hv", "color": QUANTITY_COLOR[name], **_LINE[name]}
-    return trace | ({"fill": "tozeroy", "fillcolor": _FILL[name]} if name in _FILL else {})
-
-
-def _phase_traces(series: Series, view: Window) -> list[dict[str, Any]]:
-    bands = phase_bands(series.phases, view.start, view.end)
-    return [_band(phase, bands.of(phase)) for phase in Phase if phase != Phase.OTHER]
-
-
-def _band(phase: Phase, edges: NDArray[Any]) -> dict[str, Any]:
-    """Return one thick line with a gap after every band: it needs a third of the points of filled shapes."""
-    gaps = np.insert(edges.reshape(-1, 2), 2, edges[1::2], axis=1).ravel()
-    height = np.tile([0.74, 0.74, np.nan], len(edges) // 2)
-    line = {"color": PHASE_COLOR[phase], "width": 11}
+def _line(name: str, x: NDArray[Any], n_bytes: NDArray[Any], unit: int, unit_name: str) -> dict[str, Any]:
+    # The stylesheet's handle is the uid: Plotly makes it a class of the trace.
     return {
-        "type": "scatter", "mode": "lines", "name": phase.name.lower(), "uid": f"phase{int(phase)}",
-        "x": pack(gaps), "y": pack(height), "yaxis": "y2", "line": line,
+        "type": "scatter", "mode": "lines", "uid": name, "name": name, "meta": unit_name, "x": pack(x),
+        "y": pack(scaled(n_bytes, unit)),
+        "line": {"shape": "hv", "color": QUANTITY_COLOR[name], **_LINE[name]},
     }  # fmt: skip
 
 
-def _step_traces(series: Series, view: Window) -> list[dict[str, Any]]:
-    labels = step_labels(series.steps, view.start, view.end)
-    lines = np.repeat(labels.borders, 3)
-    height = np.tile([0.0, 1.0, np.nan], len(labels.borders))
-    borders = {
-        "type": "scatter", "mode": "lines", "name": "step", "uid": "steplines", "yaxis": "y3",
-        "x": pack(lines), "y": pack(height), "line": {"width": 1, "color": "rgba(128,128,128,0.35)"},
+def _samples(columns: Mapping[str, NDArray[Any]], unit: int, unit_name: str) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "markers", "uid": "device_used", "name": "device_used",
+        "meta": unit_name, "x": pack(columns["device_used.x"]),
+        "y": pack(scaled(columns["device_used.y"], unit)), **_UNPADDED,
+        "marker": {"color": QUANTITY_COLOR["device_used"], "size": 4, "symbol": "circle"},
     }  # fmt: skip
-    names = {
-        "type": "scatter", "mode": "text", "name": "step", "uid": "stepnames", "yaxis": "y2",
-        "x": pack(labels.centers), "y": pack(np.full(len(labels.centers), 0.2)),
-        **_UNPADDED, "text": [f"step {n}" for n in labels.numbers],
-        "textfont": {"size": 11}, "cliponaxis": True,
-    }  # fmt: skip
-    return [borders, names]
 
 
-_FLAG: dict[int, tuple[str, str, str]] = {
-    MarkKind.OOM: ("x", "#D55E00", "out of memory"),
-    MarkKind.EMPTY_CACHE: ("triangle-down", "#7A8896", "empty_cache"),
-    RETRY: ("triangle-up", "#E69F00", "retry"),
-    MarkKind.MARK: ("diamond", "#6A51A3", ""),
-    MarkKind.GC: ("circle-open", "#7A8896", "gc"),
-}
-_GRAVEST = tuple(_FLAG)
-FLAG_LIMIT = 60
+def _phases(columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    """Return one thick line for each phase with a gap after every band."""
+    edges, kind = columns["phase.x"], columns["phase.kind"]
+    bands = np.stack([edges[:-1], edges[1:], np.full(len(kind), np.nan)], axis=1)
+    height = np.resize([0.74, 0.74, np.nan], bands.shape)
+    return [
+        {
+            "type": "scatter", "mode": "lines", "name": phase.name.lower(), "uid": f"phase{int(phase)}",
+            "x": pack(bands[kind == phase].ravel()), "y": pack(height[kind == phase].ravel()),
+            "yaxis": "y2", "line": {"color": PHASE_COLOR[phase], "width": 11},
+        }
+        for phase in Phase
+        if phase != Phase.OTHER
+    ]  # fmt: skip
 
 
-def _flag_traces(series: Series, view: Window, at: int | None) -> list[dict[str, Any]]:
-    flags = series.flags
-    inside = np.flatnonzero((flags.position >= view.start) & (flags.position <= view.end))
-    gravity = [_GRAVEST.index(kind) for kind in flags.kind[inside].tolist()]
-    inside = inside[np.argsort(gravity, kind="stable")][:FLAG_LIMIT]
-    looks = [_FLAG[kind] for kind in flags.kind[inside].tolist()]
-    names = [esc(flags.names[i] or look[2], 24) for i, look in zip(inside, looks, strict=True)]
-    signs = {
-        "type": "scatter", "mode": "markers+text" if len(inside) <= 12 else "markers", "name": "mark",
-        "uid": "flags", "yaxis": "y3", "x": pack(flags.position[inside]),
-        "y": pack(np.full(len(inside), 0.965)),
-        **_UNPADDED, "text": names,
+def _steps(columns: Mapping[str, NDArray[Any]], extent: tuple[float, float]) -> list[dict[str, Any]]:
+    """Return the borders of steps where they are few, and names of steps that do not touch."""
+    start, end, number = (columns[f"step.{name}"] for name in ("start", "end", "number"))
+    borders = np.union1d(start, end)
+    borders = np.repeat(borders if len(borders) <= MOST_BORDERS else borders[:0], 3)
+    center, room = (start + end) / 2, (extent[1] - extent[0]) / (MOST_NAMES + 1)
+    stride = spacing(int(np.ptp(number)) if len(number) else 0, MOST_NAMES)
+    named: list[int] = []
+    for row in np.flatnonzero(number % stride == 0).tolist():
+        if not named or center[row] - center[named[-1]] >= room:
+            named.append(row)
+    return [
+        {
+            "type": "scatter", "mode": "lines", "name": "step", "uid": "steplines", "yaxis": "y3",
+            "x": pack(borders), "y": pack(np.resize([0.0, 1.0, np.nan], len(borders))),
+            "line": {"width": 1, "color": "rgba(128,128,128,0.35)"},
+        },
+        {
+            "type": "scatter", "mode": "text", "name": "step", "uid": "stepnames", "yaxis": "y2",
+            "x": pack(center[named]), "y": pack(np.full(len(named), 0.2)), **_UNPADDED,
+            "text": [f"step {n}" for n in number[named]], "textfont": {"size": 11}, "cliponaxis": True,
+        },
+    ]  # fmt: skip
+
+
+def _flags(drawn: Track) -> dict[str, Any]:
+    position, names = drawn.columns["flag.x"], drawn.facts["flags"]
+    looks = [_FLAG[kind] for kind in drawn.columns["flag.kind"].tolist()]
+    return {
+        "type": "scatter", "mode": "markers+text" if len(names) <= MOST_NAMED_FLAGS else "markers",
+        "name": "mark", "uid": "flags", "yaxis": "y3", "x": pack(position),
+        "y": pack(np.full(len(names), 0.965)), **_UNPADDED, "text": [esc(name, 24) for name in names],
         "textposition": "middle right", "textfont": {"size": 11}, "cliponaxis": False,
         "marker": {"symbol": [look[0] for look in looks], "color": [look[1] for look in looks], "size": 9},
     }  # fmt: skip
-    return [signs, _cursor(series, view, at)]
 
 
-def _cursor(series: Series, view: Window, at: int | None) -> dict[str, Any]:
-    known = at is not None and 0 <= at < len(series.position)
-    x = float(series.position[at]) if known else np.nan
-    inside = view.start <= x <= view.end
+def _cursor(x: float | None) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "name": "instant", "uid": "cursor", "yaxis": "y3",
-        "x": [x, x] if inside else [], "y": [0, 1] if inside else [],
+        "x": [] if x is None else [x, x], "y": [] if x is None else [0, 1],
         "line": {"width": 1.5, "color": "#1F2933"},
-    }  # fmt: skip
-
-
-def _axes(series: Series) -> dict[str, Any]:
-    _, unit_name = shown_unit(series, QUANTITIES[:4])
-    floor = LANES[1] + 0.02 if len(series.phases.start) or len(series.steps.start) else LANES[0]
-    events = series.axis == EVENTS
-    plain = {"fixedrange": True, "showgrid": False, "zeroline": False, "visible": False, "range": [0, 1]}
-    return {
-        "xaxis": {
-            "autorange": True, "showgrid": False, "zeroline": False, "anchor": "y2", "ticks": "outside",
-            "ticklen": 4, "exponentformat": "none", "separatethousands": True, "nticks": 9,
-            "ticksuffix": "" if events else " s", "automargin": False,
-        },
-        "yaxis": byte_axis(unit_name, domain=[floor, 1.0], nticks=7, automargin=False),
-        "yaxis2": plain | {"domain": list(LANES), "anchor": "x"},
-        "yaxis3": plain | {"domain": [LANES[0], 1.0], "overlaying": "y", "anchor": "x"},
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,9 @@ from vramscope.model.marks import MarkKind
 
 from .drawing.envelope import Envelope, envelope
 from .drawing.lanes import MAX_BANDS, phase_bands
-from .drawing.m4 import even_edges, m4
+from .drawing.m4 import Extremes, even_edges, m4, time_edges
 from .drawing.series import DRAWN, RETRY, Series, Spans
-from .drawing.window import Window, window
-from .timeline import reduced
+from .drawing.window import Window, entry, window
 
 PAD = 0.25
 """Share of the view that is sent on each side, so that the browser can pan before the next answer."""
@@ -88,6 +87,40 @@ def _curves(series: Series, view: Window, around: Window, width_px: int) -> dict
         if name == "allocated":
             found[f"{name}.i"] = np.concatenate([each.instant for each in drawn]).astype("i8")
     return found
+
+
+class Points(NamedTuple):
+    """Points of a step function: each value holds from its position to the next."""
+
+    position: NDArray[Any]
+    value: NDArray[Any]
+    instant: NDArray[Any]
+
+
+_NOTHING = Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
+
+
+def reduced(
+    position: NDArray[Any],
+    values: NDArray[Any],
+    view: Window,
+    columns: int,
+    blocks: Extremes | None = None,
+) -> Points:
+    """Return the points of a step function that draw it exactly in *view*, levels at both edges included."""
+    first = entry(position, view.start)
+    stop = int(np.searchsorted(position, view.end, "right"))
+    if stop <= first:
+        return _NOTHING
+    inside = m4([values], time_edges(position, first, stop, columns), [blocks])
+    level = values[inside]
+    # A repeated level draws nothing new between two steps; the last point ends the line.
+    keep = np.concatenate([[True], level[1:] != level[:-1]])
+    inside = inside[keep]
+    instant = np.append(inside, stop - 1)
+    at = np.append(position[inside], view.end)
+    at[0] = max(at[0], view.start)
+    return Points(at, values[instant], instant)
 
 
 def _extremes(series: Series, steps: Envelope) -> dict[str, NDArray[Any]]:

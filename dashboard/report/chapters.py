@@ -18,7 +18,6 @@ from ..components.panels import breakdown, live_set, stack_table
 from ..data import Data, View
 from ..figures import composition, icicle, segment_map, timeline
 from ..figures.drawing.series import TIME, Series
-from ..figures.drawing.window import window
 from ..pages import Context, oom
 from ..pages import fit as fit_page
 from ..pages.fragmentation import map_at
@@ -50,7 +49,7 @@ def chapters(data: Data, view: View, address: Address) -> list[Any]:
 
 def _overview(data: Data, view: View, series: Series, at: int) -> list[Any]:
     shown = legend.usual(series)
-    chart = timeline.figure(series, window(series, None, None), shown, at)
+    chart = timeline.figure(series, shown, at)
     key = html.Div(
         [html.Span([html.I(className=f"swatch swatch-{name}"), LABEL[name]]) for name in shown],
         className="lane-key",
@@ -122,7 +121,7 @@ def _segments(data: Data, view: View, series: Series, at: int) -> list[Any]:
     found = data.ask(view, "fragmentation")
     if not int(found.parts.reserved_bytes.max(initial=0)):
         return []
-    drawn = composition.figure(series, found.parts, window(series, None, None), at)
+    drawn = composition.figure(series, found.parts, at)
     key = html.Div(
         [
             html.Span([html.I(className=f"swatch part-{name}"), name.replace("_", " ")])

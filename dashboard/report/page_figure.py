@@ -136,10 +136,9 @@ def _levels(data: Any, view: Any, at: int | None) -> dict[str, Any]:
     from ..components.legend import usual
     from ..figures import timeline
     from ..figures.drawing.series import TIME
-    from ..figures.drawing.window import window
 
     series = series_of(data, view, TIME)
-    return timeline.figure(series, window(series, None, None), usual(series), clamp(data, view, at))
+    return timeline.figure(series, usual(series), clamp(data, view, at))
 
 
 def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] | None:
@@ -147,14 +146,12 @@ def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] |
     from ..answers import series_of
     from ..figures import composition
     from ..figures.drawing.series import TIME
-    from ..figures.drawing.window import window
 
     found = data.ask(view, "fragmentation")
     if not int(found.parts.reserved_bytes.max(initial=0)):
         return None
     series = series_of(data, view, TIME)
-    whole = window(series, None, None)
-    return composition.figure(series, found.parts, whole, found.worst if at is None else at)
+    return composition.figure(series, found.parts, found.worst if at is None else at)
 
 
 def _bands(data: Any, view: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""The lane below a timeline: phases as bands, and the borders and labels of steps."""
+"""The lane below a timeline: phases as bands."""
 
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ from vramscope.model.marks import Phase
 
 from .series import Spans
 
-MAX_BANDS, MAX_LABELS, MAX_BORDERS = 400, 12, 60
-HALF_NAME = 0.025
-"""Half of the width of the label ``step 1234``, as a share of the picture's width."""
+MAX_BANDS = 400
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,11 +19,6 @@ class PhaseBands:
 
     edges: NDArray[Any]
     phase: NDArray[Any]
-
-    def of(self, phase: Phase) -> NDArray[Any]:
-        """Return start, end, start, end, … of the intervals of one phase."""
-        mine = np.flatnonzero(self.phase == phase)
-        return np.stack([self.edges[mine], self.edges[mine + 1]], axis=1).ravel()
 
 
 def phase_bands(phases: Spans, start: float, end: float) -> PhaseBands:
@@ -53,46 +45,3 @@ def innermost(phases: Spans, at: NDArray[Any]) -> NDArray[Any]:
         covered = (row >= 0) & (at < phases.end[mine[row]])
         found[covered] = phases.label[mine[row[covered]]]
     return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepLabels:
-    """Borders of steps, and positions and numbers of their labels."""
-
-    borders: NDArray[Any]
-    centers: NDArray[Any]
-    numbers: list[int]
-
-
-def step_labels(steps: Spans, start: float, end: float) -> StepLabels:
-    """Return up to MAX_LABELS labels of even numbers; borders only up to MAX_BORDERS."""
-    near = np.flatnonzero((steps.end > start) & (steps.start < end))
-    borders = np.union1d(steps.start[near], steps.end[near])
-    borders = borders[(borders > start) & (borders < end)]
-    centers = (np.maximum(steps.start[near], start) + np.minimum(steps.end[near], end)) / 2
-    named = [i for i in _spread(steps.label[near], centers, end - start) if _is_clear(centers[i], start, end)]
-    few = borders if len(borders) <= MAX_BORDERS else borders[:0]
-    return StepLabels(few, centers[named], [int(n) for n in steps.label[near[named]]])
-
-
-def _is_clear(center: float, start: float, end: float) -> bool:
-    """Return whether the edge of the picture does not cut a label off there."""
-    margin = HALF_NAME * (end - start)
-    return start + margin <= center <= end - margin
-
-
-def _spread(numbers: NDArray[Any], centers: NDArray[Any], width: float) -> list[int]:
-    """Return the indices of steps to name: multiples of 1, 2, 5, 10, … whose names do not touch.
-
-    The typical distance decides which: after a pause or beside short steps a name is left out.
-    """
-    room = width / (MAX_LABELS + 1)
-    for stride in (factor * 10**power for power in count() for factor in (1, 2, 5)):
-        rows = np.flatnonzero(numbers % stride == 0)
-        if len(rows) < 2 or np.median(np.diff(centers[rows])) >= room:
-            break
-    kept: list[int] = []
-    for index in rows.tolist():
-        if not kept or centers[index] - centers[kept[-1]] >= room:
-            kept.append(index)
-    return kept

@@ -66,8 +66,6 @@ class Series:
     flags: Flags
     blocks: Mapping[str, Extremes] = field(default_factory=dict)
     """Extremes of each block of the curves DRAWN."""
-    host_resident: Curve = field(default_factory=lambda: Curve(np.zeros(0), np.zeros(0, "i8")))
-    host_pinned: Curve = field(default_factory=lambda: Curve(np.zeros(0), np.zeros(0, "i8")))
 
     def highs(self, name: str) -> NDArray[Any] | None:
         """Return the greatest value of each block of one curve; None where unknown."""
@@ -129,8 +127,6 @@ def series(recording: Recording, totals: Any, axis: str, known: SeriesParts | No
         active=totals.active_bytes,
         reserved=totals.reserved_bytes,
         device_used=_sampled(recording.counters.device_used_bytes, sampled_at),
-        host_resident=_sampled(recording.counters.host_resident_bytes, sampled_at),
-        host_pinned=_sampled(recording.counters.host_pinned_bytes, sampled_at),
         capacity_bytes=recording.device.total_bytes,
         phases=phases,
         steps=steps,

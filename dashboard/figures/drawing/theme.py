@@ -64,8 +64,6 @@ QUANTITY_COLOR = {
     "reserved": SKY,
     "device_used": PURPLE,
     "capacity": VERMILION,
-    "host_resident": "#8C6D31",
-    "host_pinned": "#6A51A3",
 }
 
 # Plotly 7 offers "Share chart", which posts the figure to cloud.plotly.com: off in every graph.

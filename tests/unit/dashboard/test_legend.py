@@ -3,22 +3,15 @@
 import numpy as np
 import pytest
 from vramscope.dashboard.components import legend
-from vramscope.dashboard.figures import timeline
 from vramscope.dashboard.figures.drawing import theme
 from vramscope.dashboard.figures.drawing.series import (
-    TIME,
     Curve,
     Flags,
     Series,
     Spans,
 )
-from vramscope.dashboard.figures.drawing.series import series as drawn_series
-from vramscope.dashboard.figures.drawing.window import window
 
-from vramscope.model.counters import Counters
 from vramscope.model.marks import Category
-from vramscope.model.recording import Recording
-from vramscope.model.trace import Trace
 
 NO_SPANS = Spans(np.zeros(0), np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
 NO_FLAGS = Flags(np.zeros(0), np.zeros(0, "i8"), ())
@@ -53,22 +46,3 @@ def test_every_category_has_its_swatch_in_the_color_of_the_figures(category: Cat
     rule = f".part-{category.name.lower()}{{background:{theme.CATEGORY_COLOR[category]}}}"
 
     assert rule in theme.palette_css()
-
-
-def test_host_memory_is_a_curve_of_its_own_that_is_shown_on_request():
-    recording = Recording(
-        trace=Trace.of(action=[0], size=[512], block_size=[512], time_ns=[10**9]),
-        counters=Counters.of(
-            time_ns=[10**9, 2 * 10**9, 3 * 10**9],
-            host_resident_bytes=[5 << 30, -1, 7 << 30],
-            host_pinned_bytes=[1 << 30, -1, 2 << 30],
-        ),
-    )
-    given = drawn_series(recording, recording.timeline(), TIME)
-    traces = timeline.traces(given, window(given, None, None), timeline.QUANTITIES, None)
-    drawn = {each["uid"]: each for each in traces}
-
-    assert given.host_resident.value.tolist() == [5 << 30, 7 << 30]
-    assert given.host_pinned.value.tolist() == [1 << 30, 2 << 30]
-    assert {"host_resident", "host_pinned"} <= set(legend.offered(given)) - set(legend.usual(given))
-    assert all(drawn[name]["x"] for name in ("host_resident", "host_pinned"))

@@ -1,4 +1,4 @@
-"""The overview's figure: exact at every zoom, clipped to the window, small on the wire."""
+"""The timeline in reports and notebooks: exact maxima, steps by their extremes where narrow, and small."""
 
 import base64
 import json
@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard.figures import timeline
 from vramscope.dashboard.figures.drawing.lanes import (
     phase_bands,
-    step_labels,
 )
 from vramscope.dashboard.figures.drawing.series import (
     Curve,
@@ -19,7 +17,8 @@ from vramscope.dashboard.figures.drawing.series import (
 )
 from vramscope.dashboard.figures.drawing.theme import pack
 from vramscope.dashboard.figures.drawing.window import is_long_start, window
-from vramscope.dashboard.figures.timeline import QUANTITIES, traces
+from vramscope.dashboard.figures.timeline import QUANTITIES, figure
+from vramscope.dashboard.figures.track import MOST_FLAGS
 
 from vramscope.model.marks import MarkKind, Phase
 
@@ -55,56 +54,32 @@ def big(n: int, n_steps: int = 200, seed: int = 0) -> Series:
     return Series("time", position, allocated, active, reserved, samples, 80 << 30, phases, steps, flags)
 
 
-def test_the_shown_maximum_is_the_exact_one_in_sixty_random_windows() -> None:
-    series = big(300_000)
-    rng = np.random.default_rng(5)
-    for _ in range(60):
-        view = window(series, *np.sort(rng.uniform(0, series.extent[1], 2)))
-        inside = (series.position > view.start) & (series.position <= view.end)
-        entry = np.searchsorted(series.position, view.start, "right") - 1
-        for name in ("allocated", "reserved"):
-            values = getattr(series, name)
-            _, shown = trace(traces(series, view, QUANTITIES, None), name)
-
-            assert shown.max() * (1 << 30) == max(values[inside].max(), values[entry])
-
-
-def test_every_curve_stays_inside_its_window_and_fills_it() -> None:
+def test_every_curve_fills_the_run_and_has_its_exact_maximum() -> None:
     series = big(50_000)
-    view = window(series, 0.2, 0.5)
-    for each in traces(series, view, QUANTITIES, 100):
+    drawn = figure(series, QUANTITIES, 100)["data"]
+    for each in drawn:
         x = unpack(each["x"])
-        assert not len(x) or (np.nanmin(x) >= view.start and np.nanmax(x) <= view.end)
-    x, _ = trace(traces(series, view, QUANTITIES, None), "allocated")
+        assert not len(x) or (np.nanmin(x) >= 0 and np.nanmax(x) <= series.extent[1])
+    for name in ("allocated", "reserved"):
+        x, y = trace(drawn, name)
 
-    assert (x[0], x[-1]) == (view.start, view.end)
+        assert (x[0], x[-1]) == series.extent
+        assert y.max() * (1 << 30) == getattr(series, name).max()
 
 
-@pytest.mark.parametrize("share", [(0.0, 1.0), (0.25, 0.5)])
-def test_samples_are_points_and_nothing_between_them(share: tuple[float, float]) -> None:
+def test_samples_are_points_and_nothing_between_them() -> None:
     series = big(1000)
-    view = window(series, *(series.extent[1] * each for each in share))
-    drawn = traces(series, view, QUANTITIES, None)
-    known = series.device_used
-    inside = (known.position >= view.start) & (known.position <= view.end)
+    drawn = figure(series, QUANTITIES, None)["data"]
     x, y = trace(drawn, "device_used")
 
     assert next(each for each in drawn if each["uid"] == "device_used")["mode"] == "markers"
-    assert x == pytest.approx(known.position[inside])
-    assert y * (80 << 30) / 80 == pytest.approx(known.value[inside])
-
-
-def test_the_line_enters_with_the_level_that_held_before_the_window() -> None:
-    series = big(1000)
-    view = window(series, (series.position[500] + series.position[501]) / 2, series.position[600])
-    _, y = trace(traces(series, view, QUANTITIES, None), "allocated")
-
-    assert y[0] * (1 << 30) == series.allocated[500]
+    assert x == pytest.approx(series.device_used.position)
+    assert y * (1 << 30) == pytest.approx(series.device_used.value)
 
 
 def test_steps_too_narrow_for_a_curve_are_drawn_by_their_least_and_greatest_levels() -> None:
     series = big(60_000, n_steps=250)
-    drawn = traces(series, window(series, None, None), QUANTITIES, None)
+    drawn = figure(series, QUANTITIES, None)["data"]
     names = [each["uid"] for each in drawn]
     (edges, high), (_, low) = trace(drawn, "allocated"), trace(drawn, "allocated-least")
 
@@ -129,39 +104,40 @@ def test_a_window_that_makes_no_sense_shows_everything(start: float | None, end:
     assert window(series, start, end) == series.extent
 
 
-def test_the_points_know_their_instant() -> None:
-    series = big(50_000)
-    allocated = next(
-        t for t in traces(series, window(series, 0.1, 0.9), QUANTITIES, None) if t["uid"] == "allocated"
-    )
-    instant = unpack(allocated["customdata"]).astype(int)
+def test_a_figure_of_two_million_events_is_small() -> None:
+    drawn = figure(big(2_000_000, n_steps=4), QUANTITIES, 7)["data"]
 
-    assert (series.allocated[instant] == unpack(allocated["y"]) * (1 << 30)).all()
+    assert len(json.dumps(drawn)) <= 300_000
+    assert sum(len(unpack(each["x"])) for each in drawn) <= 13_000
 
 
-def test_a_zoom_of_two_million_events_keeps_its_budget() -> None:
-    series = big(2_000_000)
-    for start, end in ((0, 1e9), (3, 20), (10.0, 11.0), (20, 20.01)):
-        drawn = traces(series, window(series, start, end), QUANTITIES, 7)
+def test_a_phase_is_a_line_with_a_gap_after_each_of_its_bands() -> None:
+    series = big(1000, n_steps=3)
+    x, y = trace(figure(series, QUANTITIES, None)["data"], "phase1")
+    mine = np.flatnonzero(series.phases.label == 1)
 
-        assert len(json.dumps(drawn)) <= 110_000
-        assert sum(len(unpack(each["x"])) for each in drawn) <= 6000
+    assert x[0::3] == pytest.approx(series.phases.start[mine], abs=1e-9)
+    assert x[1::3] == pytest.approx(series.phases.end[mine], abs=1e-9)
+    assert np.isnan(x[2::3]).all()
+    assert (y[0::3] == y[1::3]).all()
+    assert not np.isnan(y[0::3]).any()
 
 
 def test_the_lane_has_at_most_400_bands_and_12_names() -> None:
     series = big(1000, n_steps=5000)
     bands = phase_bands(series.phases, *series.extent)
-    labels = step_labels(series.steps, *series.extent)
+    (names,) = [each for each in figure(series, QUANTITIES, None)["data"] if each["uid"] == "stepnames"]
 
     assert 1 <= len(bands.phase) <= 400
-    assert 1 <= len(labels.numbers) <= 12
+    assert 1 <= len(names["text"]) <= 12
 
 
-@pytest.mark.parametrize(("n_steps", "stride"), [(9, 1), (20, 2), (45, 5), (100, 10), (5000, 500)])
+@pytest.mark.parametrize(("n_steps", "stride"), [(9, 1), (20, 2), (45, 5), (100, 10), (500, 50)])
 def test_names_of_steps_are_multiples_of_an_even_number(n_steps: int, stride: int) -> None:
-    edges = np.linspace(0.0, 1.0, n_steps + 1)
-    steps = Spans(edges[:-1], edges[1:], np.arange(n_steps), np.zeros(n_steps, "i8"))
-    numbers = step_labels(steps, 0.0, 1.0).numbers
+    (names,) = [
+        each for each in figure(big(1000, n_steps), QUANTITIES, None)["data"] if each["uid"] == "stepnames"
+    ]
+    numbers = [int(text.removeprefix("step ")) for text in names["text"]]
 
     assert np.diff(numbers).tolist() == [stride] * (len(numbers) - 1)
     assert all(number % stride == 0 for number in numbers)
@@ -177,11 +153,9 @@ def test_inner_phases_override_outer_ones() -> None:
 
 
 def test_marks_are_shown_literally_and_not_without_end() -> None:
-    signs = next(
-        t for t in traces(big(1000), window(big(1000), None, None), QUANTITIES, None) if t["uid"] == "flags"
-    )
+    signs = next(t for t in figure(big(1000), QUANTITIES, None)["data"] if t["uid"] == "flags")
 
-    assert len(signs["text"]) == timeline.FLAG_LIMIT
+    assert len(signs["text"]) == MOST_FLAGS
     assert "<" not in "".join(signs["text"])
 
 
@@ -190,7 +164,7 @@ def test_a_recording_of_one_instant_can_be_drawn() -> None:
     nothing = Curve(np.zeros(0), np.zeros(0, "i8"))
     flags = Flags(np.zeros(0), np.zeros(0, "i8"), ())
     series = Series("events", np.zeros(1), one, one, one, nothing, 0, NOTHING, NOTHING, flags)
-    x, y = trace(traces(series, window(series, None, None), QUANTITIES, 0), "allocated")
+    x, y = trace(figure(series, QUANTITIES, 0)["data"], "allocated")
 
     assert (x[0], y[0]) == (0.0, 5.0)
 
