@@ -71,8 +71,6 @@ class Pace:
     """A running run with more events is searched in another process, which takes 0.5 s to start."""
     events_at_once: int = 200_000
     """A recording with more events shows its chart first and the findings later."""
-    events_replayed_here: int = 50_000
-    """A recording with more events is replayed in another process, which takes 0.3 s to start."""
 
 
 class Library:

@@ -1,18 +1,11 @@
 """Answers over the whole of a recording that grows: computed now and then, and shown until the next."""
 
-import os
 from collections.abc import Callable, Hashable
 from threading import Lock, Thread
 from time import monotonic, thread_time
 from typing import Any, NamedTuple
 
 from vramscope.model.recording import Recording
-
-
-def spent_s() -> float:
-    """Return the CPU seconds of this thread, and of the processes that have ended for it or for another."""
-    times = os.times()
-    return thread_time() + times.children_user + times.children_system
 
 
 class Lag(NamedTuple):
@@ -22,7 +15,7 @@ class Lag(NamedTuple):
     """When the recording is longer by this factor: all times together then cost a few times the last one."""
     share: float = 0.02
     """Largest share of the time for it."""
-    clock: Callable[[], float] = spent_s
+    clock: Callable[[], float] = thread_time
     """What counts as its time, in seconds."""
     longest_s: float = float("inf")
     """The longest pause that follows from *share*."""

@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,6 @@ from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording, Run
 
 from ..runs import Library
-from . import child_process
 
 if TYPE_CHECKING:  # the process starts in half the time without them
     from ..data import Data, View
@@ -81,13 +81,33 @@ class FindingsProcess:
 
     def _asked(self) -> dict[str, Any]:
         if self._process is None:
-            self._process = child_process.start(__name__, *self._arguments)
-            self._end = finalize(self, child_process.end, self._process)
+            self._process = _started(self._arguments)
+            self._end = finalize(self, _ended, self._process)
         assert self._process.stdin is not None  # noqa: S101 - for the type checker
         assert self._process.stdout is not None  # noqa: S101 - for the type checker
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
+
+
+def _started(arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+    # The code of this process, however it was put on the path.
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", __name__, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None  # noqa: S101 - for the type checker
+        with suppress(BrokenPipeError):  # what was written last reached nobody
+            pipe.close()
 
 
 class Search:

@@ -11,13 +11,13 @@ from weakref import WeakKeyDictionary
 from vramscope.analysis.fit import FitProgress, Question, fit
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Target
 from vramscope.analysis.settings_advice import Candidate, SettingTrial, replayed
-from vramscope.analysis.what_if import Replay, ReplayResult, device_total, replay, request_sequence
+from vramscope.analysis.what_if import ReplayResult, device_total, request_sequence
 from vramscope.errors import VramscopeError
 from vramscope.model.cards import CARDS
 from vramscope.model.recording import Recording
 
 from ..data import Data, View
-from .replay_process import ReplayProcess, is_long, replay_for
+from .precedence import let_others_go_first
 
 _SHOWN = (
     "T4",
@@ -42,10 +42,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class SettingsSearch:
-    """One search for what would fit, in a thread of its own; a long recording is replayed in a process.
+    """One search for what would fit, in a thread of its own.
 
     Between two replays it pauses where no page has asked about it for ``Pace.left_s`` seconds, and goes on
-    with the next question. The process ends with each pause.
+    with the next question.
     """
 
     def __init__(self, data: Data, view: View) -> None:
@@ -58,7 +58,6 @@ class SettingsSearch:
         """The answer as far as it is known."""
         self.problem = ""
         self._data = data
-        self._replays = ReplayProcess()
         self._asked_s = monotonic()
         self._n_waiting = 0
         self._changed = Condition()
@@ -106,6 +105,7 @@ class SettingsSearch:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        let_others_go_first()
         try:
             self._look(self.view.recording)
         except VramscopeError as error:
@@ -114,15 +114,13 @@ class SettingsSearch:
             _LOG.exception("the search for a setting failed")
             self.problem = f"An error in vramscope: {type(error).__name__}. The server's log has more."
         finally:
-            self._replays.close()
             with self._changed:
                 self._done.set()
                 self._changed.notify_all()
 
     def _look(self, recording: Recording) -> None:
+        progress = FitProgress(self._begin, self._play, self._learn)
         # Without a target the settings are compared on the recorded device.
-        run = self._replays.replay if is_long(self._data, self.view) else replay
-        progress = FitProgress(self._begin, self._play, self._learn, run)
         answer = fit(recording, Question(has_own_target=False), progress)
         if answer.problem:
             self.problem = f"{answer.problem[:1].upper()}{answer.problem[1:]}."
@@ -130,9 +128,9 @@ class SettingsSearch:
         self.stage = "Checking cards"
         advised = answer.settings.advised if answer.settings else None
         for _, _, size in devices(recording):
-            verdict(self._data, self.view, answer, size, None, run)
+            verdict(self._data, self.view, answer, size, None)
             if advised:
-                verdict(self._data, self.view, answer, size, advised, run)
+                verdict(self._data, self.view, answer, size, advised)
         self._learn(answer)
 
     def _learn(self, answer: FitAnswer) -> None:
@@ -148,7 +146,6 @@ class SettingsSearch:
         """Wait while nobody looks: a replay slows down whatever else this machine does."""
         with self._changed:
             while not self._stop.is_set() and not self._is_looked_at():
-                self._replays.close()
                 self._changed.wait()
 
     def _is_looked_at(self) -> bool:
@@ -225,22 +222,15 @@ def target(answer: FitAnswer, total_bytes: int) -> Target:
 
 
 def verdict(
-    data: Data,
-    view: View,
-    answer: FitAnswer,
-    total_bytes: int,
-    trial: SettingTrial | None,
-    run: Replay | None = None,
+    data: Data, view: View, answer: FitAnswer, total_bytes: int, trial: SettingTrial | None
 ) -> FitVerdict:
-    """Return the verdict for a device; replays, by *run*, are kept with the other answers of the view."""
+    """Return the verdict for a device; replays are kept with the other answers of the view."""
     candidate = trial.candidate if trial else None
     room = answer.room_on(target(answer, total_bytes))
 
     def made(recording: Recording) -> ReplayResult:
         both = room, device_total(recording, room, total_bytes)
-        return replayed(
-            request_sequence(recording), recording, both, candidate, run or replay_for(data, view)
-        )
+        return replayed(request_sequence(recording), recording, both, candidate)
 
     def kept() -> ReplayResult:
         return data.derive(view, ("replayed", candidate, room, total_bytes), made)

@@ -19,7 +19,6 @@ from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.verdicts.missing import Part, missing_parts, until
 from vramscope.analysis.what_if import (
-    Replay,
     ReplayResult,
     RequestSequence,
     device_total,
@@ -138,13 +137,11 @@ def settings_advice(
     SettingsAdvice
         Every trial, the advised one, and the reason.
     """
-    return searched(recording, (capacity_bytes, total_bytes), play, replay)
+    return searched(recording, (capacity_bytes, total_bytes), play)
 
 
-def searched(
-    recording: Recording, room: tuple[int | None, int | None], play: Play, run: Replay
-) -> SettingsAdvice:
-    """Return the same as ``settings_advice``, by replays that *run* performs.
+def searched(recording: Recording, room: tuple[int | None, int | None], play: Play) -> SettingsAdvice:
+    """Return the same as ``settings_advice``.
 
     *room* is the most that the allocator can reserve, and the device's total, both in bytes; None as there.
     """
@@ -155,11 +152,11 @@ def searched(
     total_bytes = device_total(recording, capacity_bytes, total_bytes)
     if capacity_bytes is None:
         capacity_bytes = recorded_capacity(recording)
-    base = run(program, program.settings, capacity_bytes, total_bytes)
+    base = replay(program, program.settings, capacity_bytes, total_bytes)
     as_recorded = None
     if is_chosen and not _comes_to(base, recorded):
         # The chosen limit may cause the difference, which then says nothing about the replay.
-        as_recorded = reproduction(recording, program, run)[0]
+        as_recorded = reproduction(recording, program)[0]
     advice = SettingsAdvice(recorded, base, as_recorded=as_recorded)
     missing = missing_parts(recording)
     lacking = next((each.text for each in missing if each.part is Part.EVENTS), "")
@@ -174,12 +171,12 @@ def searched(
         return replace(advice, reason=hopeless, nothing_helps=base.fits)
     bare = base
     if program.earlier is not None:
-        bare = run(replace(program, earlier=None), program.settings, capacity_bytes, total_bytes)
+        bare = replay(replace(program, earlier=None), program.settings, capacity_bytes, total_bytes)
     unknown = _unknown_past(recording, base, bare)
     if unknown:
         return replace(advice, reason=unknown)
     wanted = list(candidates(recording, is_short=capacity_bytes is not None))
-    trial = partial(replayed, program, recording, (capacity_bytes, total_bytes), run=run)
+    trial = partial(replayed, program, recording, (capacity_bytes, total_bytes))
     trials = tuple(map(SettingTrial, wanted, play(trial, wanted)))
     fits = "gets past that request" if ended_short(recording) else "fits"
     if base.fits:
@@ -194,15 +191,13 @@ def searched(
     )
 
 
-def reproduction(
-    recording: Recording, program: RequestSequence, run: Replay = replay
-) -> tuple[ReplayResult, ReplayResult]:
+def reproduction(recording: Recording, program: RequestSequence) -> tuple[ReplayResult, ReplayResult]:
     """Return the replay under the recorded circumstances, and the one on a device without a limit."""
-    free = run(program, program.settings, None, device_total(recording, None, None))
+    free = replay(program, program.settings, None, device_total(recording, None, None))
     capacity = recorded_capacity(recording)
     if capacity is None:
         return free, free
-    return run(program, program.settings, capacity, device_total(recording, capacity, None)), free
+    return replay(program, program.settings, capacity, device_total(recording, capacity, None)), free
 
 
 def recorded_capacity(recording: Recording) -> int | None:
@@ -222,7 +217,6 @@ def replayed(
     recording: Recording,
     room: tuple[int | None, int | None],
     candidate: Candidate | None,
-    run: Replay = replay,
 ) -> ReplayResult:
     """Replay with *candidate*, or as recorded if None.
 
@@ -230,14 +224,14 @@ def replayed(
     """
     conf = str(recording.process.allocator.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     if candidate is None:
-        return run(program, program.settings, *room)
+        return replay(program, program.settings, *room)
     emptied = emptied_after(program, recording, candidate.empty_cache_after)
     if candidate.conf == conf and candidate.memory_fraction is None:
-        return run(emptied, program.settings, *room)
+        return replay(emptied, program.settings, *room)
     settings = Settings.from_conf(candidate.conf, torch=recording.process.torch)
     if candidate.memory_fraction is not None:
         settings = replace(settings, memory_fraction=candidate.memory_fraction)
-    return run(emptied, settings, *room)
+    return replay(emptied, settings, *room)
 
 
 def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candidate]:

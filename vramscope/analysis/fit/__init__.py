@@ -36,11 +36,9 @@ from vramscope.analysis.timeline import timeline
 from vramscope.analysis.verdicts import Verdict, why_not
 from vramscope.analysis.verdicts.missing import Part, missing_parts, until
 from vramscope.analysis.what_if import (
-    Replay,
     ReplayResult,
     RequestSequence,
     device_total,
-    replay,
     request_sequence,
 )
 from vramscope.analysis.what_if.earlier_state import cached_bytes
@@ -95,8 +93,6 @@ class FitProgress:
     """Runs the trials of settings; it may stop early."""
     known: Callable[["FitAnswer"], None] = lambda _: None
     """Receives the answer as far as it is known: before the first replay, and after each stage."""
-    run: Replay = replay
-    """Performs every replay; it may use another process."""
 
 
 def fit(
@@ -212,7 +208,7 @@ class _Answering:
     def _replay(self) -> None:
         self._progress.stage("replaying")
         self._program = request_sequence(self._recording)
-        as_recorded, without_limit = reproduction(self._recording, self._program, self._progress.run)
+        as_recorded, without_limit = reproduction(self._recording, self._program)
         self._learn(as_recorded=as_recorded, without_limit=without_limit)
 
     def _batch(self) -> BatchFit:
@@ -230,12 +226,12 @@ class _Answering:
         if self._targets:
             target = self._targets[0]
             room = self._base.room_on(target), target.total_bytes
-        return searched(self._recording, room, self._progress.play, self._progress.run)
+        return searched(self._recording, room, self._progress.play)
 
     def _replayed(self, candidate: Candidate | None, target: Target) -> ReplayResult:
         room = self._base.room_on(target)
         whole = device_total(self._recording, room, target.total_bytes)
-        return replayed(self._program, self._recording, (room, whole), candidate, self._progress.run)
+        return replayed(self._program, self._recording, (room, whole), candidate)
 
     def _placed(self, target: Target) -> Placed:
         """Return the result on *target*; the search already has both replays for the first target."""
@@ -250,7 +246,7 @@ class _Answering:
 
     def _without_limit(self, candidate: Candidate | None) -> ReplayResult:
         whole = device_total(self._recording, None, None)
-        return replayed(self._program, self._recording, (None, whole), candidate, self._progress.run)
+        return replayed(self._program, self._recording, (None, whole), candidate)
 
     def _smallest(self, candidate: Candidate | None) -> Card | None:
         """Return the smallest card that surely fits; a card is replayed only if bytes do not decide."""

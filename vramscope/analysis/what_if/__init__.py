@@ -5,7 +5,6 @@ allocator and the driver did in the recording is ignored, except ``empty_cache``
 itself. The replay does not foresee a program that would do something else under other settings.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -107,10 +106,6 @@ class ReplayResult(EqualByValue):
     def fits(self) -> bool:
         """Whether every request was served."""
         return self.failed_at is None
-
-
-Replay = Callable[[RequestSequence, Settings, int | None, int | None], ReplayResult]
-"""A function like ``replay``; it may use another process."""
 
 
 def what_if(
