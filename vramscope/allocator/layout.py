@@ -6,14 +6,14 @@ events from the end is the same as applying them from the beginning with the sig
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import LARGE_SEGMENT, SMALL_SEGMENT
 from vramscope.model.snapshot import Blocks, BlockState, Segments
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table, UInt8, UInt64
 from vramscope.model.trace import Action, Trace
 
 
@@ -21,21 +21,13 @@ from vramscope.model.trace import Action, Trace
 class Used(Table):
     """One row per block in use."""
 
-    DTYPES: ClassVar = {
-        "address": "u8",
-        "size": "i8",
-        "requested_size": "i8",
-        "state": "u1",
-        "stack_id": "i4",
-    }
-
-    address: NDArray[Any]
-    size: NDArray[Any]
+    address: UInt64
+    size: Int64
     """Bytes of the block."""
-    requested_size: NDArray[Any]
-    state: NDArray[Any]
+    requested_size: Int64
+    state: UInt8
     """A ``BlockState``, not INACTIVE."""
-    stack_id: NDArray[Any]
+    stack_id: Int32
 
 
 def used(blocks: Blocks) -> Used:

@@ -2,12 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.table import Table, stretches
+from vramscope.model.table import Int64, Table, UInt64, stretches
 from vramscope.model.trace import Action, Trace
 
 _DIGIT = 16
@@ -36,15 +36,13 @@ class BlockLives(Table):
     missing) and a free where none lives (its ALLOC is missing) belong to no life.
     """
 
-    DTYPES: ClassVar = {"address": "u8", "requested_size": "i8", "alloc": "i8", "request": "i8", "end": "i8"}
-
-    address: NDArray[Any]
-    requested_size: NDArray[Any]
-    alloc: NDArray[Any]
+    address: UInt64
+    requested_size: Int64
+    alloc: Int64
     """The ALLOC event; −1 for a block that existed before the first event."""
-    request: NDArray[Any]
+    request: Int64
     """The FREE_REQUESTED event; −1 where there is none."""
-    end: NDArray[Any]
+    end: Int64
     """The FREE_COMPLETED event, or the next ALLOC at the address, which shows that it is missing. −1 where
     neither exists.
     """

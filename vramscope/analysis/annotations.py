@@ -5,7 +5,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,18 @@ from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
 class Annotations(Table):
     """One row per text of an allocation, by allocation and then by time."""
 
-    DTYPES: ClassVar = {"row": "i8", "event": "i8", "text": "i4"}
-
-    row: NDArray[Any]
+    row: Int64
     """The row of ``lifetimes``."""
-    event: NDArray[Any]
+    event: Int64
     """The instant of the annotation; that after its ALLOC event for a text that the allocation came with."""
-    text: NDArray[Any]
+    text: Int32
     """Index into ``texts``."""
     texts: tuple[str, ...] = ("",)
 

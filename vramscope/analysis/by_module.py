@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import ROOT_MODULE, Category, Labels, MarkKind, Marks, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table, UInt8
 
 NO_MODULE = ""
 
@@ -40,13 +40,11 @@ class ModuleEvidence(IntEnum):
 class Owners(Table):
     """The module of each allocation: one row per row of ``lifetimes``."""
 
-    DTYPES: ClassVar = {"module": "i4", "known": "u1", "forward": "i8"}
-
-    module: NDArray[Any]
+    module: Int32
     """Index into ``paths``; 0 for none."""
-    known: NDArray[Any]
+    known: UInt8
     """A ``ModuleEvidence``."""
-    forward: NDArray[Any]
+    forward: Int64
     """Row of the saved activation that supports the inference for an allocation of backward (its stack is the
     line of the forward); −1 for none.
     """
@@ -79,14 +77,12 @@ def same_depth(paths: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[Any]]:
 class ModuleBytes(Table):
     """One row per module and kind of evidence, largest first; the bytes sum up to the allocated bytes."""
 
-    DTYPES: ClassVar = {"module": "i4", "known": "u1", "bytes": "i8", "count": "i8"}
-
-    module: NDArray[Any]
+    module: Int32
     """Index into ``paths``; 0 for bytes of no module."""
-    known: NDArray[Any]
+    known: UInt8
     """A ``ModuleEvidence``."""
-    bytes: NDArray[Any]
-    count: NDArray[Any]
+    bytes: Int64
+    count: Int64
     """The number of blocks."""
     paths: tuple[str, ...] = (NO_MODULE,)
     instant: int = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from vramscope.analysis.timeline import Totals, timeline
 from vramscope.errors import UsageError
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Bool, Int64, Table
 
 NONE = -1
 """Marks an unknown value."""
@@ -29,37 +29,23 @@ class RankBytes(Table):
     row is at a moment of its own. Own peaks always are, so their sum means nothing.
     """
 
-    DTYPES: ClassVar = {
-        "rank": "i8",
-        "device": "i8",
-        "instant": "i8",
-        "time_ns": "i8",
-        "is_within": "?",
-        "requested_bytes": "i8",
-        "allocated_bytes": "i8",
-        "active_bytes": "i8",
-        "reserved_bytes": "i8",
-        "own_peak_bytes": "i8",
-        "own_instant": "i8",
-    }
-
-    rank: NDArray[Any]
-    device: NDArray[Any]
-    instant: NDArray[Any]
+    rank: Int64
+    device: Int64
+    instant: Int64
     """Instant of this recording, for use with every other analysis; −1 where there is none."""
-    time_ns: NDArray[Any]
+    time_ns: Int64
     """Time of the last event before the instant, in nanoseconds of Unix time."""
-    is_within: NDArray[Any]
+    is_within: Bool
     """Whether the process was recorded at the moment; otherwise the row shows its nearer end. All devices of
     a rank are recorded together: a device whose last event came earlier still holds its memory.
     """
-    requested_bytes: NDArray[Any]
-    allocated_bytes: NDArray[Any]
-    active_bytes: NDArray[Any]
-    reserved_bytes: NDArray[Any]
-    own_peak_bytes: NDArray[Any]
+    requested_bytes: Int64
+    allocated_bytes: Int64
+    active_bytes: Int64
+    reserved_bytes: Int64
+    own_peak_bytes: Int64
     """The most allocated bytes of this row: in the window, in the step, or in all retained events."""
-    own_instant: NDArray[Any]
+    own_instant: Int64
     aligned: str = "time"
     """How the rows are aligned: ``time`` or ``step``."""
     moment_ns: int = 0

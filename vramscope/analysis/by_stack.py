@@ -1,7 +1,7 @@
 """Sums what was allocated at one instant by call stack."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,22 +11,20 @@ from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.live_set import live_rows
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
 class StackBytes(Table):
     """One row per stack, largest first; the bytes sum up to the allocated bytes."""
 
-    DTYPES: ClassVar = {"stack_id": "i4", "bytes": "i8", "count": "i8", "requested_bytes": "i8"}
-
-    stack_id: NDArray[Any]
+    stack_id: Int32
     """The allocating stack; 0 where no stack was recorded."""
-    bytes: NDArray[Any]
+    bytes: Int64
     """Bytes of the blocks, which count as allocated."""
-    count: NDArray[Any]
+    count: Int64
     """The number of blocks."""
-    requested_bytes: NDArray[Any]
+    requested_bytes: Int64
     """Bytes that the program requested."""
     instant: int = 0
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from vramscope.analysis.timeline import instant_of, timeline
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 from vramscope.units import format_bytes
 
 BEFORE = "before the recording"
@@ -33,15 +33,13 @@ _Groups = tuple[NDArray[Any], tuple[str, ...]]
 class Shares(Table):
     """One row per group, largest first; the bytes sum up to the allocated bytes."""
 
-    DTYPES: ClassVar = {"group": "i8", "bytes": "i8", "count": "i8", "requested_bytes": "i8"}
-
-    group: NDArray[Any]
+    group: Int64
     """Index into ``names``."""
-    bytes: NDArray[Any]
+    bytes: Int64
     """Bytes of the blocks, which count as allocated."""
-    count: NDArray[Any]
+    count: Int64
     """The number of blocks."""
-    requested_bytes: NDArray[Any]
+    requested_bytes: Int64
     """Bytes that the program requested."""
     names: tuple[str, ...] = ()
     by: str = ""

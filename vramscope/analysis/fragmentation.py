@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
@@ -45,31 +45,20 @@ _ADVICE = (
 class Parts(Table):
     """The parts of the reserved bytes; row k is instant k. All before the reserved bytes sum up to them."""
 
-    DTYPES: ClassVar = {
-        "requested_bytes": "i8",
-        "rounding_bytes": "i8",
-        "pending_bytes": "i8",
-        "inactive_split_bytes": "i8",
-        "releasable_bytes": "i8",
-        "private_pools_bytes": "i8",
-        "reserved_bytes": "i8",
-        "time_ns": "i8",
-    }
-
-    requested_bytes: NDArray[Any]
+    requested_bytes: Int64
     """Bytes that the program requested and still uses."""
-    rounding_bytes: NDArray[Any]
+    rounding_bytes: Int64
     """Bytes of blocks in use beyond the requests: internal fragmentation."""
-    pending_bytes: NDArray[Any]
+    pending_bytes: Int64
     """Bytes freed by the program but waiting for another stream."""
-    inactive_split_bytes: NDArray[Any]
+    inactive_split_bytes: Int64
     """Free pieces of segments that are in use elsewhere: external fragmentation."""
-    releasable_bytes: NDArray[Any]
+    releasable_bytes: Int64
     """Bytes of segments that are entirely free."""
-    private_pools_bytes: NDArray[Any]
+    private_pools_bytes: Int64
     """Free bytes of private pools, which are in no part before: see ``Identity.private_pools_bytes``."""
-    reserved_bytes: NDArray[Any]
-    time_ns: NDArray[Any]
+    reserved_bytes: Int64
+    time_ns: Int64
 
 
 class PinnedBy(NamedTuple):

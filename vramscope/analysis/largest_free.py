@@ -1,17 +1,15 @@
 """Tracks the largest free block of each pool and stream over time."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.state_index import StateIndex
 from vramscope.analysis import Analysis
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
-from vramscope.model.table import Table
+from vramscope.model.table import Bool, Int32, Int64, Table, UInt64
 from vramscope.model.trace import Action
 
 _MOST_INSTANTS = 128
@@ -25,31 +23,20 @@ class LargestFree(Table):
     Each row is exact. Between two sampled instants the largest block may have had any size.
     """
 
-    DTYPES: ClassVar = {
-        "instant": "i8",
-        "time_ns": "i8",
-        "pool": "i4",
-        "stream": "u8",
-        "is_large": "?",
-        "largest_bytes": "i8",
-        "free_bytes": "i8",
-        "n_free": "i8",
-    }
-
-    instant: NDArray[Any]
-    time_ns: NDArray[Any]
-    pool: NDArray[Any]
+    instant: Int64
+    time_ns: Int64
+    pool: Int32
     """Index into ``Recording.pools``."""
-    stream: NDArray[Any]
-    is_large: NDArray[Any]
+    stream: UInt64
+    is_large: Bool
     """Whether the blocks serve requests above 1 MiB; these and smaller ones never serve one another."""
-    largest_bytes: NDArray[Any]
+    largest_bytes: Int64
     """Bytes of the largest free block: a longer request of this kind must go to the driver. 0 where all is in
     use.
     """
-    free_bytes: NDArray[Any]
+    free_bytes: Int64
     """Bytes of all free blocks together."""
-    n_free: NDArray[Any]
+    n_free: Int64
 
 
 def largest_free(recording: Recording, instants: list[int] | None = None) -> LargestFree:

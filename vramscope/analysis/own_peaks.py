@@ -1,7 +1,7 @@
 """Finds each group's own peak: the most that it held at once, at any time."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.composition import grouped, peak_within
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 
 _STRETCH = 1 << 14
 """Events per pass: intermediate arrays stay in the processor's cache and never need fresh memory."""
@@ -25,15 +25,13 @@ class OwnPeaks(Table):
     that the group ever held; these are at instants of their own, so their sum means nothing.
     """
 
-    DTYPES: ClassVar = {"group": "i8", "at_peak_bytes": "i8", "own_peak_bytes": "i8", "own_instant": "i8"}
-
-    group: NDArray[Any]
+    group: Int64
     """Index into ``names``."""
-    at_peak_bytes: NDArray[Any]
+    at_peak_bytes: Int64
     """Bytes at ``instant``; 0 where the group held nothing then."""
-    own_peak_bytes: NDArray[Any]
+    own_peak_bytes: Int64
     """Bytes at ``own_instant``."""
-    own_instant: NDArray[Any]
+    own_instant: Int64
     """The first instant at which the group held that much."""
     names: tuple[str, ...] = ()
     by: str = ""

@@ -1,7 +1,7 @@
 """Lists the blocks that keep mostly free segments from returning to the driver."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Stacks
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table, UInt8, UInt64
 from vramscope.model.trace import Action, Trace
 
 
@@ -32,49 +32,32 @@ class Pins(Table):
     it.
     """
 
-    DTYPES: ClassVar = {
-        "segment": "u8",
-        "segment_size": "i8",
-        "kept_bytes": "i8",
-        "n_blocks": "i8",
-        "address": "u8",
-        "block_size": "i8",
-        "requested_bytes": "i8",
-        "state": "u1",
-        "stack_id": "i4",
-        "alloc_event": "i8",
-        "age_events": "i8",
-        "age_ns": "i8",
-        "step": "i8",
-        "phase": "u1",
-    }
-
-    segment: NDArray[Any]
+    segment: UInt64
     """The segment's address."""
-    segment_size: NDArray[Any]
-    kept_bytes: NDArray[Any]
+    segment_size: Int64
+    kept_bytes: Int64
     """Free bytes of the segment, which the driver cannot get back while a block of the segment is in use.
 
     Whole units of an expandable segment return although other blocks of it are in use, and do not count.
     """
-    n_blocks: NDArray[Any]
+    n_blocks: Int64
     """The number of blocks in use in the segment."""
-    address: NDArray[Any]
+    address: UInt64
     """The block's address."""
-    block_size: NDArray[Any]
-    requested_bytes: NDArray[Any]
-    state: NDArray[Any]
+    block_size: Int64
+    requested_bytes: Int64
+    state: UInt8
     """A ``BlockState``: a pending block waits for another stream."""
-    stack_id: NDArray[Any]
-    alloc_event: NDArray[Any]
+    stack_id: Int32
+    alloc_event: Int64
     """The event that allocated the block; −1 if it predates the trace."""
-    age_events: NDArray[Any]
+    age_events: Int64
     """Events since the allocation; since the first event if the block predates the trace."""
-    age_ns: NDArray[Any]
+    age_ns: Int64
     """Nanoseconds since the allocation; 0 without a clock."""
-    step: NDArray[Any]
+    step: Int64
     """The step of the allocation; −1 outside of steps and where it is unknown."""
-    phase: NDArray[Any]
+    phase: UInt8
     """The ``Phase`` of the allocation; OTHER outside of phases and where it is unknown."""
     instant: int = 0
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from vramscope.analysis import Analysis
 from vramscope.model.marks import MarkKind, pool_number
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 
 
 class PoolKind(str, Enum):
@@ -45,20 +45,13 @@ class PoolName:
 class PoolLevels(Table):
     """The bytes of one pool: a row for the start and for each event of the pool."""
 
-    DTYPES: ClassVar = {
-        "instant": "i8",
-        "allocated_bytes": "i8",
-        "active_bytes": "i8",
-        "reserved_bytes": "i8",
-    }
-
-    instant: NDArray[Any]
+    instant: Int64
     """The instant from which the row holds, up to the next row's."""
-    allocated_bytes: NDArray[Any]
+    allocated_bytes: Int64
     """Bytes of blocks that serve tensors."""
-    active_bytes: NDArray[Any]
+    active_bytes: Int64
     """The same with freed blocks that wait for another stream."""
-    reserved_bytes: NDArray[Any]
+    reserved_bytes: Int64
     """Bytes of the pool's segments, which serve no other pool."""
 
     def at(self, instant: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ The peak is at least the largest sample; it is exact where torch's own peak rose
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,32 +13,24 @@ from vramscope.analysis import Analysis
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Phases, Steps
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Bool, Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
 class SampledIntervals(Table):
     """One row per step or phase, in bytes; −1 where it contains no sample."""
 
-    DTYPES: ClassVar = {
-        "allocated_bytes": "i8",
-        "reserved_bytes": "i8",
-        "at_most_bytes": "i8",
-        "is_exact": "?",
-        "n_samples": "i8",
-    }
-
-    allocated_bytes: NDArray[Any]
+    allocated_bytes: Int64
     """A lower bound of the peak of allocated bytes."""
-    reserved_bytes: NDArray[Any]
+    reserved_bytes: Int64
     """A lower bound of the peak of reserved bytes."""
-    at_most_bytes: NDArray[Any]
+    at_most_bytes: Int64
     """An upper bound of the peak of allocated bytes: torch's own peak until then; −1 where the program resets
     it.
     """
-    is_exact: NDArray[Any]
+    is_exact: Bool
     """Whether ``allocated_bytes`` is the peak: torch's own peak rose in the interval, or equals a sample."""
-    n_samples: NDArray[Any]
+    n_samples: Int64
 
 
 @dataclass(frozen=True, slots=True)

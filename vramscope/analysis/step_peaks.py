@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from vramscope.model.codes import QUANTITIES
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.past import Past, most_of
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table, UInt8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +26,17 @@ class IntervalPeaks(Table):
     This equals torch's ``max_memory_allocated`` after a reset at the start of the interval.
     """
 
-    DTYPES: ClassVar = {
-        "step": "i8",
-        "phase": "u1",
-        "start_event": "i8",
-        "end_event": "i8",
-        "requested_bytes": "i8",
-        "allocated_bytes": "i8",
-        "active_bytes": "i8",
-        "reserved_bytes": "i8",
-    }
-
-    step: NDArray[Any]
+    step: Int64
     """Row of ``Recording.steps``; −1 outside of every step."""
-    phase: NDArray[Any]
+    phase: UInt8
     """A ``Phase``; OTHER for a whole step, and for events outside of phases."""
-    start_event: NDArray[Any]
-    end_event: NDArray[Any]
+    start_event: Int64
+    end_event: Int64
     """The exclusive end; for a phase that occurs several times in a step, the end of the last one."""
-    requested_bytes: NDArray[Any]
-    allocated_bytes: NDArray[Any]
-    active_bytes: NDArray[Any]
-    reserved_bytes: NDArray[Any]
+    requested_bytes: Int64
+    allocated_bytes: Int64
+    active_bytes: Int64
+    reserved_bytes: Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Computes the bytes in use at every instant."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,30 +11,22 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.shared_results import memoized
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
 class Totals(Table):
     """torch's four totals in bytes; row k is instant k, so there is one row more than events."""
 
-    DTYPES: ClassVar = {
-        "requested_bytes": "i8",
-        "allocated_bytes": "i8",
-        "active_bytes": "i8",
-        "reserved_bytes": "i8",
-        "time_ns": "i8",
-    }
-
-    requested_bytes: NDArray[Any]
+    requested_bytes: Int64
     """Bytes that the program requested, over blocks in use or pending, as torch counts them."""
-    allocated_bytes: NDArray[Any]
+    allocated_bytes: Int64
     """Bytes of blocks that serve tensors."""
-    active_bytes: NDArray[Any]
+    active_bytes: Int64
     """Bytes of allocated blocks and of freed blocks that wait for another stream."""
-    reserved_bytes: NDArray[Any]
+    reserved_bytes: Int64
     """Bytes of the segments held from the driver."""
-    time_ns: NDArray[Any]
+    time_ns: Int64
     """Time of the event before the instant, in nanoseconds; for instant 0 the start of the recording, as far
     as known.
     """

@@ -1,7 +1,7 @@
 """Builds a flame graph of the calls that led to what was allocated at one instant."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from vramscope.analysis.by_stack import StackBytes, by_stack
 from vramscope.analysis.folding import Folded, fold
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table
 
 ROOT = "(all)"
 NO_STACK = "(no stack)"
@@ -28,31 +28,20 @@ class Tree(Table):
     Row 0 is the root with everything live. The bytes of a row are exactly those of its children plus its own.
     """
 
-    DTYPES: ClassVar = {
-        "parent": "i4",
-        "function": "i4",
-        "file": "i4",
-        "line": "i4",
-        "self_bytes": "i8",
-        "total_bytes": "i8",
-        "count": "i8",
-        "node": "i4",
-    }
-
-    parent: NDArray[Any]
+    parent: Int32
     """Row of the caller; 0 for the root itself."""
-    function: NDArray[Any]
+    function: Int32
     """Index into ``strings``."""
-    file: NDArray[Any]
+    file: Int32
     """Index into ``strings``; the empty string for rows that are no call, like ``(other)``."""
-    line: NDArray[Any]
-    self_bytes: NDArray[Any]
+    line: Int32
+    self_bytes: Int64
     """Bytes allocated by this call itself."""
-    total_bytes: NDArray[Any]
+    total_bytes: Int64
     """Bytes allocated by this call and all calls below it."""
-    count: NDArray[Any]
+    count: Int64
     """Live blocks of this call and all calls below it."""
-    node: NDArray[Any]
+    node: Int32
     """Row in the tree that this one was pruned from, for use as the next root; −1 for ``(other)``."""
     strings: tuple[str, ...] = ("",)
     no_stack_bytes: int = 0

@@ -5,7 +5,7 @@ Each piece costs in proportion to its own events and the live blocks, however lo
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from vramscope.model.codes import QUANTITIES
 from vramscope.model.past import StretchPeaks
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
-from vramscope.model.table import Table
+from vramscope.model.table import Bool, Int32, Int64, Table, UInt64
 from vramscope.model.trace import Action, Trace
 
 
@@ -24,24 +24,15 @@ from vramscope.model.trace import Action, Trace
 class LiveBlocks(Table):
     """One row per block that the allocator has handed out and that is not free again."""
 
-    DTYPES: ClassVar = {
-        "address": "u8",
-        "size": "i8",
-        "block_size": "i8",
-        "stack_id": "i4",
-        "born": "i8",
-        "is_pending": "?",
-    }
-
-    address: NDArray[Any]
-    size: NDArray[Any]
+    address: UInt64
+    size: Int64
     """Bytes that the program requested."""
-    block_size: NDArray[Any]
+    block_size: Int64
     """Bytes of the block."""
-    stack_id: NDArray[Any]
-    born: NDArray[Any]
+    stack_id: Int32
+    born: Int64
     """The ALLOC event, counted from the first event ever; −1 for a block that predates the recording."""
-    is_pending: NDArray[Any]
+    is_pending: Bool
     """Whether the program freed the block, which waits for another stream."""
 
 

@@ -1,12 +1,11 @@
 """Samples of memory counters at single moments, without allocator events."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,68 +18,45 @@ UNKNOWN = -1
 class Counters(Table):
     """One row per sample; −1 where a quantity is unknown (a note gives the reason)."""
 
-    DTYPES: ClassVar = {
-        "time_ns": "i8",
-        "event": "i8",
-        "allocated_bytes": "i8",
-        "reserved_bytes": "i8",
-        "device_used_bytes": "i8",
-        "device_total_bytes": "i8",
-        "process_used_bytes": "i8",
-        "utilization_percent": "i8",
-        "requested_bytes": "i8",
-        "active_bytes": "i8",
-        "inactive_split_bytes": "i8",
-        "allocated_peak_bytes": "i8",
-        "reserved_peak_bytes": "i8",
-        "device_free_bytes": "i8",
-        "others_used_bytes": "i8",
-        "reserved_drift_bytes": "i8",
-        "host_resident_bytes": "i8",
-        "host_pinned_bytes": "i8",
-        "host_pinned_active_bytes": "i8",
-        "nccl_bytes": "i8",
-    }
-
-    time_ns: NDArray[Any]
-    event: NDArray[Any]
+    time_ns: Int64
+    event: Int64
     """The instant of the trace; −1 where unknown (the time then locates the sample)."""
-    allocated_bytes: NDArray[Any]
+    allocated_bytes: Int64
     """torch's own counter of allocated bytes."""
-    reserved_bytes: NDArray[Any]
+    reserved_bytes: Int64
     """torch's own counter of reserved bytes."""
-    device_used_bytes: NDArray[Any]
+    device_used_bytes: Int64
     """NVML: bytes that the driver counts as used on the device, without its own reserve where it can tell."""
-    device_total_bytes: NDArray[Any]
-    process_used_bytes: NDArray[Any]
+    device_total_bytes: Int64
+    process_used_bytes: Int64
     """NVML: bytes that this process uses, including its CUDA context and libraries."""
-    utilization_percent: NDArray[Any]
-    requested_bytes: NDArray[Any]
+    utilization_percent: Int64
+    requested_bytes: Int64
     """torch's own counter; includes requests of blocks that wait for another stream."""
-    active_bytes: NDArray[Any]
+    active_bytes: Int64
     """torch's own counter of active bytes."""
-    inactive_split_bytes: NDArray[Any]
+    inactive_split_bytes: Int64
     """torch's own counter of free bytes in split blocks."""
-    allocated_peak_bytes: NDArray[Any]
+    allocated_peak_bytes: Int64
     """torch's ``max_memory_allocated()`` as the program would see it: since the program last reset it, if
     ever.
     """
-    reserved_peak_bytes: NDArray[Any]
-    device_free_bytes: NDArray[Any]
+    reserved_peak_bytes: Int64
+    device_free_bytes: Int64
     """NVML: free bytes. Used bytes, free bytes and the driver's own reserve add up to the device's total."""
-    others_used_bytes: NDArray[Any]
+    others_used_bytes: Int64
     """NVML: bytes that other processes hold, according to the driver's list of processes."""
-    reserved_drift_bytes: NDArray[Any]
+    reserved_drift_bytes: Int64
     """The change of torch's reserved bytes while the driver was queried; 0 means that the whole row is of one
     moment.
     """
-    host_resident_bytes: NDArray[Any]
+    host_resident_bytes: Int64
     """Host memory of this process that is in RAM (resident set size), pinned memory included."""
-    host_pinned_bytes: NDArray[Any]
+    host_pinned_bytes: Int64
     """torch's own counter of pinned host memory: what its host allocator holds, cached blocks included."""
-    host_pinned_active_bytes: NDArray[Any]
+    host_pinned_active_bytes: Int64
     """torch's own counter of pinned host memory in use; each block counts with its size, a power of two."""
-    nccl_bytes: NDArray[Any]
+    nccl_bytes: Int64
     """NCCL's own counter: bytes of the device that the communicators of torch's process groups held at the
     end of the last step.
     """

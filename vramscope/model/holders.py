@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table, UInt64
 
 PREFIX = "held by: "
 """Prefix of the labels that named a holder before the trace format had a table of holders (1.4 and 2.3)."""
@@ -80,36 +80,25 @@ class Holding:
 class Holders(Table):
     """The paths to blocks: one row per word of a path, the words of a path one after the other."""
 
-    DTYPES: ClassVar = {
-        "event": "i8",
-        "address": "u8",
-        "position": "i4",
-        "kind": "i4",
-        "name": "i4",
-        "owner": "i4",
-        "file": "i4",
-        "line": "i4",
-        "number": "i8",
-    }
     TEXT_COLUMNS: ClassVar = frozenset(_TEXTS)
 
-    event: NDArray[Any]
+    event: Int64
     """The instant at which capture found the path."""
-    address: NDArray[Any]
+    address: UInt64
     """Address of the block that was live at that instant."""
-    position: NDArray[Any]
+    position: Int32
     """Place of the word in its path; 0 begins a path. Nodes of one graph share a place."""
-    kind: NDArray[Any]
+    kind: Int32
     """Index into ``names``: the word's kind, such as ``attribute``."""
-    name: NDArray[Any]
+    name: Int32
     """Index into ``names``: a variable, an attribute, the index of an item, a statement."""
-    owner: NDArray[Any]
+    owner: Int32
     """Index into ``names``: the type, function or node that the name belongs to."""
-    file: NDArray[Any]
+    file: Int32
     """Index into ``names``: the file of a local, global, hook or statement."""
-    line: NDArray[Any]
+    line: Int32
     """Line in that file; −1 where there is none."""
-    number: NDArray[Any]
+    number: Int64
     """Elements of a graph's tensor, repetitions of a node, identity of a key, or position of the word that a
     statement fills; −1 where there is none."""
     names: tuple[str, ...] = ("",)

@@ -4,11 +4,8 @@ missing.
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar
 
-from numpy.typing import NDArray
-
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table, UInt8, UInt64
 
 
 class Phase(IntEnum):
@@ -100,29 +97,19 @@ ROOT_MODULE = "(root)"
 class Marks(Table):
     """One row per fact about the program, in the order in which they happened."""
 
-    DTYPES: ClassVar = {
-        "kind": "u1",
-        "phase": "u1",
-        "time_ns": "i8",
-        "event": "i8",
-        "thread": "i8",
-        "value": "i8",
-        "name": "i4",
-    }
-
-    kind: NDArray[Any]
+    kind: UInt8
     """A ``MarkKind``."""
-    phase: NDArray[Any]
+    phase: UInt8
     """A ``Phase``, for PHASE_BEGIN and PHASE_END."""
-    time_ns: NDArray[Any]
-    event: NDArray[Any]
+    time_ns: Int64
+    event: Int64
     """The instant: the number of events of the trace before the mark."""
-    thread: NDArray[Any]
+    thread: Int64
     """Ident of the Python thread."""
-    value: NDArray[Any]
+    value: Int64
     """Identity of the optimizer for OPTIMIZER phases, a ``BackwardKeeps`` for BACKWARD ones, nesting depth
     for ENTER and EXIT, see ``MarkKind``."""
-    name: NDArray[Any]
+    name: Int32
     """Index into ``names``: module class, optimizer class or the user's name; '' where there is none."""
     names: tuple[str, ...] = ("",)
 
@@ -131,34 +118,24 @@ class Marks(Table):
 class Steps(Table):
     """One row per training step, in order; steps do not overlap."""
 
-    DTYPES: ClassVar = {
-        "index": "i8",
-        "start_event": "i8",
-        "end_event": "i8",
-        "start_ns": "i8",
-        "end_ns": "i8",
-    }
-
-    index: NDArray[Any]
+    index: Int64
     """0, 1, …"""
-    start_event: NDArray[Any]
-    end_event: NDArray[Any]
+    start_event: Int64
+    end_event: Int64
     """The exclusive end."""
-    start_ns: NDArray[Any]
-    end_ns: NDArray[Any]
+    start_ns: Int64
+    end_ns: Int64
 
 
 @dataclass(frozen=True, slots=True)
 class EventThreads(Table):
     """Which thread made the events: one row per run of events of one thread, in order."""
 
-    DTYPES: ClassVar = {"start_event": "i8", "thread": "i8"}
-
-    start_event: NDArray[Any]
+    start_event: Int64
     """The first event of the run, which ends where the next one begins. A run without events tells from
     where on a thread has a name.
     """
-    thread: NDArray[Any]
+    thread: Int64
     """Ident of the thread; 0 for a thread that has taken no name, −1 where it is not known."""
 
 
@@ -169,34 +146,22 @@ class Phases(Table):
     Inner phases (greater depth) override outer ones of the same thread.
     """
 
-    DTYPES: ClassVar = {
-        "phase": "u1",
-        "step": "i8",
-        "depth": "i4",
-        "start_event": "i8",
-        "end_event": "i8",
-        "start_ns": "i8",
-        "end_ns": "i8",
-        "thread": "i8",
-        "name": "i4",
-    }
-
-    phase: NDArray[Any]
+    phase: UInt8
     """A ``Phase``."""
-    step: NDArray[Any]
+    step: Int64
     """Row of the ``Steps`` in which the phase began; −1 outside of every step."""
-    depth: NDArray[Any]
+    depth: Int32
     """0 for an outermost phase."""
-    start_event: NDArray[Any]
-    end_event: NDArray[Any]
+    start_event: Int64
+    end_event: Int64
     """The exclusive end; the end of the trace for a phase that is still open."""
-    start_ns: NDArray[Any]
-    end_ns: NDArray[Any]
-    thread: NDArray[Any]
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
     """Ident of the thread that the phase belongs to: a recompute on a thread of autograd belongs to the
     thread that called backward.
     """
-    name: NDArray[Any]
+    name: Int32
     """Index into ``names``."""
     names: tuple[str, ...] = ("",)
     made_by: EventThreads = field(default_factory=EventThreads.of)
@@ -229,17 +194,15 @@ class Category(IntEnum):
 class Labels(Table):
     """What capture knew about a block from the identity of its tensor: one row per block and moment."""
 
-    DTYPES: ClassVar = {"event": "i8", "address": "u8", "category": "u1", "element_bytes": "u1", "name": "i4"}
-
-    event: NDArray[Any]
+    event: Int64
     """The instant at which capture knew it."""
-    address: NDArray[Any]
+    address: UInt64
     """Address of the block that was live at that instant."""
-    category: NDArray[Any]
+    category: UInt8
     """A ``Category``."""
-    element_bytes: NDArray[Any]
+    element_bytes: UInt8
     """Bytes per element of the tensor: 4 for float32, 2 for bfloat16; 0 where unknown."""
-    name: NDArray[Any]
+    name: Int32
     """Index into ``names``: ``layers.0.weight``, ``exp_avg of layers.0.weight``; '' where unknown."""
     names: tuple[str, ...] = ("",)
 

@@ -4,13 +4,13 @@ Instants of this part count from the first event ever recorded, not from the fir
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.marks import Marks, Phases, Steps
-from vramscope.model.table import Table
+from vramscope.model.table import Bool, Int64, Table
 
 NONE = -1
 """Marks an unknown value."""
@@ -34,20 +34,12 @@ class StretchPeaks(Table):
     at marks, so their peaks follow from these rows, whatever rule finds the steps.
     """
 
-    DTYPES: ClassVar = {
-        "event": "i8",
-        "requested": "i8",
-        "allocated": "i8",
-        "active": "i8",
-        "reserved": "i8",
-    }
-
-    event: NDArray[Any]
+    event: Int64
     """The instant at which the row begins."""
-    requested: NDArray[Any]
-    allocated: NDArray[Any]
-    active: NDArray[Any]
-    reserved: NDArray[Any]
+    requested: Int64
+    allocated: Int64
+    active: Int64
+    reserved: Int64
 
     def between(self, start: NDArray[Any], end: NDArray[Any], n_events: int) -> dict[str, NDArray[Any]]:
         """The maximum of each quantity over the instants *start* to *end*, both included.
@@ -70,28 +62,16 @@ class SummarizedSteps(Table):
     in order.
     """
 
-    DTYPES: ClassVar = {
-        "start_event": "i8",
-        "end_event": "i8",
-        "start_ns": "i8",
-        "end_ns": "i8",
-        "is_joined": "?",
-        "requested": "i8",
-        "allocated": "i8",
-        "active": "i8",
-        "reserved": "i8",
-    }
-
-    start_event: NDArray[Any]
-    end_event: NDArray[Any]
-    start_ns: NDArray[Any]
-    end_ns: NDArray[Any]
-    is_joined: NDArray[Any]
+    start_event: Int64
+    end_event: Int64
+    start_ns: Int64
+    end_ns: Int64
+    is_joined: Bool
     """Whether the next step begins where this one ends."""
-    requested: NDArray[Any]
-    allocated: NDArray[Any]
-    active: NDArray[Any]
-    reserved: NDArray[Any]
+    requested: Int64
+    allocated: Int64
+    active: Int64
+    reserved: Int64
 
 
 @dataclass(frozen=True, slots=True)

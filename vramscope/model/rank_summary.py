@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 
 
 class LineBytes(NamedTuple):
@@ -32,26 +31,17 @@ class LineBytes(NamedTuple):
 class StepRows(Table):
     """One row per step, or per group of neighboring steps of a long run."""
 
-    DTYPES: ClassVar = {
-        "step": "i8",
-        "n_steps": "i8",
-        "start_ns": "i8",
-        "end_ns": "i8",
-        "allocated": "i8",
-        "reserved": "i8",
-    }
-
-    step: NDArray[Any]
+    step: Int64
     """The number of the first step of the row."""
-    n_steps: NDArray[Any]
+    n_steps: Int64
     """The number of steps in the row; in a group, ``step`` is a multiple of the group's size."""
-    start_ns: NDArray[Any]
+    start_ns: Int64
     """Unix time at which the first step begins."""
-    end_ns: NDArray[Any]
+    end_ns: Int64
     """Unix time at which the last step ends."""
-    allocated: NDArray[Any]
+    allocated: Int64
     """The maximum of allocated bytes; −1 where unknown."""
-    reserved: NDArray[Any]
+    reserved: Int64
     """The maximum of reserved bytes; −1 where unknown."""
 
     def grouped(self, size: int) -> "StepRows":

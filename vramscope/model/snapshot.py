@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar
 
-from numpy.typing import NDArray
-
-from vramscope.model.table import Table
+from vramscope.model.table import Bool, Int32, Int64, Table, UInt8, UInt64
 
 
 class BlockState(IntEnum):
@@ -24,51 +21,32 @@ class Segments(Table):
     """Memory that the allocator reserves: one row per cudaMalloc, or per contiguous mapped range of an
     expandable segment. Sorted by address."""
 
-    DTYPES: ClassVar = {
-        "address": "u8",
-        "size": "i8",
-        "stream": "u8",
-        "pool": "i4",
-        "is_large": "?",
-        "is_expandable": "?",
-        "stack_id": "i4",
-    }
-
-    address: NDArray[Any]
-    size: NDArray[Any]
+    address: UInt64
+    size: Int64
     """Bytes."""
-    stream: NDArray[Any]
-    pool: NDArray[Any]
+    stream: UInt64
+    pool: Int32
     """Index into ``Recording.pools``."""
-    is_large: NDArray[Any]
+    is_large: Bool
     """Whether it belongs to the large pool (rounded requests above 1 MiB)."""
-    is_expandable: NDArray[Any]
-    stack_id: NDArray[Any]
+    is_expandable: Bool
+    stack_id: Int32
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks(Table):
     """The pieces of the segments, ordered by segment and address; they tile their segments without gaps."""
 
-    DTYPES: ClassVar = {
-        "segment": "i4",
-        "address": "u8",
-        "size": "i8",
-        "requested_size": "i8",
-        "state": "u1",
-        "stack_id": "i4",
-    }
-
-    segment: NDArray[Any]
+    segment: Int32
     """Row of ``Segments``."""
-    address: NDArray[Any]
-    size: NDArray[Any]
+    address: UInt64
+    size: Int64
     """Bytes."""
-    requested_size: NDArray[Any]
+    requested_size: Int64
     """Bytes that the program requested; 0 for an inactive block (torch's value is stale there)."""
-    state: NDArray[Any]
+    state: UInt8
     """A ``BlockState``."""
-    stack_id: NDArray[Any]
+    stack_id: Int32
     """The stack that allocated the block; 0 where inactive or unknown."""
 
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Table
 
 
 class Frame(NamedTuple):
@@ -25,15 +24,13 @@ class Stacks(Table):
     Row 0 is the empty stack. Parents precede their children.
     """
 
-    DTYPES: ClassVar = {"parent": "i4", "function": "i4", "file": "i4", "line": "i4"}
-
-    parent: NDArray[Any]
+    parent: Int32
     """Row of the calling frame; 0 for an outermost frame."""
-    function: NDArray[Any]
+    function: Int32
     """Index into ``strings``."""
-    file: NDArray[Any]
+    file: Int32
     """Index into ``strings``."""
-    line: NDArray[Any]
+    line: Int32
     strings: tuple[str, ...]
 
     def frame(self, stack_id: int) -> Frame:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,23 @@ from vramscope.model.equality import EqualByValue
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Int64: TypeAlias = Annotated[NDArray[Any], "i8"]
+Int32: TypeAlias = Annotated[NDArray[Any], "i4"]
+UInt64: TypeAlias = Annotated[NDArray[Any], "u8"]
+UInt8: TypeAlias = Annotated[NDArray[Any], "u1"]
+Bool: TypeAlias = Annotated[NDArray[Any], "?"]
+
 
 class Table(EqualByValue):
     """A frozen dataclass whose array fields are columns of one length.
 
-    Subclasses name the dtype of every column in ``DTYPES``; other fields (lists of names) are kept as they
-    are. Columns are never written after construction.
+    Subclasses name the dtype of every column in its annotation; other fields (lists of names) are kept as
+    they are. Columns are never written after construction.
     """
 
     __slots__ = ()
     DTYPES: ClassVar[Mapping[str, str]] = {}
+    """The dtype of each column, in order of declaration."""
     TEXT_COLUMNS: ClassVar[frozenset[str]] = frozenset({"name"})
     """Columns of a table with ``names`` that are indices into it; files store the texts."""
 
@@ -30,6 +37,9 @@ class Table(EqualByValue):
         super().__init_subclass__(**options)
         # A dataclass keeps a __repr__ that it finds in the class itself.
         cls.__repr__ = Table.__repr__  # type: ignore[method-assign]
+        hints = cls.__annotations__.items()
+        own = {name: hint.__metadata__[0] for name, hint in hints if hasattr(hint, "__metadata__")}
+        cls.DTYPES = {**cls.DTYPES, **own}
 
     def __repr__(self) -> str:
         """One line at a prompt instead of thousands of numbers."""

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar
 
-from numpy.typing import NDArray
-
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table, UInt8, UInt64
 
 
 class Action(IntEnum):
@@ -35,36 +32,25 @@ class Trace(Table):
     ``len(trace)`` the end. Every interval of events is ``[start_event, end_event)``.
     """
 
-    DTYPES: ClassVar = {
-        "action": "u1",
-        "time_ns": "i8",
-        "address": "u8",
-        "size": "i8",
-        "block_size": "i8",
-        "stream": "u8",
-        "pool": "i4",
-        "stack_id": "i4",
-    }
-
-    action: NDArray[Any]
+    action: UInt8
     """An ``Action``."""
-    time_ns: NDArray[Any]
+    time_ns: Int64
     """Unix time; all 0 where the source has no clock (torch ≤ 2.1)."""
-    address: NDArray[Any]
+    address: UInt64
     """Address of the block or segment; 0 for OOM and SNAPSHOT."""
-    size: NDArray[Any]
+    size: Int64
     """Bytes as torch reports them: requested bytes for ALLOC and FREE_*, segment bytes for SEGMENT_*, the
     rounded request for OOM, active bytes for SNAPSHOT.
     """
-    block_size: NDArray[Any]
+    block_size: Int64
     """Bytes of the block (rounding and absorbed remainder included) for ALLOC and FREE_*; segment bytes for
     SEGMENT_*; else 0.
     """
-    stream: NDArray[Any]
+    stream: UInt64
     """Raw cudaStream_t; 0 is the default stream."""
-    pool: NDArray[Any]
+    pool: Int32
     """Index into ``Recording.pools``; 0 is the default pool."""
-    stack_id: NDArray[Any]
+    stack_id: Int32
     """A stack of ``Recording.stacks``; 0 is the empty stack."""
 
     @property

@@ -1,10 +1,8 @@
 """Searches all allocations of a recording by a line of text."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.allocations.completion import Completion, Vocabulary, completed, vocabulary
@@ -14,7 +12,7 @@ from vramscope.analysis.by_module import NO_MODULE, owners_of
 from vramscope.analysis.categories import categories
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table, UInt8
 
 __all__ = [
     "ANALYSIS",
@@ -36,29 +34,19 @@ __all__ = [
 class FoundAllocations(Table):
     """The allocations that a search found, largest block first."""
 
-    DTYPES: ClassVar = {
-        "row": "i8",
-        "block_bytes": "i8",
-        "category": "u1",
-        "module": "i4",
-        "stack_id": "i4",
-        "alloc_event": "i8",
-        "free_event": "i8",
-    }
-
-    row: NDArray[Any]
+    row: Int64
     """Row of ``lifetimes``."""
-    block_bytes: NDArray[Any]
+    block_bytes: Int64
     """Bytes of the block."""
-    category: NDArray[Any]
+    category: UInt8
     """A ``Category``."""
-    module: NDArray[Any]
+    module: Int32
     """Index into ``paths``; 0 for none."""
-    stack_id: NDArray[Any]
+    stack_id: Int32
     """Row of ``recording.stacks``."""
-    alloc_event: NDArray[Any]
+    alloc_event: Int64
     """The event of the allocation; −1 for one before the recording."""
-    free_event: NDArray[Any]
+    free_event: Int64
     """The event of the free; −1: never freed; −2: freed before the recording."""
     paths: tuple[str, ...] = (NO_MODULE,)
     recording: Recording = field(default_factory=Recording, repr=False)

@@ -6,7 +6,7 @@ the reason for every allocation.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from vramscope.analysis.timeline import instant_of
 from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Table, UInt8
 
 __all__ = ["ANALYSIS", "Assigned", "Categories", "Reason", "assign", "categories", "undivided"]
 
@@ -38,13 +38,11 @@ __all__ = ["ANALYSIS", "Assigned", "Categories", "Reason", "assign", "categories
 class Assigned(Table):
     """The category of each allocation: one row per row of ``lifetimes``."""
 
-    DTYPES: ClassVar = {"category": "u1", "reason": "u1", "label": "i4"}
-
-    category: NDArray[Any]
+    category: UInt8
     """A ``Category``."""
-    reason: NDArray[Any]
+    reason: UInt8
     """A ``Reason``."""
-    label: NDArray[Any]
+    label: Int32
     """Row of ``Recording.labels`` that gave the category; −1 for none."""
 
 

@@ -3,7 +3,7 @@ request.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.churn.free_segments import free_segment_bytes
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 from vramscope.model.trace import Action
 
 GAINS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
@@ -41,27 +41,17 @@ class Churn:
 class ChurnOverTime(Table):
     """One row per step, and a first row for events outside of all steps."""
 
-    DTYPES: ClassVar = {
-        "step": "i8",
-        "n_made": "i8",
-        "made_bytes": "i8",
-        "n_released": "i8",
-        "released_bytes": "i8",
-        "n_retries": "i8",
-        "n_ooms": "i8",
-    }
-
-    step: NDArray[Any]
+    step: Int64
     """Row of ``Recording.steps``; −1 outside of every step."""
-    n_made: NDArray[Any]
-    made_bytes: NDArray[Any]
-    n_released: NDArray[Any]
-    released_bytes: NDArray[Any]
-    n_retries: NDArray[Any]
+    n_made: Int64
+    made_bytes: Int64
+    n_released: Int64
+    released_bytes: Int64
+    n_retries: Int64
     """Number of retries. Each stalls the device: the whole cache is released before the driver is asked
     again.
     """
-    n_ooms: NDArray[Any]
+    n_ooms: Int64
     retries: tuple[int, ...] = ()
     """The instants right after the releases of each retry."""
 

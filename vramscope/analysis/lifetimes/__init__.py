@@ -1,7 +1,7 @@
 """Pairs every allocation with its free."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from vramscope.analysis.lifetimes.block_ends import ends
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table, UInt64
 from vramscope.model.trace import Action
 
 ALIVE = -1
@@ -24,37 +24,23 @@ BEFORE = -2
 class Allocations(Table):
     """The lives of blocks, one row from ALLOC to FREE: first those that predate the trace, then by event."""
 
-    DTYPES: ClassVar = {
-        "address": "u8",
-        "size": "i8",
-        "block_size": "i8",
-        "stream": "u8",
-        "pool": "i4",
-        "stack_id": "i4",
-        "alloc_event": "i8",
-        "free_event": "i8",
-        "completed_event": "i8",
-        "alloc_ns": "i8",
-        "free_ns": "i8",
-    }
-
-    address: NDArray[Any]
-    size: NDArray[Any]
+    address: UInt64
+    size: Int64
     """Bytes that the program requested."""
-    block_size: NDArray[Any]
+    block_size: Int64
     """Bytes of the block, which count as allocated."""
-    stream: NDArray[Any]
-    pool: NDArray[Any]
-    stack_id: NDArray[Any]
-    alloc_event: NDArray[Any]
+    stream: UInt64
+    pool: Int32
+    stack_id: Int32
+    alloc_event: Int64
     """The ALLOC event; −1 for a block that predates the trace."""
-    free_event: NDArray[Any]
+    free_event: Int64
     """The FREE_REQUESTED event, when the tensor was freed; −1: alive at the end; −2: before the trace."""
-    completed_event: NDArray[Any]
+    completed_event: Int64
     """The FREE_COMPLETED event, when the block became reusable; −1: not within the trace."""
-    alloc_ns: NDArray[Any]
+    alloc_ns: Int64
     """Time of the allocation, in nanoseconds; 0 where it predates the trace or there is no clock."""
-    free_ns: NDArray[Any]
+    free_ns: Int64
     """Time of the free, in nanoseconds; 0 where there is none."""
 
     def allocated_at(self, instant: int) -> NDArray[Any]:

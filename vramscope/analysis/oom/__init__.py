@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Frame
-from vramscope.model.table import Table
+from vramscope.model.table import Int32, Int64, Table
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_name
 
@@ -102,32 +102,21 @@ class FailurePlace:
 class Failures(Table):
     """One row per allocation that failed with an OutOfMemoryError."""
 
-    DTYPES: ClassVar = {
-        "event": "i8",
-        "time_ns": "i8",
-        "size_bytes": "i8",
-        "allocated_bytes": "i8",
-        "reserved_bytes": "i8",
-        "largest_free_bytes": "i8",
-        "device_free_bytes": "i8",
-        "stack_id": "i4",
-    }
-
-    event: NDArray[Any]
+    event: Int64
     """Event of the failure; as an instant, the state that the request met."""
-    time_ns: NDArray[Any]
+    time_ns: Int64
     """Time of the failure."""
-    size_bytes: NDArray[Any]
+    size_bytes: Int64
     """Bytes of the failed request, rounded as the allocator does."""
-    allocated_bytes: NDArray[Any]
+    allocated_bytes: Int64
     """Bytes allocated at the failure; −1 if not recorded."""
-    reserved_bytes: NDArray[Any]
+    reserved_bytes: Int64
     """Bytes reserved at the failure; −1 if not recorded."""
-    largest_free_bytes: NDArray[Any]
+    largest_free_bytes: Int64
     """Bytes of the largest free block, of any pool and stream; −1 if the layout was not recorded."""
-    device_free_bytes: NDArray[Any]
+    device_free_bytes: Int64
     """Bytes that the driver still had; −1 if not recorded."""
-    stack_id: NDArray[Any]
+    stack_id: Int32
     """Stack of the failed request."""
     where: tuple[FailurePlace, ...] = ()
     """Place of each row in the program."""

@@ -209,9 +209,9 @@ def _frees_of(found: Allocations, owners: Owners, calls: list[_Call]) -> list[ND
     for at, call in enumerate(calls):
         call_of[call.rows] = at
     rows = np.flatnonzero(owners.forward >= 0)
-    at = call_of[owners.forward[rows]]
-    order = np.argsort(at, kind="stable")
-    return np.split(found.free_event[rows[order]], np.searchsorted(at[order], np.arange(1, len(calls) + 1)))
+    mine = call_of[owners.forward[rows]]
+    order = np.argsort(mine, kind="stable")
+    return np.split(found.free_event[rows[order]], np.searchsorted(mine[order], np.arange(1, len(calls) + 1)))
 
 
 def _starts(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from vramscope.model.codes import FindingKind, NoteCode, Severity
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.model.table import Table
+from vramscope.model.table import Int64, Table
 from vramscope.units import format_bytes, format_duration
 
 _EVENTS = "the allocator's events"
@@ -53,67 +53,45 @@ class Waterfall(Table):
     ``driver_bytes``, to ``total_bytes``.
     """
 
-    DTYPES: ClassVar = {
-        "time_ns": "i8",
-        "instant": "i8",
-        "requested_bytes": "i8",
-        "rounding_bytes": "i8",
-        "pending_bytes": "i8",
-        "inactive_split_bytes": "i8",
-        "releasable_bytes": "i8",
-        "private_pools_bytes": "i8",
-        "own_outside_bytes": "i8",
-        "others_bytes": "i8",
-        "unattributed_bytes": "i8",
-        "free_bytes": "i8",
-        "driver_bytes": "i8",
-        "allocated_bytes": "i8",
-        "reserved_bytes": "i8",
-        "used_bytes": "i8",
-        "total_bytes": "i8",
-        "drift_bytes": "i8",
-        "nccl_bytes": "i8",
-    }
-
-    time_ns: NDArray[Any]
+    time_ns: Int64
     """Time of each sample."""
-    instant: NDArray[Any]
+    instant: Int64
     """Instant of the trace at which all four quantities equal the sample's; −1 if there is none near it."""
-    requested_bytes: NDArray[Any]
+    requested_bytes: Int64
     """Bytes of live tensors."""
-    rounding_bytes: NDArray[Any]
+    rounding_bytes: Int64
     """Bytes by which their blocks are larger."""
-    pending_bytes: NDArray[Any]
+    pending_bytes: Int64
     """Freed bytes that wait for another stream."""
-    inactive_split_bytes: NDArray[Any]
+    inactive_split_bytes: Int64
     """Cached bytes: free pieces of segments in use."""
-    releasable_bytes: NDArray[Any]
+    releasable_bytes: Int64
     """Cached bytes: segments that are wholly free."""
-    private_pools_bytes: NDArray[Any]
+    private_pools_bytes: Int64
     """Free bytes of private pools (of CUDA graphs, MemPools), which serve nothing else; −1 if they are among
     the two parts before."""
-    own_outside_bytes: NDArray[Any]
+    own_outside_bytes: Int64
     """Bytes of this process outside of torch's allocator: CUDA's context, libraries, NCCL, raw cudaMalloc.
     The bar of this name is without ``nccl_bytes`` where these are known."""
-    others_bytes: NDArray[Any]
+    others_bytes: Int64
     """Bytes of other processes."""
-    unattributed_bytes: NDArray[Any]
+    unattributed_bytes: Int64
     """Bytes used on the device by no process that the driver lists."""
-    free_bytes: NDArray[Any]
+    free_bytes: Int64
     """Free bytes of the device."""
-    driver_bytes: NDArray[Any]
+    driver_bytes: Int64
     """The driver's own reserve: neither used nor free."""
-    allocated_bytes: NDArray[Any]
+    allocated_bytes: Int64
     """Allocated bytes, by torch's counter."""
-    reserved_bytes: NDArray[Any]
+    reserved_bytes: Int64
     """Reserved bytes, by torch's counter."""
-    used_bytes: NDArray[Any]
+    used_bytes: Int64
     """Used bytes of the device, by the driver."""
-    total_bytes: NDArray[Any]
+    total_bytes: Int64
     """Size of the device, by the driver."""
-    drift_bytes: NDArray[Any]
+    drift_bytes: Int64
     """Change of ``reserved_bytes`` while the driver was asked; ``own_outside_bytes`` may be wrong by it."""
-    nccl_bytes: NDArray[Any]
+    nccl_bytes: Int64
     """Bytes of the communicators of torch's process groups, by NCCL; a part of ``own_outside_bytes``."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Reason why a part is not available, by the part's name."""
