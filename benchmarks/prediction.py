@@ -351,6 +351,9 @@ def main() -> None:
     chosen = parser.parse_args()
     import _prediction_programs as programs
 
+    strange = {*chosen.variants.split(",")} - {*programs.VARIANTS}
+    if strange:  # a program ignores a word that it does not have, and would be the plain one
+        parser.error(f"no such variant: {', '.join(strange)}; there are {', '.join(programs.VARIANTS)}")
     text = INTRODUCTION
     if chosen.large != "no" and chosen.out_of_memory != "only":
         text += cost_page(LARGE_TIMES) + "\n"

@@ -85,6 +85,27 @@ for _ in range(2):
     optimizer.step()
 """
 
+STREAMS = """
+one, two = nn.Linear(700, 900).cuda(), nn.Linear(700, 900).cuda()
+optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.1)
+side, early = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
+for step in range(3):
+    with torch.cuda.stream(early):
+        batch = torch.rand(3000, 700).to("cuda", non_blocking=True)
+    torch.cuda.current_stream().wait_stream(early)
+    batch.record_stream(torch.cuda.current_stream())
+    with side:
+        left = checkpoint(lambda x: two(x).tanh().relu() @ torch.rand(900, 300, device="cuda"), batch,
+                          use_reentrant=False)
+    torch.cuda.set_stream(side if step == 1 else torch.cuda.default_stream())
+    right = one(batch).tanh()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.set_stream(torch.cuda.default_stream())
+    (left.sum() + right.sum()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 RUNS = {
     "float32 with AdamW": "train(torch.optim.AdamW)",
     "bfloat16 and a fused optimizer": "train(lambda p: torch.optim.AdamW(p, fused=True), torch.bfloat16)",
@@ -94,6 +115,8 @@ RUNS = {
     "accumulation with momentum": "train(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), times=3)",
     # The engine's order: nodes that CUDA's own thread makes are numbered by that thread.
     "a gradient penalty": PENALTY,
+    # Each has its own blocks and workspaces, in backward those of its forward.
+    "streams": STREAMS,
     "an odd length": "train(torch.optim.Adam, torch.bfloat16, length=333)",
 }
 

@@ -15,6 +15,7 @@ import torch
 
 from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
+from vramscope.prediction.dry.streams import CurrentStream
 
 
 class OwnMemory(NamedTuple):
@@ -48,8 +49,9 @@ class RunSoFar:
         self.card = card
         self.operators: dict[str, int] = {}
         """Calls by name."""
-        self.handles: set[bool] = set()
-        """The threads, backward's or not, that have their workspace of cuBLAS."""
+        self.stream = CurrentStream()
+        self.handles: set[tuple[bool, int]] = set()
+        """The threads, backward's or not, with the streams on which they have a workspace of cuBLAS."""
         self.attention_bytes = 0
         """What attention may take on top, where another kernel may be chosen."""
 

@@ -1,7 +1,7 @@
 """Products of matrices: cuBLAS takes a workspace, for each thread that uses it or for each product.
 
-Before torch 2.15 a thread keeps the workspace of its first product; from then on each product takes one and
-gives it back, and a product with a bias one of cuBLASLt's.
+Before torch 2.15 a thread keeps the workspace of its first product on a stream; from then on each product
+takes one and gives it back, and a product with a bias one of cuBLASLt's.
 """
 
 import os
@@ -41,10 +41,11 @@ def _product(call: Call) -> OwnMemory:
 
 
 def kept_by_product(so_far: RunSoFar) -> tuple[int, ...]:
-    """The workspace that the first product of this thread takes for good; nothing at any later one."""
-    if not versions.keeps_workspaces() or so_far.is_backward in so_far.handles:
+    """The workspace that a thread's first product on a stream takes for good; nothing at any later one."""
+    handle = (so_far.is_backward, so_far.stream.now())
+    if not versions.keeps_workspaces() or handle in so_far.handles:
         return ()
-    so_far.handles.add(so_far.is_backward)
+    so_far.handles.add(handle)
     return (workspace_bytes(so_far.card),)
 
 

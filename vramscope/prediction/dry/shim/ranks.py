@@ -14,7 +14,10 @@ from vramscope.prediction.dry.shim.own_device import NAME
 from vramscope.prediction.dry.shim.patches import Patches
 
 _RANKS_OF_A_NODE = 8
-_NCCL = "NCCL keeps buffers beside torch's allocator, and streams are taken as one: within 6 % and 1 GiB"
+_NCCL = (
+    "NCCL keeps buffers beside torch's allocator, and how long blocks wait for its streams is unknown: "
+    "within 6 % and 1 GiB"
+)
 _C10D = "torch.distributed.distributed_c10d"
 # Compares the shapes of parameters among ranks by reading what the others sent.
 _CHECKERS = ("torch.distributed.utils", "torch.nn.parallel.distributed")

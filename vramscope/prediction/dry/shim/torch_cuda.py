@@ -1,16 +1,18 @@
 """``torch.cuda`` as the chosen card would answer, in a build of torch without CUDA.
 
-Memory is answered by the model of the allocator; streams and events do nothing; what asks the driver for
-something else keeps failing as torch lets it fail.
+Memory is answered by the model of the allocator; a stream has blocks of its own and no work; events do
+nothing; what asks the driver for something else keeps failing as torch lets it fail.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 
 from vramscope.prediction.dry.cards import Hardware
+from vramscope.prediction.dry.streams import Chosen, CurrentStream
 
 
 class CardMemory(Protocol):
@@ -19,6 +21,10 @@ class CardMemory(Protocol):
     @property
     def stats(self) -> Mapping[str, int]:
         """The counters by the names of ``torch.cuda.memory_stats()``."""
+
+    @property
+    def stream(self) -> CurrentStream:
+        """The current stream, to which belongs what is allocated."""
 
     @property
     def capacity_bytes(self) -> int:
@@ -31,16 +37,30 @@ class CardMemory(Protocol):
         """Everything unused goes back to the driver."""
 
 
+_STREAMS_OF_A_PRIORITY = 32
+"""torch gives its streams out in turn (c10/cuda/CUDAStream.cpp): the 33rd is the first again."""
+
+
 class IdleStream:
     """A stream of a card that runs nothing: work is over as soon as it is asked for."""
 
     device_index = 0
-    stream_id = 0
-    cuda_stream = 0
-    priority = 0
+    _memory: CardMemory
+    _turns: Mapping[bool, Iterator[int]]
+    """The next stream of either priority, normal or high."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: Any, priority: int = 0, stream_id: int | None = None, **__: Any) -> None:
         self.device = torch.device("cuda", 0)
+        self.priority = priority
+        self.stream_id = next(self._turns[priority < 0]) if stream_id is None else stream_id
+        self.cuda_stream = self.stream_id
+        self._before: list[Chosen] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdleStream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
 
     def wait_stream(self, stream: Any) -> None:
         """Does nothing: all work of the other stream is over."""
@@ -59,10 +79,25 @@ class IdleStream:
         """Whether all work is over, which it always is."""
         return True
 
+    def make_current(self) -> None:
+        """What is allocated from now on belongs to this stream."""
+        self._memory.stream.choose(self.stream_id)
+
     def __enter__(self) -> "IdleStream":
+        self._before.append(self._memory.stream.chosen)
+        self.make_current()
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self._memory.stream.restore(self._before.pop())
+
+
+def _streams(memory: CardMemory) -> type[IdleStream]:
+    turns = {
+        is_high: itertools.cycle(range(first, first + _STREAMS_OF_A_PRIORITY))
+        for is_high, first in ((False, 1), (True, 1 + _STREAMS_OF_A_PRIORITY))
+    }
+    return type("Stream", (IdleStream,), {"_memory": memory, "_turns": turns})
 
 
 class IdleEvent:
@@ -121,7 +156,11 @@ class _Runtime:
 
 def answers(card: Hardware, memory: CardMemory, n_devices: int = 1) -> dict[str, Any]:
     """What to put into ``torch.cuda``, by name; of several cards the program uses the first."""
-    properties = Properties(card, memory.capacity_bytes)
+    properties, stream = Properties(card, memory.capacity_bytes), _streams(memory)
+
+    def make_current(chosen: IdleStream | None) -> None:
+        if chosen is not None:
+            chosen.make_current()
 
     def stat(key: str) -> Callable[..., int]:
         return lambda *_, **__: memory.stats.get(key, 0)
@@ -152,12 +191,12 @@ def answers(card: Hardware, memory: CardMemory, n_devices: int = 1) -> dict[str,
         "get_arch_list": lambda: [f"sm_{card.capability[0]}{card.capability[1]}"],
         "can_device_access_peer": lambda *_: False,
         "cudart": _Runtime,
-        "Stream": IdleStream,
+        "Stream": stream,
         "Event": IdleEvent,
-        "stream": lambda *_: _nothing(),
-        "set_stream": _none(),
-        "current_stream": lambda *_: IdleStream(),
-        "default_stream": lambda *_: IdleStream(),
+        "stream": lambda chosen: _nothing() if chosen is None else chosen,
+        "set_stream": make_current,
+        "current_stream": lambda *_: stream(stream_id=memory.stream.now()),
+        "default_stream": lambda *_: stream(stream_id=0),
         "utilization": lambda *_: 0,
         "memory_usage": lambda *_: 0,
         "manual_seed": _none(),
