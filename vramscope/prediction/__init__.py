@@ -150,6 +150,6 @@ def _body(program: Any, inputs: Sequence[Any] | None) -> Callable[[], Any]:
         return program
     if inputs is None:
         raise UsageError("a module needs inputs: predict(model, inputs=[(8, 3, 224, 224)])")
-    from vramscope.prediction.dry.module import training_of
+    from vramscope.prediction.module import training_of
 
     return training_of(program, inputs)

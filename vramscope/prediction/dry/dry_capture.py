@@ -24,7 +24,6 @@ from vramscope.prediction.dry.mode import Event
 from vramscope.prediction.dry.operators.matmul import workspace_bytes
 from vramscope.prediction.dry.shim.fake_cuda import FakeCuda
 from vramscope.prediction.dry.shim.own_device import lies_there
-from vramscope.prediction.dry.streams import CurrentStream
 from vramscope.prediction.dry.values import garbage
 from vramscope.prediction.dry.values.garbage import Garbage
 from vramscope.prediction.trial import Trial, card_of
@@ -115,6 +114,7 @@ class Predicted(Simulated):
         self._labeler.storage_of = _storage_of
         self.cuda = FakeCuda(self.card, self, trial.ranks, trial.answer, is_last=is_last)
         self.cuda.mode.listener = None
+        self._stream = self.cuda.so_far.stream
         self.oom: OutOfMemory | None = None
         self.most_bytes = 0
         """What may be allocated at most, where an operator's own memory is known within a range only."""
@@ -267,7 +267,7 @@ class Predicted(Simulated):
     def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
         self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
         try:
-            life.address = self._allocator.malloc(n_bytes, self.stream.now(), stack_id=stack_id)
+            life.address = self._allocator.malloc(n_bytes, self._stream.now(), stack_id=stack_id)
         except OutOfMemory as error:
             self.oom = error
             self._marks.append((MarkKind.OOM, 0, self._now, self._n_events, 0, self._free_bytes(), ""))
@@ -302,11 +302,6 @@ class Predicted(Simulated):
             if n_bytes > self._peaks[name]:
                 self._peaks[name] = n_bytes
                 self.peaks[name] = max(self.peaks[name], n_bytes)
-
-    @property
-    def stream(self) -> CurrentStream:
-        """The current stream: each has blocks of its own."""
-        return self.cuda.so_far.stream
 
     @property
     def capacity_bytes(self) -> int:

@@ -115,7 +115,7 @@ class FakeCuda:
         state.begin(self)
         self._entered.callback(state.end, self)
         self._entered.callback(self.patches.undo)
-        answers = torch_cuda.answers(self.card, self._memory, self._ranks.n_devices)
+        answers = torch_cuda.answers(self.card, self._memory, self.so_far.stream, self._ranks.n_devices)
         for name, value in answers.items():
             self._set(torch.cuda, name, value)
         for home in (torch.cuda.memory, torch.cuda.random):

@@ -23,10 +23,6 @@ class CardMemory(Protocol):
         """The counters by the names of ``torch.cuda.memory_stats()``."""
 
     @property
-    def stream(self) -> CurrentStream:
-        """The current stream, to which belongs what is allocated."""
-
-    @property
     def capacity_bytes(self) -> int:
         """The memory of the card in bytes."""
 
@@ -45,7 +41,7 @@ class IdleStream:
     """A stream of a card that runs nothing: work is over as soon as it is asked for."""
 
     device_index = 0
-    _memory: CardMemory
+    _current: CurrentStream
     _turns: Mapping[bool, Iterator[int]]
     """The next stream of either priority, normal or high."""
 
@@ -81,23 +77,23 @@ class IdleStream:
 
     def make_current(self) -> None:
         """What is allocated from now on belongs to this stream."""
-        self._memory.stream.choose(self.stream_id)
+        self._current.choose(self.stream_id)
 
     def __enter__(self) -> "IdleStream":
-        self._before.append(self._memory.stream.chosen)
+        self._before.append(self._current.chosen)
         self.make_current()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._memory.stream.restore(self._before.pop())
+        self._current.restore(self._before.pop())
 
 
-def _streams(memory: CardMemory) -> type[IdleStream]:
+def _streams(current: CurrentStream) -> type[IdleStream]:
     turns = {
         is_high: itertools.cycle(range(first, first + _STREAMS_OF_A_PRIORITY))
         for is_high, first in ((False, 1), (True, 1 + _STREAMS_OF_A_PRIORITY))
     }
-    return type("Stream", (IdleStream,), {"_memory": memory, "_turns": turns})
+    return type("Stream", (IdleStream,), {"_current": current, "_turns": turns})
 
 
 class IdleEvent:
@@ -154,9 +150,9 @@ class _Runtime:
         return lambda *_, **__: 0
 
 
-def answers(card: Hardware, memory: CardMemory, n_devices: int = 1) -> dict[str, Any]:
+def answers(card: Hardware, memory: CardMemory, current: CurrentStream, n_devices: int = 1) -> dict[str, Any]:
     """What to put into ``torch.cuda``, by name; of several cards the program uses the first."""
-    properties, stream = Properties(card, memory.capacity_bytes), _streams(memory)
+    properties, stream = Properties(card, memory.capacity_bytes), _streams(current)
 
     def make_current(chosen: IdleStream | None) -> None:
         if chosen is not None:
@@ -195,7 +191,7 @@ def answers(card: Hardware, memory: CardMemory, n_devices: int = 1) -> dict[str,
         "Event": IdleEvent,
         "stream": lambda chosen: _nothing() if chosen is None else chosen,
         "set_stream": make_current,
-        "current_stream": lambda *_: stream(stream_id=memory.stream.now()),
+        "current_stream": lambda *_: stream(stream_id=current.now()),
         "default_stream": lambda *_: stream(stream_id=0),
         "utilization": lambda *_: 0,
         "memory_usage": lambda *_: 0,
