@@ -19,24 +19,21 @@ from vramscope.analysis.timeline import Totals
 from vramscope.columns import GrowingColumn
 from vramscope.columns.scratch import Scratch
 from vramscope.following.growing import AT_ONCE, Following
-from vramscope.model.codes import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
 
-from ..figures.drawing.m4 import BLOCK, Extremes, block_extremes
 from ..figures.drawing.series import (
     EVENTS,
     Ruler,
     SeriesParts,
-    Spans,
     instants,
     origin_ns,
     phase_columns,
+    spans,
     step_columns,
 )
 from ..queries.findings_process import FindingsProcess, LatestFindings
 from .finished import Answers
-from .growing_spans import GrowingSpans
 from .lagging import OF_ANALYSES, Lag, LaggingAnswers
 
 if TYPE_CHECKING:
@@ -97,24 +94,6 @@ class LiveRecording:
                 placed.extend(instants(axis, origin, in_order[:end], len(placed)))
             return Ruler(axis, in_order, origin, placed.view()[: len(in_order)])
 
-    def spans(self, recording: Recording, axis: str) -> tuple[Spans, Spans]:
-        """Return the spans of the phases and of the steps, as ``series.parts_of`` returns them."""
-        with self._lock:
-            placed = self.ruler(recording, axis)
-            known = self._spans.setdefault(
-                placed.axis, (GrowingSpans(self._scratch), GrowingSpans(self._scratch))
-            )
-            phases, steps = known
-            return (
-                phases.follow(*phase_columns(recording), placed),
-                steps.follow(*step_columns(recording), placed),
-            )
-
-    def blocks(self, recording: Recording) -> dict[str, Extremes]:
-        """Return the extremes of each block of all quantities, for curves over many events."""
-        with self.following(recording):
-            return {name: each.extremes(len(recording.trace) + 1) for name, each in self._blocks.items()}
-
     def kept(self, what: Hashable, make: Callable[[], Any]) -> Any:
         """Return a cached value that does not change while the recording grows."""
         with self._lock:
@@ -135,13 +114,11 @@ class LiveRecording:
     # ---------------------------------------------------------------------------------- new events
 
     def _begin(self) -> None:
-        self._blocks = {name: GrowingExtremes(self._scratch) for name in QUANTITIES}
         self._n_ordered = 0
         """The instants whose times were looked at."""
         self._in_order_ns = GrowingColumn("i8", self._scratch)
         """The times as the axis has them, none before another; empty while they are in order."""
         self._positions: dict[str, tuple[int, GrowingColumn]] = {}
-        self._spans: dict[str, tuple[GrowingSpans, GrowingSpans]] = {}
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
 
     def _follow(self, recording: Recording) -> None:
@@ -150,10 +127,7 @@ class LiveRecording:
             self._begin()
         if len(self._following) == n_before and self._n_ordered:
             return
-        totals = self._following.totals(recording)
-        for name, blocks in self._blocks.items():
-            blocks.follow(getattr(totals, f"{name}_bytes"))
-        self._put_in_order(totals.time_ns)
+        self._put_in_order(self._following.totals(recording).time_ns)
 
     def _put_in_order(self, time_ns: NDArray[Any]) -> None:
         n_known, new = len(self._in_order_ns), time_ns[max(self._n_ordered - 1, 0) :]
@@ -169,26 +143,6 @@ class LiveRecording:
         if known is None or known[0] != origin:
             known = self._positions[axis] = origin, GrowingColumn("f8", self._scratch)
         return known[1]
-
-
-class GrowingExtremes:
-    """The extremes of each block of a column that grows, as ``m4.Extremes``."""
-
-    __slots__ = ("_high", "_low")
-
-    def __init__(self, scratch: Scratch | None = None) -> None:
-        self._low, self._high = GrowingColumn("i8", scratch), GrowingColumn("i8", scratch)
-
-    def follow(self, values: NDArray[Any]) -> None:
-        """Add the complete blocks of *values*, which is the whole column."""
-        found = block_extremes(values[len(self._low) * BLOCK :])
-        self._low.extend(found.low)
-        self._high.extend(found.high)
-
-    def extremes(self, n_values: int) -> Extremes:
-        """Return the extremes of the blocks of the first *n_values* values."""
-        blocks = slice(n_values // BLOCK)
-        return Extremes(self._low.view()[blocks], self._high.view()[blocks])
 
 
 class LiveAnswers(Answers):
@@ -224,12 +178,9 @@ class LiveAnswers(Answers):
         growing, recording = self._growing, self._recording
         with growing.following(recording) as following:
             retries = following.retries(recording)
-        return SeriesParts(
-            growing.ruler(recording, axis),
-            retries,
-            growing.blocks(recording),
-            *growing.spans(recording, axis),
-        )
+        placed = growing.ruler(recording, axis)
+        phases, steps = (spans(*of(recording), placed) for of in (phase_columns, step_columns))
+        return SeriesParts(placed, retries, phases, steps)
 
     def stacks_at(self, instant: int) -> StackBytes:
         """Return the live bytes at an instant by call stack."""

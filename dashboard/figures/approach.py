@@ -50,7 +50,7 @@ def figure(
 
 def _curve(series: Series, name: str, view: Window, right: float, unit: int) -> dict[str, Any]:
     values = getattr(series, name)
-    points = reduced(series.position, values, view, COLUMNS, series.blocks.get(name))
+    points = reduced(series.position, values, view, COLUMNS)
     at, level = np.append(points.position, right), np.append(points.value, points.value[-1:])
     fill = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}[name]
     return {

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
 from .drawing.envelope import narrow_steps
-from .drawing.m4 import first_extreme
 from .drawing.series import Series
 from .drawing.window import Window
 
@@ -153,12 +152,9 @@ def fullest(series: Series, borders: NDArray[Any]) -> NDArray[Any]:
 def _fullest(series: Series, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
     first = np.maximum(np.searchsorted(series.position, start) - 1, 0)
     stop = np.maximum(np.searchsorted(series.position, end), first + 1)
-    highs = series.highs("allocated")
     parts = list(zip(first.tolist(), stop.tolist(), strict=True))
-    known = {}
     # Columns that lie in one narrow step have the same part.
-    for part in set(parts):
-        known[part] = first_extreme(series.allocated, highs, part, np.argmax)
+    known = {part: part[0] + series.allocated[slice(*part)].argmax() for part in set(parts)}
     return np.array([known[part] for part in parts])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .drawing.envelope import Envelope, envelope
-from .drawing.m4 import Extremes, m4, time_edges
+from .drawing.m4 import m4, time_edges
 from .drawing.series import Series
 from .drawing.theme import PART_COLOR, byte_unit, pack, scaled
 from .drawing.window import Window, instants_in, window
@@ -20,28 +20,25 @@ PX_OF_STEPS = 12
 """Width of what stands for narrow steps: with one instant for each, steps that take turns made a comb."""
 
 
-def columns(
-    series: Series, parts: Any, split: Extremes | None, view: Window, width_px: int
-) -> dict[str, NDArray[Any]]:
+def columns(series: Series, parts: Any, view: Window, width_px: int) -> dict[str, NDArray[Any]]:
     """Return what the browser draws as areas in the timeline: ``part.x`` and the bytes of each part.
 
-    *split* are extremes of each block of inactive_split, where they are known. A little on both sides of
-    *view* is returned too.
+    A little on both sides of *view* is returned too.
     """
     around = padded(series, view)
     merged = _steps(series, view, around, width_px)
     if merged is None:
         n_columns = max(width_px // PX_OF_COLUMN, 1)
-        instants, position = _sampled(series, parts, around, n_columns, split)
+        instants, position = _sampled(series, parts, around, n_columns)
     else:
-        instants, position = _worst(series, parts, merged, split)
+        instants, position = _worst(series, parts, merged)
     found = {f"part.{part}": getattr(parts, f"{part}_bytes")[instants].astype("f8") for part in PARTS}
     return {"part.x": position.astype("f8"), **found}
 
 
 def figure(series: Series, parts: Any, at: int | None) -> dict[str, Any]:
     """Return the areas of the whole run, over the same axes as the overview."""
-    made = columns(series, parts, None, window(series, None, None), WIDTH_PX)
+    made = columns(series, parts, window(series, None, None), WIDTH_PX)
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
     areas = [_area(part, made["part.x"], made[f"part.{part}"], unit, name) for part in PARTS]
     return {"data": [*areas, *lanes_and_marks(series, at)], "layout": layout(series, name)}
@@ -53,27 +50,22 @@ def _steps(series: Series, view: Window, around: Window, width_px: int) -> Envel
     return None if steps is None else steps.merged(PX_OF_STEPS * (view.end - view.start) / width_px)
 
 
-def _sampled(
-    series: Series, parts: Any, view: Window, n_columns: int, split: Extremes | None
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _sampled(series: Series, parts: Any, view: Window, n_columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the instants with the extremes of reserved and inactive_split, and the levels at both edges."""
     first, stop = instants_in(series, view)
     edges = time_edges(series.position, first, stop, n_columns)
-    known = (series.blocks.get("reserved"), split)
-    inside = m4([parts.reserved_bytes, parts.inactive_split_bytes], edges, known)
+    inside = m4([parts.reserved_bytes, parts.inactive_split_bytes], edges)
     instants = np.append(inside, stop - 1)
     position = np.append(series.position[inside], view.end)
     position[0] = max(position[0], view.start)
     return instants, position
 
 
-def _worst(
-    series: Series, parts: Any, steps: Envelope, split: Extremes | None
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _worst(series: Series, parts: Any, steps: Envelope) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the most fragmented instant of each interval, without fragmentation that of most allocated."""
     unusable = parts.inactive_split_bytes
-    instants = steps.greatest(unusable, None if split is None else split.high)
-    fullest = steps.greatest(series.allocated, series.highs("allocated"))
+    instants = steps.greatest(unusable)
+    fullest = steps.greatest(series.allocated)
     chosen = np.where(unusable[instants] > 0, instants, fullest)
     return np.append(chosen, chosen[-1]), steps.borders
 

@@ -11,7 +11,7 @@ from vramscope.model.marks import MarkKind
 
 from .drawing.envelope import Envelope, envelope
 from .drawing.lanes import MAX_BANDS, phase_bands
-from .drawing.m4 import Extremes, even_edges, m4, time_edges
+from .drawing.m4 import even_edges, m4, time_edges
 from .drawing.series import DRAWN, RETRY, Series, Spans
 from .drawing.window import Window, entry, window
 
@@ -76,9 +76,9 @@ def _curves(series: Series, view: Window, around: Window, width_px: int) -> dict
     ]
     found: dict[str, NDArray[Any]] = {}
     for name in DRAWN:
-        values, blocks = getattr(series, name), series.blocks.get(name)
+        values = getattr(series, name)
         drawn = [
-            reduced(series.position, values, part, columns, blocks)
+            reduced(series.position, values, part, columns)
             for part, columns in parts
             if part.end > part.start
         ]
@@ -100,19 +100,13 @@ class Points(NamedTuple):
 _NOTHING = Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
 
 
-def reduced(
-    position: NDArray[Any],
-    values: NDArray[Any],
-    view: Window,
-    columns: int,
-    blocks: Extremes | None = None,
-) -> Points:
+def reduced(position: NDArray[Any], values: NDArray[Any], view: Window, columns: int) -> Points:
     """Return the points of a step function that draw it exactly in *view*, levels at both edges included."""
     first = entry(position, view.start)
     stop = int(np.searchsorted(position, view.end, "right"))
     if stop <= first:
         return _NOTHING
-    inside = m4([values], time_edges(position, first, stop, columns), [blocks])
+    inside = m4([values], time_edges(position, first, stop, columns))
     level = values[inside]
     # A repeated level draws nothing new between two steps; the last point ends the line.
     keep = np.concatenate([[True], level[1:] != level[:-1]])
@@ -127,11 +121,11 @@ def _extremes(series: Series, steps: Envelope) -> dict[str, NDArray[Any]]:
     """Return the least and the greatest level in each interval, which holds to its end."""
     found: dict[str, NDArray[Any]] = {}
     for name in DRAWN:
-        low, high = steps.extremes(getattr(series, name), series.blocks.get(name))
+        low, high = steps.extremes(getattr(series, name))
         found[f"{name}.x"] = steps.borders
         found[f"{name}.y"] = np.append(high, high[-1]).astype("f8")
         found[f"{name}.low"] = np.append(low, low[-1]).astype("f8")
-    peak = steps.greatest(series.allocated, series.highs("allocated"))
+    peak = steps.greatest(series.allocated)
     return found | {"allocated.i": np.append(peak, peak[-1])}
 
 

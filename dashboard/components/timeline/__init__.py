@@ -15,10 +15,9 @@ from ...address import Address, restore
 from ...answers import moment, neighbor, series_of
 from ...data import Data, View
 from ...figures import composition, doubts, track
-from ...figures.drawing.m4 import block_extremes
 from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
 from ...figures.drawing.theme import PART_COLOR, PHASE_COLOR, QUANTITY_COLOR
-from ...figures.drawing.window import Window, training, window
+from ...figures.drawing.window import training, window
 from ...server import api
 from ...server.callbacks import Pressed, Stored, view_or_nothing
 from ...server.plain import plain
@@ -140,19 +139,14 @@ def _columns(data: Data) -> Response:
     edges = [api.number(name, -1e15, 1e15) for name in ("a", "b")] if "a" in request.args else [None, None]
     interval = window(series, *edges)
     made = track.track(series, interval, width)
-    has_parts = api.word("parts", ("", "1"))
-    areas = _areas(data, view, series, interval, width) if has_parts else {}
+    areas = {}
+    if api.word("parts", ("", "1")):
+        areas = composition.columns(series, data.ask(view, "fragmentation").parts, interval, width)
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
     facts["phases"] = {int(phase): format_name(phase) for phase in Phase if phase != Phase.OTHER}
     facts["notes"] = doubts.noted(view.recording, series)
     facts["training"] = None if view.is_live else training(series)
     return api.columns(facts, **dict(made.columns), **areas)
-
-
-def _areas(data: Data, view: View, series: Series, interval: Window, width: int) -> dict[str, Any]:
-    parts = data.ask(view, "fragmentation").parts
-    split = data.derive(view, "extremes of split", lambda _: block_extremes(parts.inactive_split_bytes))
-    return composition.columns(series, parts, split, interval, width)
 
 
 def _colors() -> dict[str, Any]:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .m4 import Extremes, extremes_between, first_extreme
 from .series import Series
 from .window import Window
 
@@ -33,18 +32,17 @@ class Envelope:
     is_detail: NDArray[Any]
     """Whether a border is inside set-up, a pause or a long step."""
 
-    def extremes(self, values: NDArray[Any], blocks: Extremes | None) -> Extremes:
-        """Return least and greatest of *values* (by instant) in each interval; *blocks* as in :func:`m4`."""
-        lows, highs = (None, None) if blocks is None else blocks
-        return Extremes(
-            extremes_between(values, lows, self.first, self.stop, np.minimum),
-            extremes_between(values, highs, self.first, self.stop, np.maximum),
-        )
+    def extremes(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return least and greatest of *values* (by instant) in each interval."""
+        parts = [values[first:stop] for first, stop in self._parts()]
+        return np.array([part.min() for part in parts]), np.array([part.max() for part in parts])
 
-    def greatest(self, values: NDArray[Any], highs: NDArray[Any] | None) -> NDArray[Any]:
+    def greatest(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the first instant of the greatest value in each interval."""
-        parts = zip(self.first.tolist(), self.stop.tolist(), strict=True)
-        return np.array([first_extreme(values, highs, part, np.argmax) for part in parts], "i8")
+        return np.array([first + values[first:stop].argmax() for first, stop in self._parts()], "i8")
+
+    def _parts(self) -> list[tuple[int, int]]:
+        return list(zip(self.first.tolist(), self.stop.tolist(), strict=True))
 
     def merged(self, width: float) -> "Envelope":
         """Return the same with at most one border for each *width* of the axis where steps are narrow.

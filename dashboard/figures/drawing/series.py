@@ -1,7 +1,6 @@
 """A recording's quantities over one horizontal axis: seconds since it began, or allocator events."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +10,6 @@ from vramscope.analysis.churn import retry_events
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording
 from vramscope.model.table import first_greatest
-
-from .m4 import BLOCK, Extremes, block_extremes
 
 TIME, EVENTS = "time", "events"
 DRAWN = ("allocated", "active", "reserved")
@@ -64,19 +61,10 @@ class Series:
     phases: Spans
     steps: Spans
     flags: Flags
-    blocks: Mapping[str, Extremes] = field(default_factory=dict)
-    """Extremes of each block of the curves DRAWN."""
-
-    def highs(self, name: str) -> NDArray[Any] | None:
-        """Return the greatest value of each block of one curve; None where unknown."""
-        known = self.blocks.get(name)
-        return None if known is None else known.high
 
     def top(self, name: str) -> int:
         """Return the greatest value of one curve."""
-        known, values = self.highs(name), getattr(self, name)
-        rest = values if known is None else values[len(known) * BLOCK :]
-        return int(max(rest.max(initial=0), 0 if known is None else known.max(initial=0)))
+        return max(int(getattr(self, name).max(initial=0)), 0)
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -96,7 +84,6 @@ class SeriesParts(NamedTuple):
     ruler: "Ruler"
     retries: NDArray[Any]
     """Events of retries."""
-    blocks: Mapping[str, Extremes]
     phases: Spans
     steps: Spans
 
@@ -107,7 +94,6 @@ def parts_of(recording: Recording, totals: Any, axis: str) -> SeriesParts:
     return SeriesParts(
         placed,
         retry_events(recording),
-        {name: block_extremes(getattr(totals, f"{name}_bytes")) for name in DRAWN},
         spans(*phase_columns(recording), placed),
         spans(*step_columns(recording), placed),
     )
@@ -118,7 +104,7 @@ def series(recording: Recording, totals: Any, axis: str, known: SeriesParts | No
 
     *axis* is TIME or EVENTS; *known* are its parts, where they are known already.
     """
-    placed, again, blocks, phases, steps = known or parts_of(recording, totals, axis)
+    placed, again, phases, steps = known or parts_of(recording, totals, axis)
     sampled_at = placed.place(recording.counters.event, recording.counters.time_ns)
     return Series(
         axis=placed.axis,
@@ -131,7 +117,6 @@ def series(recording: Recording, totals: Any, axis: str, known: SeriesParts | No
         phases=phases,
         steps=steps,
         flags=_flags(recording, placed, again),
-        blocks=blocks,
     )
 
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .m4 import first_extreme
+from vramscope.model.table import first_greatest
+
 from .series import EVENTS, Series
 
 _LONG_START = 0.2
@@ -69,7 +70,8 @@ def instants_in(series: Series, view: Window) -> tuple[int, int]:
 
 def highest(series: Series, view: Window) -> int:
     """Return the instant in *view* of the most allocated bytes."""
-    return first_extreme(series.allocated, series.highs("allocated"), instants_in(series, view), np.argmax)
+    first, stop = instants_in(series, view)
+    return first + first_greatest(series.allocated[first:stop])
 
 
 def entry(position: NDArray[Any], start: float) -> int:

@@ -17,7 +17,6 @@ from vramscope.dashboard.figures.bands import (
     fullest,
     raster,
 )
-from vramscope.dashboard.figures.drawing.m4 import block_extremes
 from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spans
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
@@ -106,14 +105,12 @@ def series_of(position: Any, level: Any, steps: Spans | None = None) -> Series:
 
 
 @pytest.mark.parametrize("n", [500, 30_000])
-@pytest.mark.parametrize("has_blocks", [False, True])
-def test_each_column_shows_its_fullest_instant(n: int, *, has_blocks: bool) -> None:
+def test_each_column_shows_its_fullest_instant(n: int) -> None:
     rng = np.random.default_rng(3)
     position = np.cumsum(rng.random(n))
     level = rng.integers(0, 1000, n)
     borders = np.linspace(position[0], position[-1], 41)
-    blocks = {"allocated": block_extremes(level)} if has_blocks else {}
-    chosen = fullest(replace(series_of(position, level), blocks=blocks), borders)
+    chosen = fullest(series_of(position, level), borders)
 
     for left, right, at in zip(borders[:-1], borders[1:], chosen, strict=True):
         inside = np.flatnonzero((position >= left) & (position < right))

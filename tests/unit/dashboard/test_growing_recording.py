@@ -14,7 +14,6 @@ from vramscope.dashboard.answers import findings, held
 from vramscope.dashboard.answers.lagging import Lag, LaggingAnswers
 from vramscope.dashboard.answers.live import LiveRecording
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.figures.drawing.m4 import BLOCK
 from vramscope.dashboard.figures.drawing.series import (
     EVENTS,
     TIME,
@@ -193,7 +192,6 @@ def test_new_events_are_counted_without_the_old_ones(
         for _ in range(3):
             growing.totals(now)
             growing.ruler(now, TIME)
-            growing.blocks(now)
 
     assert sum(counted) == len(random_run.trace)
 
@@ -291,10 +289,6 @@ def test_a_run_that_is_opened_late_is_taken_in_parts_that_add_up(random_run: Rec
         assert np.array_equal(getattr(late.totals(random_run), name), column), name
     assert np.array_equal(followed(late, random_run).retries(random_run), retry_events(random_run))
     assert np.array_equal(late.ruler(random_run, TIME).instants, ruler(random_run, truth, TIME).instants)
-    for name, blocks in late.blocks(random_run).items():
-        levels = getattr(truth, f"{name}_bytes")[: len(blocks.high) * BLOCK].reshape(-1, BLOCK)
-        assert np.array_equal(blocks.high, levels.max(axis=1))
-        assert np.array_equal(blocks.low, levels.min(axis=1))
 
 
 def test_an_answer_that_nobody_waits_for_comes_later(random_run: Recording) -> None:

@@ -4,14 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from vramscope.dashboard.figures.drawing.m4 import (
-    BLOCK,
-    block_extremes,
     even_edges,
-    extremes_between,
-    first_extreme,
     m4,
     time_edges,
 )
@@ -64,45 +58,3 @@ def test_columns_of_equal_width_follow_a_clock_that_bursts() -> None:
 
 def test_many_events_of_one_moment_lie_in_one_column() -> None:
     assert time_edges(np.zeros(5000), 0, 5000, 100).tolist() == [0, 5000]
-
-
-@pytest.mark.parametrize("n_columns", [1, 7, 520, 5000])
-def test_looking_at_blocks_finds_the_same_points(n_columns: int) -> None:
-    values, position = levels(30_001), np.sort(np.random.default_rng(1).random(30_001) ** 3)
-    blocks, rng = block_extremes(values), np.random.default_rng(2)
-    for _ in range(20):
-        start, stop = np.sort(rng.choice(len(values) + 1, 2, replace=False))
-        edges = time_edges(position, start, stop, n_columns)
-
-        assert m4([values], edges, [blocks], wide=1).tolist() == m4([values], edges).tolist()
-
-
-@given(st.integers(0, 2**32), st.integers(1, 2000), st.data())
-def test_the_first_extreme_of_a_part_is_that_of_all_its_values(
-    seed: int, n_values: int, data: st.DataObject
-) -> None:
-    values = np.random.default_rng(seed).integers(0, 50, n_values)
-    start = data.draw(st.integers(0, n_values - 1))
-    part = start, data.draw(st.integers(start + 1, n_values))
-    blocks, long = block_extremes(values), 2 * BLOCK
-    inside = values[slice(*part)]
-
-    assert first_extreme(values, blocks.high, part, np.argmax, long) == start + inside.argmax()
-    assert first_extreme(values, blocks.low, part, np.argmin, long) == start + inside.argmin()
-
-
-@given(st.integers(0, 2**32), st.integers(1, 2000), st.data())
-def test_the_extremes_of_parts_are_those_of_all_their_values(
-    seed: int, n_values: int, data: st.DataObject
-) -> None:
-    values = np.random.default_rng(seed).integers(0, 50, n_values)
-    start = st.integers(0, n_values - 1)
-    parts = data.draw(
-        st.lists(start.flatmap(lambda a: st.tuples(st.just(a), st.integers(a + 1, n_values))), max_size=9)
-    )
-    first, stop = np.array(parts, "i8").reshape(-1, 2).T
-    blocks = block_extremes(values)
-
-    for of_block, extreme in ((None, np.maximum), (blocks.high, np.maximum), (blocks.low, np.minimum)):
-        found = extremes_between(values, of_block, first, stop, extreme)
-        assert found.tolist() == [extreme.reduce(values[a:b]) for a, b in parts]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from vramscope.dashboard.figures import composition, track
 from vramscope.dashboard.figures.drawing import envelope
-from vramscope.dashboard.figures.drawing.m4 import block_extremes
 from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spans
 from vramscope.dashboard.figures.drawing.window import window
 
@@ -126,8 +125,7 @@ def parts_of(series: Series) -> Parts:
 def test_of_narrow_steps_the_areas_show_the_most_fragmented_instant_or_that_of_most_allocated() -> None:
     series = series_of(60_000, 200)
     parts = parts_of(series)
-    split = block_extremes(parts.inactive_split_bytes)
-    made = composition.columns(series, parts, split, window(series, None, None), WIDTH)
+    made = composition.columns(series, parts, window(series, None, None), WIDTH)
     x, pixel = made["part.x"], series.extent[1] / WIDTH
     shown = track.track(series, window(series, None, None), WIDTH).columns["allocated.x"]
 
@@ -150,10 +148,9 @@ def test_of_narrow_steps_the_areas_show_the_most_fragmented_instant_or_that_of_m
 def test_the_areas_of_wide_steps_have_the_extremes_of_every_view() -> None:
     series, rng = series_of(300_000, 4), np.random.default_rng(5)
     parts = parts_of(series)
-    split = block_extremes(parts.inactive_split_bytes)
     for _ in range(20):
         view = window(series, *np.sort(rng.uniform(0, series.extent[1], 2)))
-        made = composition.columns(series, parts, split, view, WIDTH)
+        made = composition.columns(series, parts, view, WIDTH)
         around = track.padded(series, view)
         inside = (series.position > around.start) & (series.position <= around.end)
 
