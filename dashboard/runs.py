@@ -63,10 +63,6 @@ class Pace:
     """The same for a page of a run that is not open yet; at most the other."""
     left_s: float = 2.0
     """Seconds without a sign of a page after which background work for it pauses; a page asks every 0.4 s."""
-    ahead_s: float = 0.5
-    """Seconds from the first page of a long recording to the answers of its other pages."""
-    events_ahead: int = 2_000_000
-    """A recording with more events has no pages laid out ahead: their answers take 110 MB per million."""
     events_searched_here: int = 50_000
     """A running run with more events is searched in another process, which takes 0.5 s to start."""
     events_at_once: int = 200_000

@@ -48,10 +48,6 @@ class Page:
     """Whether it needs a run; if so, the menu has it once a run is chosen."""
     reads_events: bool = True
     """Whether it needs the run's events; if not, the run is not opened for it."""
-    is_prefetched: bool = True
-    """Whether it is laid out in the background once another page of a long recording is open."""
-    ask_ahead: Callable[[View, Context], object] | None = None
-    """Computes there what the page's first requests need beyond its layout; None where they need nothing."""
     has_timeline: bool = False
     """Whether the page lays out the timeline itself; else the shell puts it above as a strip."""
     instant_store: str = ""

@@ -285,14 +285,6 @@ def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], Any
     return shown, heading[:1].upper() + heading[1:]
 
 
-def _ask_ahead(view: View, context: Context) -> None:
-    """Compute the picture's index and colors, and the rows of the table."""
-    data = context.data
-    _index(data, view)
-    _paint(data, view, _usual(data, view))
-    _found(data, view, "")
-
-
 def _mistake(error: SearchError) -> Any:
     """Return the search with the letters that are not understood marked, and the reason."""
     wrong = html.Mark(error.text[error.start : error.end], className="wrong")
@@ -310,4 +302,4 @@ def _row(data: Data, view: View, row: int) -> dict[str, Any]:
 
 
 PAGE = Page(name="allocations", title="Allocations", order=30, path="/allocations", layout=_layout,
-            register=_register, ask_ahead=_ask_ahead, has_timeline=True)  # fmt: skip
+            register=_register, has_timeline=True)  # fmt: skip

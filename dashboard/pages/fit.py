@@ -424,5 +424,11 @@ def _search(data: Data, stored: Stored | None) -> SettingsSearch:
     return searches(data).of(data.view(restore(stored)))
 
 
-PAGE = Page(name="fit", title="Fit", order=65, path="/fit", layout=_layout, register=_register,
-            is_prefetched=False)  # fmt: skip
+PAGE = Page(
+    name="fit",
+    title="Fit",
+    order=65,
+    path="/fit",
+    layout=_layout,
+    register=_register,
+)

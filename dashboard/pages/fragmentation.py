@@ -107,15 +107,6 @@ def _over_time(data: Data, view: View, series: Series) -> list[Any]:
     return [free_blocks.panel(data, view, series), churn.panel(data, view)]
 
 
-def _ask_ahead(view: View, context: Context) -> None:
-    """Compute the lower charts and the categories of the blocks in the map."""
-    data = context.data
-    _over_time(data, view, series_of(data, view, TIME))
-    at = _instant(data, view, None)
-    _ids(data, view, state_of(data, view, at), at)
-    data.ask(view, "categories")
-
-
 def _told(data: Data, view: View) -> int:
     """Return the last instant of the chart of the largest free block."""
     return int(ask_allowing_stale(data, view, "largest_free").instant.max(initial=0))
@@ -391,4 +382,4 @@ def _clicked(click: Any) -> Any:
 
 
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,
-            register=_register, ask_ahead=_ask_ahead, has_timeline=True)  # fmt: skip
+            register=_register, has_timeline=True)  # fmt: skip

@@ -95,12 +95,6 @@ def _details(data: Data, view: View, row: int, base: str) -> tuple[Any, Any]:
     return _inside(data, view, row), _rose(data, view, row, base)
 
 
-def _ask_ahead(view: View, context: Context) -> None:
-    """Compute what follows the chart of a long recording."""
-    if len(view.recording.steps):
-        _details(context.data, view, _row(context.data, view, None), BASES[0])
-
-
 def _first_step(data: Data, view: View) -> Any:
     """Return what is known of a run that goes on and has no step yet."""
     known, at = totals(data, view).allocated_bytes, fullest(data, view)
@@ -365,5 +359,5 @@ def _behind(data: Data, view: View) -> Behind:  # noqa: ARG001 -- of every page
 
 PAGE = Page(
     name="phases", title="Phases", order=25, path="/phases", layout=_layout, register=_register,
-    ask_ahead=_ask_ahead, instant_store="ph-chosen", behind=_behind,
+    instant_store="ph-chosen", behind=_behind,
 )  # fmt: skip

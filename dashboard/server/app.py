@@ -26,7 +26,6 @@ from .callbacks import OutcomeWord, Ready, Standing, Stored, guard
 from .compression import compress
 from .pending_pages import PendingPages
 from .plain import plain
-from .prefetch import PagesAhead
 from .security import Access, protect
 
 _LOG = logging.getLogger(__name__)
@@ -149,7 +148,7 @@ def _help() -> Any:
 
 
 def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
-    patience, ahead = PendingPages(), PagesAhead(data, list(entries.values()))
+    patience = PendingPages()
 
     @app.callback(
         Output("menu", "children"), Output("top", "children"), Output("page", "children"),
@@ -173,8 +172,6 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         blank_s = min(data.pace.blank_s, data.pace.blank_unread_s if is_unread else data.pace.blank_s)
         made = patience.get(wanted.url, lambda: _enter(entry, Context(data, wanted)), blank_s)
         address, view, top, page = made or (wanted, None, None, _working(entry, data, wanted))
-        if view is not None:
-            ahead.open(view)
         live = (view is not None and view.is_live) or address.path == "/"
         run = view.run.name if view else _file_name(data, address.run)
         name = " · ".join([*([run] if run else []), entry.title if entry else "Not found", "vramscope"])

@@ -7,14 +7,12 @@ from typing import Any
 
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.pages import Context, Page, pages
-from vramscope.dashboard.runs import Library, Pace
+from vramscope.dashboard.runs import Library
 from vramscope.dashboard.server import prefetch
 from vramscope.dashboard.server.pending_pages import (
     MOST_PENDING,
     PendingPages,
 )
-from vramscope.dashboard.server.prefetch import PagesAhead
 
 
 def test_what_is_quick_comes_at_once() -> None:
@@ -117,37 +115,6 @@ class Counted(Library):
         if self.gate is not None and path.name == self.slow:
             self.gate.wait(30)
         return self.inner.follow(path)
-
-
-def test_pages_of_a_long_recording_are_answered_before_they_are_opened(tmp_path: Path, run_at: Any) -> None:
-    run_at("gpt")
-    data = Data(tmp_path, pace=Pace(events_at_once=0, ahead_s=0.0))
-    (run,) = data.runs.paths()
-    view, asked = data.view(Address(run=run)), Event()
-    ahead = PagesAhead(data, [*pages(), _page(lambda _: asked.set())])
-    ahead.open(view)
-    assert asked.wait(30)
-    known = set(data._opened(run).answers)
-
-    for page in pages():
-        if page.about_run and page.is_prefetched:
-            page.layout(Context(data, Address(page.path, run)))
-    assert set(data._opened(run).answers) == known
-    assert {("step_peaks",), "bands", "largest listed"} <= {what for _, what in known}
-
-
-def test_pages_of_a_short_or_growing_recording_are_left_to_their_readers(tmp_path: Path, run_at: Any) -> None:
-    run_at("gpt")
-    data, asked = Data(tmp_path, pace=Pace(ahead_s=0.0)), Event()
-    (run,) = data.runs.paths()
-    ahead = PagesAhead(data, [_page(lambda _: asked.set())])
-    ahead.open(data.view(Address(run=run)))
-
-    assert not asked.wait(0.3)
-
-
-def _page(layout: Callable[[Context], Any]) -> Page:
-    return Page("last", "Last", 999, "/last", layout, lambda *_: None)
 
 
 def test_waiting_for_a_page_ends_with_the_page() -> None:
