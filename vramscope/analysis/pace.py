@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from vramscope.model.marks import Steps
+from vramscope.model.rank_summary import StepRows
 
 _LATEST = 20
 """Steps whose mean duration is the pace: enough to be steady, few enough to follow a change."""
@@ -25,6 +26,18 @@ def pace(steps: Steps) -> StepPace | None:
     span_ns = int(began_ns[-1] - began_ns[0]) if int(began_ns[0]) > 0 else 0
     per_s = (len(began_ns) - 1) * 1e9 / span_ns if span_ns > 0 else None
     return StepPace(int(steps.index[-1]), per_s)
+
+
+def pace_of_rows(rows: StepRows) -> StepPace | None:
+    """Return the same from a summary, whose rows are groups of steps in a long run."""
+    if not len(rows):
+        return None
+    latest = rows.rows(slice(-_LATEST, None))
+    span_ns = int(latest.start_ns[-1] - latest.start_ns[0]) if int(latest.start_ns[0]) > 0 else 0
+    n_steps = int(latest.step[-1] - latest.step[0])
+    return StepPace(
+        int(latest.step[-1] + latest.n_steps[-1] - 1), n_steps * 1e9 / span_ns if span_ns > 0 else None
+    )
 
 
 def left_s(far: StepPace, total_steps: int) -> float | None:

@@ -73,7 +73,7 @@ def compared_run(path: str | Path, engine: Engine = map, *, all_findings: bool =
     fleet = compare_ranks(list(read.summaries.values()), read.restarts)
     chosen = _searched(fleet, [summary for _, summary in ordered], all_findings=all_findings)
     wanted = [place for place, summary in ordered if summary.process.rank in chosen]
-    rows = [row for each in _in_batches(engine, _findings, wanted) for row in each]
+    rows = [row for each in _in_batches(engine, findings_of_rank, wanted) for row in each]
     return ComparedRun(
         str(path),
         fleet,
@@ -222,6 +222,11 @@ def made_summary(rank: Path) -> RankSummary:
 
     Takes 0.5 s per million events. Raises VramscopeError if the trace cannot be read.
     """
+    return read_and_summed(rank)[1]
+
+
+def read_and_summed(rank: Path) -> tuple[Run, RankSummary]:
+    """A rank as a run of its own, and its summary made from that, as ``made_summary`` returns it."""
     size = events_bytes(rank)
     run = load(rank)
     manifest = manifests.read(rank / MANIFEST)
@@ -236,7 +241,7 @@ def made_summary(rank: Path) -> RankSummary:
     _keep(
         rank, StoredSummary(summary, manifest.id, is_final=True, events_bytes=size, written_ns=run.ended_ns)
     )
-    return summary
+    return run, summary
 
 
 def _keep(rank: Path, stored: StoredSummary) -> None:
@@ -258,7 +263,7 @@ def _searched(fleet: Fleet, summaries: Sequence[RankSummary], *, all_findings: b
     return set(list(dict.fromkeys(wanted))[:_MOST_REPRESENTATIVES])
 
 
-def _findings(rank: RankPlace) -> list[Located]:
+def findings_of_rank(rank: RankPlace) -> list[Located]:
     """The findings of one rank; they are kept with its summary."""
     stored = known_summary(rank)
     if stored is None or any(device.findings is None for device in stored.summary.devices):

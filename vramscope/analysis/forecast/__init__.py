@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.forecast.trend import Trend, trend
 from vramscope.analysis.leaks import Leaks, leaks
-from vramscope.analysis.pace import StepPace, pace
+from vramscope.analysis.pace import StepPace, pace, pace_of_rows
 from vramscope.analysis.process_limit import last_limit, recorded_limit
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
@@ -137,7 +137,7 @@ def forecast_of_summary(device: DeviceSummary, process: Process, *, is_live: boo
 
     Takes 1 ms.
     """
-    room = _room(device.device, last_limit(device.notes), _beside_torch(device))
+    room = room_of_summary(device)
     if (
         room is None
         or not device.is_exact
@@ -145,7 +145,7 @@ def forecast_of_summary(device: DeviceSummary, process: Process, *, is_live: boo
         or any(each.part in _NEEDED for each in missing_of_notes(device.notes))
     ):
         return NOTHING_KNOWN
-    far = _pace_of(device.steps) if is_live else None
+    far = pace_of_rows(device.steps) if is_live else None
     return outlook_of(Peaks(device.steps), room, total_steps=process.total_steps, far=far)
 
 
@@ -241,6 +241,11 @@ def _room_of(recording: Recording) -> Reservable | None:
     return _room(recording.device, recorded_limit(recording), int(np.median(beside)) if len(beside) else None)
 
 
+def room_of_summary(device: DeviceSummary) -> Reservable | None:
+    """Return the bytes that torch may reserve on the device of a summary; None where that is unknown."""
+    return _room(device.device, last_limit(device.notes), _beside_torch(device))
+
+
 def _beside_torch(device: DeviceSummary) -> int | None:
     used, reserved = device.samples.get("device_used_bytes"), device.peak.get("reserved")
     return None if used is None or reserved is None else max(used - reserved.n_bytes, 0)
@@ -257,10 +262,6 @@ def _room(device: Device, own: int | None, beside_bytes: int | None) -> Reservab
     if not total:
         return None if own is None else Reservable(own)
     return rest if own is None or own >= rest.limit_bytes else Reservable(own)
-
-
-def _pace_of(rows: StepRows) -> StepPace | None:
-    return pace(Steps.of(index=rows.step, start_ns=rows.start_ns)) if len(rows) else None
 
 
 def _levels(recording: Recording) -> StepRows:
