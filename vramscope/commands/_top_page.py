@@ -37,7 +37,7 @@ class _TopColumn(NamedTuple):
 
 
 @dataclass
-class Chosen:
+class TopState:
     """What the user has chosen with keys."""
 
     chosen: int = 0
@@ -115,7 +115,7 @@ COLUMNS = (
 )
 
 
-def ordered(rows: "Sequence[RankStanding]", view: Chosen) -> "list[RankStanding]":
+def ordered(rows: "Sequence[RankStanding]", view: TopState) -> "list[RankStanding]":
     """Return the rows in the order that was chosen; equal ones by run and rank."""
     by_place = sorted(rows, key=lambda row: (row.run, len(row.rank), row.rank))
     return sorted(by_place, key=COLUMNS[view.sort].order, reverse=not view.is_reversed)
@@ -126,7 +126,7 @@ def cells(row: "RankStanding", now_ns: int) -> tuple[str, ...]:
     return (_state(row, now_ns), *(printable(column.cell(row)) for column in COLUMNS[1:]))
 
 
-def frame(rows: "Sequence[RankStanding]", view: Chosen, size: tuple[int, int], now_ns: int) -> Any:
+def frame(rows: "Sequence[RankStanding]", view: TopState, size: tuple[int, int], now_ns: int) -> Any:
     """Return what fills a terminal of *size* (width, height): the table, the chosen row, the keys."""
     from rich.console import Group
     from rich.text import Text
@@ -148,7 +148,7 @@ def visible_rows(height: int) -> int:
     return max(height - _MOST_ABOUT - _LINES_BESIDE, 1)
 
 
-def _table(rows: "Sequence[RankStanding]", view: Chosen, chosen: int, now_ns: int) -> Any:
+def _table(rows: "Sequence[RankStanding]", view: TopState, chosen: int, now_ns: int) -> Any:
     from rich.table import Table
     from rich.text import Text
 

@@ -49,7 +49,7 @@ def _print(standings: "Standings") -> None:
     from vramscope.commands import _top_page as page
     from vramscope.commands._document import Grid, Text, print_terminal
 
-    rows = page.ordered(standings.rows(), page.Chosen())
+    rows = page.ordered(standings.rows(), page.TopState())
     now_ns = time.time_ns()
     titles = tuple(column.title for column in page.COLUMNS)
     align = "".join("l" if column.is_words else "r" for column in page.COLUMNS)
@@ -91,7 +91,7 @@ def _draw(standings: "Standings") -> None:
     from vramscope.commands import _top_page as page
     from vramscope.commands._keys import Keys
 
-    console, view = Console(highlight=False), page.Chosen()
+    console, view = Console(highlight=False), page.TopState()
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             rows, size = standings.rows(), (console.width, console.height)

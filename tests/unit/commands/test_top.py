@@ -19,7 +19,7 @@ from rich.console import Console
 from vramscope.analysis.pace import pace_of_rows
 from vramscope.cli import main
 from vramscope.commands._keys import names_of
-from vramscope.commands._top_page import Chosen, frame, ordered
+from vramscope.commands._top_page import TopState, frame, ordered
 from vramscope.fleet.standings import RankStanding, Standings
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
@@ -181,7 +181,7 @@ def many(n):
 def test_a_frame_fills_the_terminal_and_no_figure_is_cut(width, height):
     console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
 
-    console.print(frame(many(100), Chosen(chosen=60), (width, height), NOW_NS))
+    console.print(frame(many(100), TopState(chosen=60), (width, height), NOW_NS))
 
     lines = console.file.getvalue().splitlines()
     assert len(lines) <= height
@@ -191,7 +191,7 @@ def test_a_frame_fills_the_terminal_and_no_figure_is_cut(width, height):
 
 
 def test_keys_choose_sort_and_reverse():
-    view, rows = Chosen(), many(3)
+    view, rows = TopState(), many(3)
     for key in ("down", "down", "down"):
         view.press(key, 3, 10)
 
