@@ -24,7 +24,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: attack help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: attack dist docs help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -185,6 +185,18 @@ test-integrations: speedscope d3  ## trainers, loggers, metrics and agents with 
 	  .venv-$$which/bin/pytest -q -n auto --dist loadgroup -o filterwarnings=default tests/integrations; \
 	  echo "$$which: installed in $$((installed - began)) s, tested in $$(($$(date +%s) - installed)) s"; \
 	done
+
+dist: $(TOOLS)  ## source distribution and wheel into dist/, checked as the package index does
+	$(BIN)/python -m pip install -qq --group release
+	rm -rf dist build
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	@tar tzf dist/*.tar.gz | grep -q /tests/packaging/test_release.py && tar tzf dist/*.tar.gz | grep -q /docs/start.md
+
+docs: $(TOOLS)  ## the site of the documents, into .cache/site, without a network
+	$(BIN)/python -m pip install -qq --group docs
+	$(BIN)/mkdocs build --strict --quiet
 
 format: $(TOOLS)  ## put the code into the shape that check wants
 	$(BIN)/ruff format .

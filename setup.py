@@ -1,11 +1,28 @@
-"""Ship the top-level folder dashboard/ as the package vramscope.dashboard."""
+"""Ship the top-level folder dashboard/ as the package vramscope.dashboard, and a README for the index."""
+
+import re
+from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 
+HERE = Path(__file__).parent
+REPOSITORY = "https://github.com/vramscope/vramscope"
 CORE = find_namespace_packages(include=["vramscope", "vramscope.*"])
 DASHBOARD = find_namespace_packages(include=["dashboard", "dashboard.*"])
+
+
+def readme() -> str:
+    """The README with absolute links: on the package index no repository lies beside it."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    version = re.search(r'__version__ = "(.+)"', (HERE / "vramscope" / "_version.py").read_text())[1]
+    raw = f"{REPOSITORY.replace('github.com', 'raw.githubusercontent.com')}/v{version}/"
+    text = re.sub(r'(src|srcset)="(?!https?:)', rf'\1="{raw}', text)
+    return re.sub(r"\]\((?!https?:|#)", f"]({REPOSITORY}/blob/v{version}/", text)
+
 
 setup(
     packages=CORE + [f"vramscope.{package}" for package in DASHBOARD],
     package_dir={"vramscope.dashboard": "dashboard"},
+    long_description=readme(),
+    long_description_content_type="text/markdown",
 )

@@ -141,4 +141,6 @@ def _url(port: int, allowed: Any, page: str = "") -> str:
     return f"http://{shown}:{port}/{page}" + (f"{joint}token={allowed.token}" if allowed.token else "")
 
 
-COMMAND = Command("serve", "show recordings in the browser, live while they are written", _arguments, _run)
+COMMAND = Command(
+    "serve", "show recordings in the browser, live while they are written", _arguments, _run, "understand"
+)

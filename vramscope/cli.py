@@ -1,16 +1,21 @@
 """The command line: builds the parser from the registered commands and turns errors into one line."""
 
 import os
+import re
 import sys
 import traceback
-from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
+from typing import NoReturn
 
 from vramscope import commands, registry
 from vramscope._version import __version__
+from vramscope.commands import Command
 from vramscope.errors import UnknownNameError, UsageError, VramscopeError
 from vramscope.units import printable
+
+_GROUPS = ("record", "understand", "foresee", "share", "others")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    parser = _parser()
+    parser = _parser(registry.parts(commands, Command, refused=_warn))
     strict = _set_stdout_errors("replace")
-    args = parser.parse_args(argv)
+    args = _parsed(parser, argv)
     if "command" not in args:
         parser.print_help(sys.stderr)
         return 2
@@ -78,30 +83,86 @@ def _set_stdout_errors(errors: str | None) -> str | None:
     return before
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser("vramscope", description="What used the GPU memory, when, and why.")
-    parser.add_argument("--version", action="version", version=f"vramscope {__version__}")
-    debug = ArgumentParser(add_help=False)
-    for options in (parser, debug):  # before and after the command
-        options.add_argument("--debug", action="store_true", default=SUPPRESS, help="errors with traceback")
-        options.add_argument(
-            "--no-cache",
-            action="store_true",
-            default=SUPPRESS,
-            help="read files again, and keep no conversion",
-        )
-        options.add_argument(
-            "--editor",
-            metavar="NAME",
-            default=SUPPRESS,
-            help="what file:line links open: vscode, pycharm, file, none, or a URL with {file} and {line}",
-        )
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, command in registry.parts(commands, commands.Command, refused=_warn).items():
-        subparser = subparsers.add_parser(name, help=command.help, description=command.help, parents=[debug])
+class _Parser(ArgumentParser):
+    """A parser whose errors end with the nearest word that it knows."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the error, and exit with 2."""
+        super().error(printable(f"{message}{_hint(message, self._option_string_actions)}"))
+
+
+def _parser(commands: Mapping[str, Command]) -> _Parser:
+    """Build the parser of all commands."""
+    parser = _Parser(
+        "vramscope",
+        usage="vramscope [options] COMMAND …",
+        description="What used the GPU memory, when, and why.",
+        epilog="vramscope COMMAND --help explains a command.",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"vramscope {__version__}")
+    everywhere = _Parser(add_help=False)
+    for options in (parser, everywhere):  # before and after the command
+        _add_common(options)
+    listed = _listed(commands.values())
+    subparsers = parser.add_subparsers(
+        prog="vramscope", title="commands", metavar="COMMAND", description=listed, help=SUPPRESS
+    )
+    for name, command in commands.items():
+        subparser = subparsers.add_parser(name, description=command.help, parents=[everywhere])
         command.arguments(subparser)
-        subparser.set_defaults(command=command)
+        subparser.set_defaults(command=command, parser=subparser)
     return parser
+
+
+def _parsed(parser: _Parser, argv: Sequence[str] | None) -> Namespace:
+    """Parse *argv*; what a command does not know is an error with the usage of that command."""
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        vars(args).get("parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
+
+
+def _add_common(options: ArgumentParser) -> None:
+    options.add_argument("--debug", action="store_true", default=SUPPRESS, help="errors with traceback")
+    options.add_argument(
+        "--no-cache",
+        action="store_true",
+        default=SUPPRESS,
+        help="read files again, and keep no conversion",
+    )
+    options.add_argument(
+        "--editor",
+        metavar="NAME",
+        default=SUPPRESS,
+        help="what file:line links open: vscode, pycharm, file, none, or a URL with {file} and {line}",
+    )
+
+
+def _listed(commands: Iterable[Command]) -> str:
+    """The commands below the headings of their groups."""
+    ordered = sorted(commands, key=lambda command: command.name)
+    groups = {
+        group: [f"  {command.name:12}{command.help}" for command in ordered if command.group == group]
+        for group in _GROUPS
+    }
+    return "\n".join("\n".join([group, *lines]) for group, lines in groups.items() if lines)
+
+
+def _hint(message: str, options: Iterable[str]) -> str:
+    """The nearest known word to the one that *message* does not know, as a question; '' if none is near."""
+    choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+    option = re.search(r"unrecognized arguments: (-[^\s=]*)", message)
+    if choice:
+        return _nearest(choice[1], re.findall(r"[\w.:-]+", choice[2]))
+    return _nearest(option[1], options) if option else ""
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 def _warn(where: str, error: Exception) -> None:

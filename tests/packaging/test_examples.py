@@ -1,6 +1,7 @@
-"""What README and CONTRIBUTING show works as pasted."""
+"""What README and the documents show works as pasted, and prints what they show."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -18,22 +19,65 @@ def blocks(document: str, language: str) -> list[str]:
     return [code for written_in, code in found if written_in == language]
 
 
+def commands_of(document: str) -> list[tuple[str, str]]:
+    """Each command after a $ in a block "console" of a document, with the output that stands below it."""
+    text = "".join(blocks(document, "console"))
+    found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, flags=re.MULTILINE)
+    return [(command, output) for command, output in found if "sample_traces" in command]
+
+
+SHOWN = [
+    pytest.param(*shown, id=f"{document.name}: {shown[0][:40]}")
+    for document in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for shown in commands_of(str(document.relative_to(ROOT)))
+]
+
+
+def printed(command: str, cwd: Path = ROOT) -> str:
+    """What a shell prints where ``vramscope`` is the one of this environment, without blank lines around."""
+    path = os.pathsep.join([str(VRAMSCOPE.parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=cwd,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 3, 141), done.stderr  # 3: a card is too small; 141: head has enough
+    return done.stdout.strip("\n")
+
+
+@pytest.mark.parametrize(("command", "output"), SHOWN)
+def test_a_command_on_a_sample_prints_what_the_document_shows(command, output):
+    if "predict" in command and importlib.util.find_spec("torch") is None:
+        pytest.skip("a dry run needs PyTorch")
+
+    assert printed(command) == output.strip("\n")
+
+
+def test_the_readme_answers_three_questions_with_output_of_the_samples():
+    shown = [command.split()[1] for command, _ in commands_of("README.md")]
+
+    assert shown == ["report", "leaks", "predict"]
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="recording needs PyTorch")
-def test_the_readmes_python_records_and_its_shell_reports_and_serves(serving, tmp_path):
+def test_the_readmes_python_records_and_its_shell_records_reports_and_serves(serving, tmp_path):
     (code,) = blocks("README.md", "python")
-    shown, more = (block for block in blocks("README.md", "") if "traces/" in block)
-    report, serve = (line.split() for line in shown.splitlines())
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    for line in more.splitlines():
-        words = line.partition("#")[0].split()
-        subprocess.run([VRAMSCOPE, *words[1:]], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
-    reported = subprocess.run(
-        [VRAMSCOPE, *report[1:]], cwd=tmp_path, check=True, capture_output=True, text=True
-    ).stdout
+    run, serve = (line.partition("#")[0].split() for line in blocks("README.md", "")[0].splitlines())
+    asked = re.findall(r"`(vramscope \w+ traces/first[^`]*)`", (ROOT / "README.md").read_text())
+    (tmp_path / "train.py").write_text(code)
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True)
+    subprocess.run([VRAMSCOPE, *run[1:]], cwd=tmp_path, check=True)
+    reported = printed("vramscope report traces/first", tmp_path)
 
     assert "10 steps" in reported
     assert "simulated" in reported or "cuda" in reported
+    assert len(asked) == 3
+    assert all(printed(command, tmp_path) for command in asked)
     # The port is left to the system: others may be serving here.
     with serving([sys.executable, "-u", VRAMSCOPE, *serve[1:], "--port", "0"], tmp_path) as server:
         assert server.poll() is None
@@ -44,7 +88,7 @@ def test_ci_runs_the_readmes_test_command_and_nothing_else():
     commands = [line for line in script if line and not line.startswith(("#", "set ", "cd "))]
 
     assert commands == ["make test"]
-    assert any(block.splitlines()[1].startswith("make test ") for block in blocks("README.md", ""))
+    assert any("\nmake test " in block for block in blocks("README.md", ""))
 
 
 def test_every_target_of_the_makefile_that_documents_name_exists():

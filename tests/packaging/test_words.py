@@ -144,3 +144,34 @@ def test_the_five_parts_of_reserved_bytes_have_the_names_of_the_analysis():
 
     assert names == list(Recording().identity().parts)
     assert f"`reserved = {' + '.join(names)}`" in table
+
+
+FOR_NEWCOMERS = (
+    "README.md",
+    "docs/start.md",
+    "docs/troubleshooting.md",
+    "docs/causes.md",
+    "docs/glossary.md",
+)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a document's prose: no code, headings, tables or pictures."""
+    lines = [line for line in prose(text).splitlines() if not re.match(r"\s*(?:\||#|<|!\[)", line)]
+    paragraphs = re.split(r"\n\s*(?:\n|[-*] |\d+\. )", re.sub(r"\]\([^)]*\)", "]", "\n".join(lines)))
+    return [
+        sentence
+        for paragraph in paragraphs
+        for sentence in re.split(r"(?<=[.?!:;])\s+", " ".join(paragraph.split()))
+        if len(sentence.split()) > 1
+    ]
+
+
+@pytest.mark.parametrize("name", FOR_NEWCOMERS)
+def test_pages_for_newcomers_have_short_sentences(name):
+    lengths = sorted(
+        len(sentence.split()) for sentence in sentences((ROOT / name).read_text(encoding="utf-8"))
+    )
+
+    assert lengths[-1] <= 40
+    assert lengths[len(lengths) // 2] <= 16

@@ -1,6 +1,7 @@
 """The command line: exit codes, one line per error, and nothing heavy before it is needed."""
 
 import os
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -127,12 +128,55 @@ def test_an_unknown_command_is_asked_wrongly():
     assert exit_.value.code == 2
 
 
-def test_the_version_is_the_packages(capsys):
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_the_packages(option, capsys):
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["--version"])
+        cli.main([option])
 
     assert exit_.value.code == 0
     assert capsys.readouterr().out == f"vramscope {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "meant"),
+    [
+        (["reprot"], "usage: vramscope [options] COMMAND", "; did you mean report?"),
+        (["report", "x", "--tpo", "3"], "usage: vramscope report ", "; did you mean --top?"),
+        (["run", "--mode", "evens", "x.py"], "usage: vramscope run ", "; did you mean events?"),
+        (["zzz"], "usage: vramscope [options] COMMAND", ")"),
+        (["fit", "x", "extra\x1b[2J"], "usage: vramscope fit ", "extra\\x1b[2J"),
+    ],
+)
+def test_what_is_not_known_ends_with_the_usage_of_its_command_and_what_was_meant(words, usage, meant, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(words)
+
+    err = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert err.startswith(usage)
+    assert err.endswith(f"{meant}\n")
+
+
+def test_the_help_lists_every_command_once_below_its_group(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    listed = capsys.readouterr().out.split("commands:\n")[1]
+    names = re.findall(r"^    (\w+) ", listed, flags=re.MULTILINE)
+
+    assert re.findall(r"^  (\w+)$", listed, flags=re.MULTILINE) == [
+        "record",
+        "understand",
+        "foresee",
+        "share",
+    ]
+    assert sorted(names) == sorted(registry.parts(commands, Command, refused=lambda *_: None))
+
+
+def test_a_command_of_others_is_listed_below_others(monkeypatch, capsys):
+    offering(monkeypatch, lambda _: 0)
+
+    cli.main([])
+    assert "  others\n    try         for tests\n" in capsys.readouterr().err
 
 
 def test_a_broken_foreign_command_is_named_and_the_others_work(monkeypatch, capsys):

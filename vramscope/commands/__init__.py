@@ -14,3 +14,5 @@ class Command:
     arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
     """Returns the exit code: 0 success, 1 failure, 2 usage error, 3 a limit of ``check`` is exceeded."""
+    group: str = "others"
+    """The heading in ``vramscope --help``: ``record``, ``understand``, ``foresee`` or ``share``."""

@@ -27,7 +27,7 @@ class Text:
 
     text: str
     kind: str = "plain"
-    """``plain``, ``quiet``, ``note``, ``warning`` or ``error``."""
+    """``plain``, ``quiet``, ``note``, ``warning``, ``error``; of answers ``yes``, ``partly``, ``no``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ Block = Heading | Text | Grid
 # A column of words is wrapped to at least so many letters.
 _NARROW = 14
 _STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "error": "red"}
+_STYLES |= {"yes": "green", "partly": "yellow", "no": "red"}
 
 
 def print_page(blocks: Iterable[Block], recordings: Iterable["Recording"], *, is_markdown: bool) -> None:

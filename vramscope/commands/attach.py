@@ -52,4 +52,4 @@ def _list() -> int:
     return 0
 
 
-COMMAND = Command("attach", "begin to record a process that runs already", arguments, run)
+COMMAND = Command("attach", "begin to record a process that runs already", arguments, run, "record")

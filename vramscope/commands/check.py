@@ -322,4 +322,6 @@ def junit(verdicts: list[LimitCheck]) -> str:
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-COMMAND = Command("check", "does a run keep within limits? exit code 3 where it does not", arguments, run)
+COMMAND = Command(
+    "check", "does a run keep within limits? exit code 3 where it does not", arguments, run, "understand"
+)

@@ -86,4 +86,4 @@ def _report(directory: Path) -> int:
     return REPORT.run(parser.parse_args([str(directory)]))
 
 
-COMMAND = Command("demo", "train a small transformer for real and watch its memory", arguments, run)
+COMMAND = Command("demo", "train a small transformer for real and watch its memory", arguments, run, "record")

@@ -22,4 +22,4 @@ def run(args: Namespace) -> int:
     return 0
 
 
-COMMAND = Command("detach", "end a recording that `vramscope attach` began", arguments, run)
+COMMAND = Command("detach", "end a recording that `vramscope attach` began", arguments, run, "record")

@@ -203,4 +203,6 @@ def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
     return f"{sign}{format_bytes(change.n_bytes)}", *sizes, " + ".join(steps + outside), name + module + way
 
 
-COMMAND = Command("diff", "what became different from one run to another, by step and line", arguments, run)
+COMMAND = Command(
+    "diff", "what became different from one run to another, by step and line", arguments, run, "understand"
+)

@@ -62,4 +62,6 @@ def _refuse_to_overwrite(output: Path, *, force: bool) -> None:
         raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
 
 
-COMMAND = Command("export", "what was recorded, as a page, as tables, or for other viewers", arguments, run)
+COMMAND = Command(
+    "export", "what was recorded, as a page, as tables, or for other viewers", arguments, run, "share"
+)

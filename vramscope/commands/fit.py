@@ -260,5 +260,5 @@ def _numbers(text: str) -> list[int]:
 
 
 COMMAND = Command(
-    "fit", "what would fit: settings by replay, other cards, batches, strategies", arguments, run
+    "fit", "what would fit: settings by replay, other cards, batches, strategies", arguments, run, "foresee"
 )

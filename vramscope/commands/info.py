@@ -138,4 +138,6 @@ def _word(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and key != "pid" else str(value)
 
 
-COMMAND = Command("info", "what is in the file: versions, devices, counts, notes", arguments, run)
+COMMAND = Command(
+    "info", "what is in the file: versions, devices, counts, notes", arguments, run, "understand"
+)

@@ -152,4 +152,6 @@ def _line(line: "dict[str, object]") -> str:
     return f"{where}  {format_bytes(int(str(line['bytes_per_step'])))} a step"
 
 
-COMMAND = Command("leaks", "lines that grow from step to step, the cause, and who keeps it", arguments, run)
+COMMAND = Command(
+    "leaks", "lines that grow from step to step, the cause, and who keeps it", arguments, run, "understand"
+)

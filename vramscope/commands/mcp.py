@@ -29,4 +29,6 @@ def run(args: Namespace) -> int:
     return 0
 
 
-COMMAND = Command("mcp", "answer agents: open, peak, leaks, fit, compare as tools of MCP", arguments, run)
+COMMAND = Command(
+    "mcp", "answer agents: open, peak, leaks, fit, compare as tools of MCP", arguments, run, "share"
+)

@@ -191,4 +191,6 @@ def as_json(found: "Prediction", summary: "Summary") -> dict[str, Any]:
     }
 
 
-COMMAND = Command("predict", "will it fit? a script's training steps, run dry without a GPU", arguments, run)
+COMMAND = Command(
+    "predict", "will it fit? a script's training steps, run dry without a GPU", arguments, run, "foresee"
+)

@@ -76,5 +76,9 @@ def _engine(args: Namespace) -> "Engine":
 
 
 COMMAND = Command(
-    "ranks", "all ranks compared: groups, missing and odd ones, and what differs", arguments, run
+    "ranks",
+    "all ranks compared: groups, missing and odd ones, and what differs",
+    arguments,
+    run,
+    "understand",
 )

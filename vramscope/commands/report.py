@@ -279,4 +279,6 @@ def finding_as_json(located: "Located") -> dict[str, Any]:
     }
 
 
-COMMAND = Command("report", "what used the memory: peaks, what was live, steps, phases", arguments, run)
+COMMAND = Command(
+    "report", "what used the memory: peaks, what was live, steps, phases", arguments, run, "understand"
+)

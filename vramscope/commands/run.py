@@ -106,4 +106,4 @@ def _say_if_nothing(recorder: "Recorder") -> None:
         )
 
 
-COMMAND = Command("run", "record a script or a command that does not use vramscope", arguments, run)
+COMMAND = Command("run", "record a script or a command that does not use vramscope", arguments, run, "record")

@@ -133,5 +133,5 @@ def _attempt(upload: "Upload", last_error: str, *, is_final: bool, is_growing_se
 
 
 COMMAND = Command(
-    "upload", "upload a run that was recorded to a URL, as far as that is not done", arguments, run
+    "upload", "upload a run that was recorded to a URL, as far as that is not done", arguments, run, "share"
 )

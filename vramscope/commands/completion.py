@@ -1,0 +1,112 @@
+"""Completion for bash, zsh and fish, printed from the parsers of the commands."""
+
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace
+from collections.abc import Mapping
+
+from vramscope.commands import Command
+
+_BASH = """\
+_vramscope() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command="" each known=""
+  for each in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case "$each" in -*) ;; *) command="$each"; break ;; esac
+  done
+  case "$command $before" in
+{choices}
+  *) case "$command" in
+    "") known="{commands}" ;;
+{options}
+    esac
+    if [[ -n "$command" && "$word" != -* ]]; then known=""; fi ;;
+  esac
+  COMPREPLY=($(compgen -W "$known" -- "$word"))
+}}
+complete -o default -F _vramscope vramscope
+"""
+
+_ZSH = """\
+#compdef vramscope
+autoload -U +X compinit && compinit
+autoload -U +X bashcompinit && bashcompinit
+"""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of ``vramscope completion`` to *parser*."""
+    parser.add_argument("shell", choices=tuple(_SHELLS), help="the shell that reads it")
+
+
+def run(args: Namespace) -> int:
+    """Print the script of completion for a shell; return the exit code."""
+    from vramscope import commands, registry
+
+    offered = registry.parts(commands, Command, refused=lambda *_: None)
+    parsers = {name: _parser(command) for name, command in offered.items()}
+    print(_SHELLS[args.shell](parsers), end="")
+    return 0
+
+
+def _parser(command: Command) -> ArgumentParser:
+    parser = ArgumentParser(command.name, description=command.help)
+    command.arguments(parser)
+    return parser
+
+
+def _options(parser: ArgumentParser) -> list[Action]:
+    """The options of a command that its help shows."""
+    return [action for action in parser._actions if action.option_strings and action.help != SUPPRESS]
+
+
+def _flags(parser: ArgumentParser) -> list[str]:
+    return [option for action in _options(parser) for option in action.option_strings]
+
+
+def _choices(action: Action) -> str:
+    return " ".join(map(str, action.choices or ()))
+
+
+def _help(action: Action) -> str:
+    return _plain((action.help or "") % {"choices": _choices(action)})
+
+
+def _plain(text: str | None) -> str:
+    """A text that no shell takes for anything else."""
+    return "".join(letter if letter not in "'\"[]:$`\\" else " " for letter in text or "")
+
+
+def _bash(parsers: Mapping[str, ArgumentParser]) -> str:
+    choices = [
+        f'  "{name} {option}") known="{_choices(action)}" ;;'
+        for name, parser in parsers.items()
+        for action in _options(parser)
+        for option in action.option_strings
+        if action.choices
+    ]
+    options = [f'    {name}) known="{" ".join(_flags(parser))}" ;;' for name, parser in parsers.items()]
+    return _BASH.format(commands=" ".join(parsers), choices="\n".join(choices), options="\n".join(options))
+
+
+def _zsh(parsers: Mapping[str, ArgumentParser]) -> str:
+    return _ZSH + _bash(parsers)
+
+
+def _fish(parsers: Mapping[str, ArgumentParser]) -> str:
+    lines = ["complete -c vramscope -n __fish_use_subcommand -f"]
+    for name, parser in parsers.items():
+        lines.append(
+            f"complete -c vramscope -n __fish_use_subcommand -a {name} -d '{_plain(parser.description)}'"
+        )
+        for action in _options(parser):
+            flags = " ".join(
+                f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
+                for option in action.option_strings
+            )
+            value = f" -x -a '{_choices(action)}'" if action.choices else "" if action.nargs == 0 else " -r"
+            where = f"-n '__fish_seen_subcommand_from {name}'"
+            lines.append(f"complete -c vramscope {where} {flags}{value} -d '{_help(action)}'")
+    return "\n".join(lines) + "\n"
+
+
+_SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+
+COMMAND = Command("completion", "complete words in bash, zsh or fish", arguments, run, "share")
