@@ -40,6 +40,8 @@ class Address:
     """``events``, or '' for time."""
     by: str = ""
     """What a page colors, groups or compares by; each page has words of its own."""
+    group: str = ""
+    """What a row of the table of allocations is."""
     q: str = ""
     """The text of the search box."""
     other: str = ""
@@ -86,6 +88,7 @@ def restore(sent: Mapping[str, Any] | None) -> Address:
         run=run if _RUN.fullmatch(run) else "",
         axis="events" if words.get("axis") == "events" else "",
         by=words.get("by", "") if _WORD.fullmatch(words.get("by", "")) else "",
+        group=words.get("group", "") if _WORD.fullmatch(words.get("group", "")) else "",
         q=words.get("q", "")[:MAX_SEARCH],
         other=words.get("other", "") if _RUN.fullmatch(words.get("other", "")) else "",
         sel=words.get("sel", "") if _SELECTED.fullmatch(words.get("sel", "")) else "",

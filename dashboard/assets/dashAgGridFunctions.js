@@ -34,6 +34,7 @@
     // Dash listens to a grid only after its first rows are there, so the first row asks for the first fit.
     React.useEffect(() => { if (node.rowIndex === 0) functions.vsFitColumns(api); }, [api, node.rowIndex]);
     return h("span", { className: "where" },
+      props.data.swatch ? h("i", { className: `swatch part-${props.data.swatch}` }) : null,
       h("bdi", { className: "function" }, props.value),
       h("bdi", { className: "place" }, props.data.place || ""));
   };

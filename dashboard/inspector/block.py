@@ -13,7 +13,7 @@ from vramscope.units import format_bytes, format_count
 from ..answers import folded, moment, owners, state_of
 from ..components.panels import allocation, stack_table
 from ..data import Data, View
-from .parts import amount, facts, line_name, pick, section, title
+from .parts import amount, blocks_link, facts, line_name, pick, section, title
 
 MOST_SIBLINGS, MOST_KEEPERS = 6, 4
 _MOST_TEXTS, _LONGEST_TEXT = 8, 300
@@ -83,7 +83,8 @@ def _module(data: Data, view: View, row: int) -> Any:
     if not path:
         return ""
     evidence = _EVIDENCE.get(ModuleEvidence(int(known.known[row])), "")
-    return [html.Bdi(path[:160], className="function"), html.Span(f" {evidence}", className="dim")]
+    name = blocks_link(view, html.Bdi(path[:160], className="function"), f'module:"{path}"')
+    return [name, html.Span(f" {evidence}", className="dim")]
 
 
 def _annotations(data: Data, view: View, row: int) -> Any:

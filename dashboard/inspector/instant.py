@@ -12,7 +12,7 @@ from vramscope.units import format_bytes, format_name, format_share
 from ..address import Address
 from ..answers import category_bytes, folded, held, moment, totals
 from ..data import Data, View
-from .parts import amount, facts, line_name, pick, section, title
+from .parts import amount, blocks_link, facts, line_name, pick, section, title
 
 MOST_LINES = 7
 
@@ -26,8 +26,11 @@ def content(data: Data, view: View, _: int, at: int) -> Any:
     recording = view.recording
     here = (view.run_id, recording.process.rank, recording.device.index)
     links = [
-        dcc.Link(word, href=Address(path, *here, at=at).url, className="link")
-        for path, word in (("/peak", "By call"), ("/fragmentation", "Segments"))
+        blocks_link(view, "All blocks", f"live:{at}"),
+        *(
+            dcc.Link(word, href=Address(path, *here, at=at).url, className="link")
+            for path, word in (("/peak", "By call"), ("/fragmentation", "Segments"))
+        ),
     ]
     return [
         title("Instant", there.words, f"instant {at:,} · {below}"),

@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 from dash import html
 
+from vramscope.analysis.allocations import line_term
+from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_count
 
 from ..answers import folded, moment
 from ..components.panels import stack_table
 from ..data import Data, View
-from .parts import amount, facts, line_name, pick, section, title
+from .parts import amount, blocks_link, facts, line_name, pick, section, title
 
 MOST_SIZES = 5
 
@@ -34,8 +36,18 @@ def content(data: Data, view: View, stack: int, at: int) -> Any:
             ("Allocated in all", _sum(found, rows)),
         ),
         _sizes(found, rows, live),
+        _blocks(view, code.frame(stack), at),
         section("Stack", *_as_list(stack_table.detail(view, stack))),
     ]  # fmt: skip
+
+
+def _blocks(view: View, frame: Frame | None, at: int) -> Any:
+    """Return the links to the blocks of the line."""
+    term = line_term(frame) if frame else ""
+    if not term:
+        return html.Span()
+    links = [("All its blocks", f"line:{term}"), ("Those live at the instant", f"live:{at} line:{term}")]
+    return html.P([blocks_link(view, *each) for each in links], className="card-links")
 
 
 def _sum(found: Any, rows: Any) -> list[Any]:

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from dash import html
+from dash import dcc, html
 
 from vramscope.units import format_bytes
 
+from ..address import Address
 from ..components.panels.stack_table import marked_place
+from ..data import View
 
 
 def title(kind: str, words: Any, below: Any = None) -> html.Header:
@@ -40,6 +42,12 @@ def section(heading: str, *content: Any) -> html.Section:
 def amount(n_bytes: int) -> html.Span:
     """Return a size whose exact bytes appear on hover."""
     return html.Span(format_bytes(n_bytes), title=f"{n_bytes:,} bytes")
+
+
+def blocks_link(view: View, words: str, search: str) -> Any:
+    """Return a link to the allocations that a search finds."""
+    here = (view.run_id, view.recording.process.rank, view.recording.device.index)
+    return dcc.Link(words, href=Address("/allocations", *here, q=search).url, className="link")
 
 
 def line_name(code: Any, stack: int) -> str:

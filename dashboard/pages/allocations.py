@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-from dash import ClientsideFunction, Input, Output, State, dcc, html
-from flask import Response
+from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
+from flask import Response, request
 from numpy.typing import NDArray
 
 from vramscope.analysis.allocations import (
@@ -24,7 +24,7 @@ from ..answers import folded, owners, series_of, totals
 from ..components import legend, states, typed
 from ..components.choice import segments
 from ..components.panel import panel
-from ..components.panels import allocation, stack_table
+from ..components.panels import allocation, found_table, stack_table
 from ..components.timeline import raster
 from ..data import Data, View
 from ..figures.bands import Bands, Box, bands, fullest
@@ -45,7 +45,6 @@ from . import Context, Page
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
 """Events, columns, rows: views of more events have at most this resolution; more is heavier, not clearer."""
-MAX_FOUND = 500
 _WORDS = {"category": "Category", "phase": "Phase", "module": "Module", "line": "Line", "age": "Age"}
 
 
@@ -73,11 +72,27 @@ def _layout(context: Context) -> Any:
         ),
         panel(
             html.H3("Largest allocations", id="al-heading"), html.Div(_table(), className="table-frame"),
-            beside=html.Span(id="al-hint"), label="Allocations found",
+            beside=_beside(address), label="Allocations found",
         ),
         dcc.Store(id="al-view", data=[address.t0, address.t1]),
-        dcc.Store(id="al-done"),
+        dcc.Store(id="al-done"), dcc.Store(id="al-group", data=_group(address)),
     ]  # fmt: skip
+
+
+def _group(address: Address) -> str:
+    return address.group if address.group in found_table.GROUPS else ""
+
+
+def _beside(address: Address) -> Any:
+    every = html.A(
+        "CSV of all",
+        id="al-file",
+        className="link only-live",
+        download="",
+        title="Every allocation found, not only those listed, with exact bytes",
+    )
+    return html.Div([found_table.live_button(address.q), found_table.buttons(_group(address)), every],
+                    className="table-ways")  # fmt: skip
 
 
 def _usual(data: Data, view: View) -> str:
@@ -105,21 +120,10 @@ _HELP = (
 )
 
 
-_COLUMNS = [
-    {"field": "where", "headerName": "Line", "flex": 3.4, "minWidth": 200, "cellRenderer": "VsWhere"},
-    {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned", "sort": "desc",
-     "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
-    {"field": "kind", "headerName": "Category", "flex": 1.4, "minWidth": 110},
-    {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 212, "cellClass": "dim",
-     "context": stack_table.from_width(720)},
-    {"field": "life", "headerName": "Lived", "flex": 1, "minWidth": 100, "type": "rightAligned"},
-]  # fmt: skip
-
-
 def _table() -> Any:
     texts = stack_table.no_rows("No allocation matches.", "Reading the allocations …")
     # No rows at all, not an empty list: until the first answer the grid says that it is loading.
-    return stack_table.grid("al-table", None, _COLUMNS, texts)
+    return stack_table.grid("al-table", None, found_table.columns("", is_live=False), texts)
 
 
 # ------------------------------------------------------------------------------ painting
@@ -172,8 +176,6 @@ def _hits_or_all(data: Data, view: View, text: str) -> NDArray[Any] | None:
 
 def _active(data: Data) -> Response:
     """Return the raster of one view of the timeline."""
-    from flask import request
-
     view = api.view_of(data)
     series = series_of(data, view, api.word("axis", (TIME, EVENTS)))
     start, end = api.number("a", -1e12, 1e12), api.number("b", -1e12, 1e12)
@@ -225,6 +227,7 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "al-search")
     app.server.add_url_rule("/api/active", "active", lambda: _active(data))
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
+    app.server.add_url_rule("/api/allocations.csv", "found", lambda: _file(data))
     app.server.add_url_rule("/api/complete", "complete", lambda: _complete(data))
     stack_table.register_rows(app, "al-table")
     app.clientside_callback(
@@ -233,11 +236,16 @@ def _register(app: Any, data: Data) -> None:
     )  # fmt: skip
 
     @app.callback(
-        Output("al-table", "rowData"), Output("al-heading", "children"),
-        Input("al-search", "data"), Input("version", "data"), State("address", "data"),
+        Output("al-table", "rowData"), Output("al-table", "columnDefs"), Output("al-heading", "children"),
+        Output("al-file", "href"),
+        Input("al-search", "data"), Input("al-group", "data"), Input("version", "data"),
+        State("address", "data"),
     )  # fmt: skip
-    def find(text: str | None, _: Any, stored: Stored | None) -> Any:
-        return _found(data, view_or_nothing(data, restore(stored)), text or "")
+    def find(text: str | None, group: str | None, _: Any, stored: Stored | None) -> Any:
+        address = restore(stored)
+        view, chosen = view_or_nothing(data, address), group if group in found_table.GROUPS else ""
+        own = Address("/api/allocations.csv", address.run, address.rank, address.device, q=text or "")
+        return *_found(data, view, text or "", chosen or ""), own.url
 
 
 def _alloc(data: Data) -> Response:
@@ -251,8 +259,6 @@ def _alloc(data: Data) -> Response:
 
 def _complete(data: Data) -> Response:
     """Return how the search that somebody types can go on."""
-    from flask import request
-
     view, text = api.view_of(data), request.args.get("text", "")[:MAX_SEARCH]
     columns = _columns(data, view)
     known: Vocabulary = data.derive(view, "vocabulary", lambda _: vocabulary(columns))
@@ -260,29 +266,38 @@ def _complete(data: Data) -> Response:
     return api.answer({"start": found.start, "end": found.end, "options": found.options})
 
 
-def _found(data: Data, view: View, text: str) -> tuple[list[dict[str, Any]], Any]:
+def _found(data: Data, view: View, text: str, group: str) -> tuple[list[dict[str, Any]], list[Any], Any]:
+    """Return rows, columns and heading of the table."""
     try:
-        found, hits = lives(data, view), _hits(data, view, text)
+        found, is_search = _search_of(data, view, text)
     except SearchError as error:
-        return [], _mistake(error)
-    rows = np.arange(len(found)) if hits is None else np.flatnonzero(hits)
-    n_found, total = len(rows), int(found.block_size[rows].sum())
-    if n_found > MAX_FOUND:
-        rows = rows[np.argpartition(-found.block_size[rows], MAX_FOUND)[:MAX_FOUND]]
-    rows = rows[np.argsort(-found.block_size[rows], kind="stable")]
-    some = f"largest {MAX_FOUND} of " if n_found > MAX_FOUND else ""
-    heading = (
-        f"{some}{n_found:,} allocations"
-        if hits is None
-        else f"{some}{n_found:,} found, {format_bytes(total)}"
-    )
+        return [], no_update, _mistake(error)
 
     def listed(_: Any) -> list[dict[str, Any]]:
-        return [_row(data, view, int(row)) for row in rows]
+        return found_table.rows(data, view, found, group)
 
     # Those of no search come with every visit; of searches there are as many as letters.
-    shown = data.derive(view, "largest listed", listed) if hits is None else listed(None)
-    return shown, heading[:1].upper() + heading[1:]
+    shown = listed(None) if is_search else data.derive(view, ("listed", group), listed)
+    heading = found_table.heading(data, view, found, group, is_search=is_search)
+    return shown, found_table.columns(group, is_live=found.at is not None), heading
+
+
+def _search_of(data: Data, view: View, text: str) -> tuple[found_table.Found, bool]:
+    """Return what a search found, and whether it has terms at all. Raises SearchError."""
+    hits = _hits(data, view, text)
+    return found_table.found_of(data, view, parse(text), hits), hits is not None
+
+
+def _file(data: Data) -> Response:
+    """Return every allocation that a search found as CSV."""
+    view, text = api.view_of(data), request.args.get("q", "")[:MAX_SEARCH]
+    try:
+        found, _ = _search_of(data, view, text)
+    except SearchError as error:
+        api.refuse(error.reason)
+    name = f'attachment; filename="{view.run_id}-allocations.csv"'
+    return Response(found_table.as_csv(data, view, found), mimetype="text/csv",
+                    headers={"Content-Disposition": name, "Cache-Control": "no-store"})  # fmt: skip
 
 
 def _mistake(error: SearchError) -> Any:
@@ -290,15 +305,6 @@ def _mistake(error: SearchError) -> Any:
     wrong = html.Mark(error.text[error.start : error.end], className="wrong")
     shown = html.Code([error.text[: error.start], wrong, error.text[error.end :]])
     return html.Span([shown, " ", error.reason], className="mistake", role="alert")
-
-
-def _row(data: Data, view: View, row: int) -> dict[str, Any]:
-    texts = allocation.words(data, view, row)
-    life = "not freed" if not texts["freed"] else texts["lived"] or "–"
-    return {
-        "id": str(row), "block": row, "where": texts["where"], "place": texts["place"],
-        "size": texts["bytes"], "kind": texts["category"], "born": texts["born"], "life": life,
-    }  # fmt: skip
 
 
 PAGE = Page(name="allocations", title="Allocations", order=30, path="/allocations", layout=_layout,

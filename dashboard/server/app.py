@@ -288,7 +288,7 @@ def _menu(entries: list[Page], data: Data, address: Address, view: View | None) 
 
 def _menu_link(entry: Page, data: Data, address: Address, behind: Behind) -> Any:
     # Zoom, instant and selection go along; what only one page understands does not.
-    own = {"q": "", "by": "", "b0": None, "b1": None, "root": None}
+    own = {"q": "", "by": "", "group": "", "b0": None, "b1": None, "root": None}
     target = address.go(path=entry.path, **own) if entry.about_run else Address(entry.path)
     whole = None if entry.reads_events else data.runs.whole_run(target.run)
     if whole is not None:

@@ -84,6 +84,25 @@ def test_what_is_searched_for_is_found_and_kept_in_the_address(trained: Any) -> 
     assert trained.until(f"{flags}.some(flag => flag === 2 || flag === 4)")
 
 
+def test_what_is_live_follows_the_instant_and_a_line_leads_to_its_blocks(trained: Any) -> None:
+    page = trained.go(f"/allocations?run={trained.run}&at=100&group=line").page
+    page.click("#al-live")
+    trained.until("document.querySelector('#al-heading').innerText.includes('found live')")
+    found = lifetimes(trained.root)
+
+    assert page.input_value("#al-search-box") == "live:100"
+    page.evaluate("window.vramscope.store.choose(250)")
+    said = f"{int(found.allocated_at(250).sum())} found live"
+    trained.until("said => document.querySelector('#al-heading').innerText.startsWith(said)", said)
+    page.click("#al-table .ag-center-cols-container .ag-row")
+    trained.until("document.querySelector('#al-search-box').value.includes('line:')")
+    trained.until("document.querySelector('[data-group=\"\"]').getAttribute('aria-pressed') === 'true'")
+
+    trained.until("location.search.includes('q=live%3A250+line%3A')")
+
+    assert "group=" not in page.url
+
+
 def test_a_search_without_a_hit_says_so_in_the_table(trained: Any) -> None:
     page = trained.go(f"/allocations?run={trained.run}&q=nosuchfunction").page
     page.wait_for_selector(
@@ -307,8 +326,8 @@ def test_figures_and_tables_can_be_saved(trained: Any, tmp_path: Path) -> None:
     assert "data:image/png" in kept["SVG"].read_text()
     assert kept["SVG"].read_text().count(">highest ") == 2  # once as an outline that keeps the words readable
     lines = kept["CSV"].read_text(encoding="utf-8-sig").splitlines()
-    assert lines[0].startswith('"Line","Block (bytes)"')
-    assert f'"__init__ model.py:5","{20 << 20}"' in lines[1]
+    assert lines[0].startswith('"Line","Module","Block (bytes)"')
+    assert f'"__init__ model.py:5","","{20 << 20}"' in lines[1]
 
 
 def test_the_icicle_is_saved_with_every_box_that_is_shown(trained: Any, tmp_path: Path) -> None:

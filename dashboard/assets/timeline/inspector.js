@@ -79,7 +79,8 @@
   // A row of a table of lines or blocks.
   function rowPicked(rows) {
     const row = rows && rows[0];
-    if (row && row.stack) inspect(`l${row.stack}`);
+    if (row && row.term) window.vramscope.narrow(row.term);
+    else if (row && row.stack) inspect(`l${row.stack}`);
     else if (row && row.block !== undefined) inspect(`b${row.block}`);
     return window.dash_clientside.no_update;
   }

@@ -13,7 +13,8 @@
     if (to.origin !== location.origin || !there.get("run") || there.get("run") !== here.get("run")) return null;
     const own = (name) => there.get(name) || "";
     if (["rank", "device", "axis"].some((name) => there.has(name) && own(name) !== (here.get(name) || String(recording[name] ?? "")))) return null;
-    const names = to.pathname === location.pathname ? [...CARRIED, "b0", "b1"] : CARRIED;
+    const names = to.pathname === location.pathname ? [...CARRIED, "b0", "b1"] : [...CARRIED];
+    if (link.closest(".segments")) names.push("q", "group");
     if (link.closest("#menu")) there.delete("at");
     const isOwnInstant = there.has("at") && own("at") !== laidOut;
     for (const name of names) {

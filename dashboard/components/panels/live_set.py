@@ -36,6 +36,7 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
     )
     recording = (address.run, address.rank, address.device)
     more = dcc.Link(word, href=Address(path, *recording, at=at, axis=address.axis).url, className="link")
+    blocks = Address("/allocations", *recording, at=at, q=f"live:{at}", axis=address.axis).url
     exact = f"instant {at:,}"
     heading = [
         html.H3(
@@ -44,6 +45,14 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
                 html.Span("" if there.words == exact else exact, className="dim instant"),
             ]
         ),
-        html.P([f"{stack_table.summary(live)} · ", more], className="dim"),
+        html.P(
+            [
+                f"{stack_table.summary(live)} · ",
+                more,
+                " · ",
+                dcc.Link("List its blocks", href=blocks, className="link"),
+            ],
+            className="dim",
+        ),
     ]
     return heading, stack_table.rows(folded(data, view), live)

@@ -162,3 +162,50 @@ def test_nothing_is_found_in_an_empty_recording() -> None:
 
 def test_the_largest_block_is_first(world: Recording) -> None:
     assert np.all(np.diff(allocations(world).block_bytes) <= 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("live:0", []),
+        ("live:1", [512]),
+        ("live:2", [2048, 512]),
+        ("live:3", [512]),
+        ("live:5", [4096, 512]),
+        ("live:peak", [4096, 512]),
+        ("live:2 -live:5", [2048]),
+        ("address:8192", [2048]),
+        ("address:0x27ff", [2048]),
+        ("address:10240", []),
+        ("address:0xffffffffffffffff", []),
+        ("line:model.py:13", [2048]),
+        ("line:net/model.py:13", [2048]),
+        ("line:train.py:60", []),
+        ("line:optim.py:4", [4096]),
+    ],
+)
+def test_what_is_live_where_it_lies_and_whose_line_it_is(
+    world: Recording, text: str, sizes: list[int]
+) -> None:
+    assert allocations(world, text).block_bytes.tolist() == sizes
+
+
+@pytest.mark.parametrize("text", ["live:6", "live:now", "live:", "address:here", "address:peak", "line:13"])
+def test_an_instant_an_address_or_a_line_that_is_none_is_refused(world: Recording, text: str) -> None:
+    with pytest.raises(SearchError) as refused:
+        allocations(world, text)
+
+    assert (refused.value.start, refused.value.end) == (0, len(text))
+
+
+def test_a_module_in_quotes_leaves_out_the_modules_in_it() -> None:
+    recording = vramscope.load("sample_traces/transformer").recordings[0]
+    every = allocations(recording)
+    paths = {every.paths[i] for i in np.unique(every.module).tolist()} - {""}
+    parents = [path for path in paths if any(other.startswith(f"{path}.") for other in paths)]
+
+    for path in parents[:3]:
+        alone = allocations(recording, f'module:"{path}"')
+        assert len(alone) == int((every.module == every.paths.index(path)).sum())
+        assert len(alone) < len(allocations(recording, f"module:{path}"))
+    assert parents

@@ -45,7 +45,7 @@ def test_every_name_finds_an_allocation(sample: str) -> None:
 
     assert set(known.values) == {
         Field.CATEGORY, Field.PHASE, Field.MODULE, Field.STEP, Field.FILE, Field.FUNCTION, Field.STREAM,
-        Field.ANNOTATION,
+        Field.ANNOTATION, Field.LINE, Field.LIVE,
     }  # fmt: skip
     searches = [f"{field}:{value}" for field, values in known.values.items() for value in values[:25]]
     for text in [*searches, *known.places[:25]]:
@@ -143,7 +143,8 @@ def test_letters_after_the_caret_belong_to_the_term_that_is_replaced() -> None:
 def test_what_is_offered_is_understood() -> None:
     for text in ("", "c", "p", "s", "f", "m", "-a", '"f', "train", "size<", "step:", "stream:"):
         for offered in texts(text):
-            whole = f"{offered}1" if offered.endswith((":", "<", ">")) else offered
+            value = "model.py:1" if offered == "line:" else "1"
+            whole = offered + value if offered.endswith((":", "<", ">")) else offered
             assert len(parse(whole)) == 1, offered
 
 

@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.allocations.completion import Completion, Vocabulary, completed, vocabulary
+from vramscope.analysis.allocations.completion import (
+    Completion,
+    Vocabulary,
+    completed,
+    line_term,
+    vocabulary,
+)
 from vramscope.analysis.allocations.conditions import Columns, matching
 from vramscope.analysis.allocations.language import Field, SearchError, Term, parse
 from vramscope.analysis.by_module import NO_MODULE, owners_of
@@ -24,6 +30,7 @@ __all__ = [
     "Term",
     "Vocabulary",
     "completed",
+    "line_term",
     "matching",
     "parse",
     "vocabulary",
@@ -65,9 +72,10 @@ def allocations(recording: Recording, where: str = "") -> FoundAllocations:
     where
         The search: ``attention`` (part of a function, file or module, or a category), ``"softmax"`` (a whole
         name), ``train.py:13``, ``category:activation``, ``phase:backward``, ``step:3..7``, ``module:*.mlp``,
-        ``file:``, ``function:``, ``stream:``, ``annotation:output`` (part of a text that the
-        program put on it), ``size>64MiB``, ``life<2s``, ``alive`` (never freed), ``before`` (from before the
-        recording); ``-`` in front excludes. All terms must hold. Empty: all.
+        ``line:train.py:13`` (that allocated it), ``live:peak``, ``live:1200`` (live after 1,200 events),
+        ``address:0x7f5e40000000``, ``file:``, ``function:``, ``stream:``, ``annotation:output`` (part of a
+        text that the program put on it), ``size>64MiB``, ``life<2s``, ``alive`` (never freed), ``before``
+        (from before the recording); ``-`` in front excludes. All terms must hold. Empty: all.
 
     Returns
     -------

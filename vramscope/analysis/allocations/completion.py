@@ -11,9 +11,11 @@ import numpy as np
 from vramscope.analysis.allocations.conditions import Columns
 from vramscope.analysis.allocations.language import FLAGS, LIMITS, NAMED, Field, token_at
 from vramscope.analysis.annotations import annotations
-from vramscope.analysis.folding import Origin, origins
+from vramscope.analysis.folding import Origin, fold, origins
+from vramscope.analysis.lines import short_file
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.model.marks import Category, Phase
+from vramscope.model.stacks import Frame
 from vramscope.units import format_name
 
 MOST_OPTIONS = 12
@@ -57,6 +59,9 @@ _MEANINGS = {
     Field.FILE: "a part of a file's path in its stack",
     Field.FUNCTION: "a part of a function's name in its stack",
     Field.STREAM: "the CUDA stream",
+    Field.LINE: "the line of the program that allocated it",
+    Field.LIVE: "allocated at an instant: live:peak, or the number of events before it",
+    Field.ADDRESS: "an address in its block",
     Field.ANNOTATION: "a part of a text that the program put on it",
     Field.SIZE: "bytes of the block, such as size>64MiB",
     Field.LIFE: "time until it was freed, such as life<2s",
@@ -75,6 +80,8 @@ def vocabulary(columns: Columns) -> Vocabulary:
         Field.STEP: _steps(columns),
         Field.STREAM: [str(stream) for stream in np.unique(columns.found.stream).tolist()],
         Field.ANNOTATION: _annotations(columns),
+        Field.LINE: _lines(columns),
+        Field.LIVE: ["peak"],
     }
     files, functions, places = _code(columns)
     return Vocabulary(values | {Field.FILE: files, Field.FUNCTION: functions}, places)
@@ -103,7 +110,7 @@ def _options(typed: str, known: Vocabulary) -> Iterator[Option]:
     name, colon, value = typed.partition(":")
     if colon and name.lower() in NAMED:
         field = Field(name.lower())
-        yield from _plain(_fitting(value, known.values[field]), f"{field}:{{}}")
+        yield from _plain(_fitting(value, known.values.get(field, ())), f"{field}:{{}}")
         return
     limit = re.match(r"(size|life)[<>]", typed.lower())
     if limit:
@@ -176,6 +183,24 @@ def _phases(columns: Columns) -> list[str]:
         else:
             others.add(phase)
     return [*(_pattern(format_name(each), "-") for each in sorted(others)), *map(_pattern, sorted(own))]
+
+
+def _lines(columns: Columns) -> list[str]:
+    """Return the lines that allocated, those of most allocations first."""
+    code = fold(columns.recording.stacks)
+    nodes, n = np.unique(code.place[columns.found.stack_id], return_counts=True)
+    counts = dict[str, int]()
+    for node, count in zip(nodes.tolist(), n.tolist(), strict=True):
+        place = line_term(code.stacks.frame(node)) if node else ""
+        if place:
+            counts[place] = counts.get(place, 0) + count
+    return _most_first(counts)
+
+
+def line_term(frame: Frame) -> str:
+    """Return a line as the field ``line`` takes it, ``net/model.py:13``; '' where it has no such name."""
+    name = short_file(frame.file.replace("\\", "/"))
+    return f"{name}:{frame.line}" if frame.line and re.fullmatch(r"\S+\.\w+", name) else ""
 
 
 def _modules(columns: Columns) -> list[str]:

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from vramscope.analysis.allocations.language import Field, SearchError, Term
 from vramscope.analysis.annotations import annotations
 from vramscope.analysis.by_module import Owners
+from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.analysis.timeline import instant_of
+from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
@@ -107,7 +110,8 @@ def _chosen(term: Term, names: Sequence[str], text: str) -> list[int]:
 
 def _module(term: Term, columns: Columns, _: str) -> NDArray[Any]:
     owners = columns.owners()
-    patterns = (term.value, f"{term.value}.*")
+    path = term.value.strip('"')
+    patterns = (path,) if path != term.value else (path, f"{path}.*")
     hit = [
         bool(path) and any(fnmatchcase(path.lower(), pattern) for pattern in patterns)
         for path in owners.paths
@@ -135,6 +139,13 @@ def _exact(term: Term, columns: Columns, _: str) -> NDArray[Any]:
     function = _strings_with(stacks, lambda name: name == term.value)
     file = _strings_with(stacks, lambda name: _is_path(name, term.value))
     return _of_frames(columns, function[stacks.function] | file[stacks.file])
+
+
+def _line(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    code = fold(columns.recording.stacks)
+    named = np.array([_is_path(text.lower(), term.value) for text in code.stacks.strings], dtype=bool)
+    hit = named[code.stacks.file] & _between(code.stacks.line, term)
+    return hit[code.place[columns.found.stack_id]]
 
 
 def _file(term: Term, columns: Columns, _: str) -> NDArray[Any]:
@@ -193,6 +204,23 @@ def _alive(_: Term, columns: Columns, __: str) -> NDArray[Any]:
     return columns.found.free_event == -1
 
 
+def _live(term: Term, columns: Columns, text: str) -> NDArray[Any]:
+    try:
+        at = instant_of(columns.recording, None if term.value == "peak" else int(term.value))
+    except UsageError as error:
+        raise SearchError(str(error), text, term.start, term.end) from None
+    return columns.found.allocated_at(at)
+
+
+def _address(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+    found, address = columns.found, int(term.value, 16 if term.value[1:2] in "xX" else 10)
+    if address >= 1 << 64:
+        return np.zeros(len(found), dtype=bool)
+    # Differences of unsigned numbers wrap around below the block, to more than any size.
+    within = np.uint64(address) - found.address.astype("u8")
+    return within < np.maximum(found.block_size, 1).astype("u8")
+
+
 def _before(_: Term, columns: Columns, __: str) -> NDArray[Any]:
     return columns.found.alloc_event < 0
 
@@ -208,6 +236,9 @@ _CONDITIONS: dict[Field, Callable[[Term, Columns, str], NDArray[Any]]] = {
     Field.FILE: _file,
     Field.FUNCTION: _function,
     Field.STREAM: _stream,
+    Field.LINE: _line,
+    Field.LIVE: _live,
+    Field.ADDRESS: _address,
     Field.SIZE: _size,
     Field.LIFE: _life,
     Field.ANNOTATION: _annotation,

@@ -28,12 +28,18 @@ class Field(Code):
     PHASE = "phase"
     """The innermost phase when it was allocated."""
     MODULE = "module"
-    """A module path; ``*`` stands for any letters."""
+    """A module path; ``*`` stands for any letters, and a path in quotes leaves out the modules in it."""
     STEP = "step"
     """The step in which it was allocated: ``step:3`` or ``step:3..7``."""
     FILE = "file"
     FUNCTION = "function"
     STREAM = "stream"
+    LINE = "line"
+    """The line of the program that allocated it, which tables name: ``line:train.py:13``."""
+    LIVE = "live"
+    """Allocated at an instant: ``live:1200`` is after 1,200 events, ``live:peak`` at the peak."""
+    ADDRESS = "address"
+    """An address in its block: ``address:0x7f5e40000000``."""
     SIZE = "size"
     """Bytes of the block."""
     LIFE = "life"
@@ -57,6 +63,9 @@ NAMED = (
     Field.FUNCTION,
     Field.STREAM,
     Field.ANNOTATION,
+    Field.LINE,
+    Field.LIVE,
+    Field.ADDRESS,
 )
 """Fields that are followed by a colon and a value."""
 
@@ -78,7 +87,7 @@ class Term:
     value: str = ""
     """Text to find, in lower case unless it was quoted."""
     low: float = float("-inf")
-    """Lowest bytes, nanoseconds, step, line or stream that fits."""
+    """Lowest bytes, nanoseconds, step, line, stream, instant or address that fits."""
     high: float = float("inf")
     """Highest value that fits."""
     is_excluded: bool = False
@@ -89,7 +98,17 @@ class Term:
 
 _TOKEN = re.compile(r'-?"[^"]*"?|\S+')
 _LIMIT = re.compile(r"(?:(size|life)(?=[<>=])|(?=[<>=]+\d))(<=|>=|<|>|=)(.*)", re.IGNORECASE)
-_PLACE = re.compile(r"(.+\.\w+):(\d{1,9})(?:-(\d{1,9}))?")
+_PLACE = re.compile(r"(?!line:)(.+\.\w+):(\d{1,9})(?:-(\d{1,9}))?")
+_NUMBERS = {
+    Field.LIVE: (
+        re.compile(r"\d{1,15}|peak"),
+        "the number of events before it, such as live:1200, or live:peak",
+    ),
+    Field.ADDRESS: (
+        re.compile(r"0[xX][0-9a-fA-F]{1,16}|\d{1,19}"),
+        "a number, such as address:0x7f5e40000000",
+    ),
+}
 _NAMED = re.compile(r"([a-z_]+):(?!:)(.*)", re.IGNORECASE)
 _RANGE = re.compile(r"(\d{1,15})?(\.\.)?(\d{1,15})?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|min|h)?")
@@ -187,4 +206,14 @@ def _named(name: str, value: str, known: tuple[str, int, int]) -> _Meaning:
         return field, "", low, high
     if not value:
         raise SearchError(f"{field}: needs a value", *known)
+    if field is Field.LINE:
+        place = _PLACE.fullmatch(value)
+        if place is None or place[3]:
+            raise SearchError("line needs a file and a number, such as line:train.py:13", *known)
+        return field, place[1].lower(), float(place[2]), float(place[2])
+    if field in _NUMBERS:
+        pattern, example = _NUMBERS[field]
+        if pattern.fullmatch(value) is None:
+            raise SearchError(f"{field} needs {example}", *known)
+        return field, value, *_ALL
     return field, value.lower(), *_ALL

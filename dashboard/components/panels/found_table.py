@@ -1,0 +1,246 @@
+"""The table of the allocations that a search found: each, or summed up by line, module or category."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dash import html
+from numpy.typing import NDArray
+
+from vramscope.analysis.allocations import Field, Term, line_term
+from vramscope.analysis.lines import NO_STACK
+from vramscope.model.marks import Category
+from vramscope.units import format_bytes, format_duration, format_name
+
+from ...answers import folded, fullest, moment, owners, totals
+from ...data import Data, View
+from . import allocation, stack_table
+
+MAX_ROWS = 500
+GROUPS = {"": "Blocks", "line": "Lines", "module": "Modules", "category": "Categories"}
+"""What a row of the table is, and the word on its button."""
+_NO_MODULE = "no module"
+_FORMULA = re.compile("[=+\\-@\t\r\n'＝＋－＠]")  # noqa: RUF001 — spreadsheets take the wide forms for the same
+_BYTES = {"type": "rightAligned", "sort": "desc", "valueFormatter": {"function": "vsBytes(params.value)"},
+          "filter": False}  # fmt: skip
+_COUNT = {"type": "rightAligned", "filter": False, "valueFormatter": {"function": "vsCount(params.value)"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The allocations that a search found."""
+
+    rows: NDArray[Any]
+    """Rows of the lifetimes, ascending."""
+    n_bytes: int
+    at: int | None
+    """The instant that all of them are live at; None where the search names none."""
+
+
+def found_of(data: Data, view: View, terms: tuple[Term, ...], hits: NDArray[Any] | None) -> Found:
+    """Return what a search with these *terms* found; *hits* is None where it has none."""
+    lives = data.ask(view, "lifetimes")
+    rows = np.arange(len(lives)) if hits is None else np.flatnonzero(hits)
+    live = [each.value for each in terms if each.field is Field.LIVE and not each.is_excluded]
+    at = None if not live else fullest(data, view) if live[0] == "peak" else int(live[0])
+    return Found(rows, int(lives.block_size[rows].sum()), at)
+
+
+def heading(data: Data, view: View, found: Found, group: str, *, is_search: bool) -> str:
+    """Return what the table lists; bytes only of a search, because all blocks never lived at once."""
+    n_found = len(found.rows)
+    some = f"Largest {MAX_ROWS} of " if n_found > MAX_ROWS and not group else ""
+    live = "" if found.at is None else f" live at {moment(data, view, found.at).words}"
+    words = f"found{live}, {format_bytes(found.n_bytes)}" if is_search else "allocations"
+    return f"{some}{n_found:,} {words}"
+
+
+def columns(group: str, *, is_live: bool) -> list[dict[str, Any]]:
+    """Return the columns of the table."""
+    where = {"field": "where", "headerName": "Line", "flex": 3.4, "minWidth": 200, "cellRenderer": "VsWhere"}
+    if group:
+        share = {"field": "share", "headerName": "Share", "flex": 2, "minWidth": 124, "filter": False,
+                 "cellRenderer": "VsShare", "context": stack_table.from_width(560)}  # fmt: skip
+        name = GROUPS[group].removesuffix("s") if group != "category" else "Category"
+        return [where | {"headerName": name}, {"field": "size", "headerName": "Bytes", "width": 120} | _BYTES,
+                share, {"field": "count", "headerName": "Blocks", "width": 100} | _COUNT,
+                {"field": "largest", "headerName": "Largest", "width": 112,
+                 "context": stack_table.from_width(640)} | _BYTES | {"sort": None}]  # fmt: skip
+    lived = {"field": "life", "flex": 1, "minWidth": 92, "type": "rightAligned"}
+    if is_live:
+        age = {"headerName": "Age", "headerTooltip": "Since its allocation, at that instant"}
+    else:
+        age = {"headerName": "Lived", "headerTooltip": "From its allocation to its free"}
+    return [
+        where, {"field": "module", "headerName": "Module", "flex": 1.8, "minWidth": 110, "cellClass": "dim",
+                "context": stack_table.from_width(820)},
+        {"field": "size", "headerName": "Block", "width": 108} | _BYTES,
+        {"field": "kind", "headerName": "Category", "flex": 1.4, "minWidth": 110},
+        {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 190, "cellClass": "dim",
+         "context": stack_table.from_width(720)},
+        lived | age,
+    ]  # fmt: skip
+
+
+def rows(data: Data, view: View, found: Found, group: str) -> list[dict[str, Any]]:
+    """Return up to MAX_ROWS rows, the largest first."""
+    if group:
+        return _sums(data, view, found, group)
+    sizes, largest = data.ask(view, "lifetimes").block_size, found.rows
+    if len(largest) > MAX_ROWS:
+        largest = largest[np.argpartition(-sizes[largest], MAX_ROWS)[:MAX_ROWS]]
+    largest = largest[np.argsort(-sizes[largest], kind="stable")]
+    paths = _modules(data, view, largest)
+    return [
+        _block(data, view, row, path, found.at) for row, path in zip(largest.tolist(), paths, strict=True)
+    ]
+
+
+def _modules(data: Data, view: View, which: NDArray[Any]) -> list[str]:
+    """Return the module of each row; '' for all of a long live run, whose modules would take seconds."""
+    if view.is_live and len(view.recording.trace) > data.pace.events_at_once:
+        return [""] * len(which)
+    known = owners(data, view)
+    return [known.paths[each] for each in known.module[which].tolist()]
+
+
+def _block(data: Data, view: View, row: int, path: str, at: int | None) -> dict[str, Any]:
+    texts = allocation.words(data, view, row)
+    life = "not freed" if not texts["freed"] else texts["lived"] or "–"
+    return {
+        "id": str(row), "block": row, "where": texts["where"], "place": texts["place"], "module": path[:160],
+        "size": texts["bytes"], "kind": texts["category"], "born": texts["born"],
+        "life": life if at is None else _age(data, view, row, at),
+    }  # fmt: skip
+
+
+def _age(data: Data, view: View, row: int, at: int) -> str:
+    born = int(data.ask(view, "lifetimes").alloc_event[row])
+    if born < 0:
+        return "–"
+    if not view.recording.trace.has_clock:
+        return f"{at - born:,} events"
+    known = totals(data, view).time_ns
+    return format_duration(max(int(known[at]) - int(known[born + 1]), 0))
+
+
+def _sums(data: Data, view: View, found: Found, group: str) -> list[dict[str, Any]]:
+    """Return the sums of each line, module or category, with the term that finds its blocks."""
+    keys, named = _keys(data, view, found.rows, group)
+    sizes = data.ask(view, "lifetimes").block_size[found.rows]
+    known, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    n_bytes, largest = np.zeros(len(known), "i8"), np.zeros(len(known), "i8")
+    np.add.at(n_bytes, inverse, sizes)
+    np.maximum.at(largest, inverse, sizes)
+    count = np.bincount(inverse, minlength=len(known))
+    order = np.argsort(-n_bytes, kind="stable")[:MAX_ROWS]
+    return [
+        named(int(first[i])) | {
+            "id": f"{group}{int(known[i])}", "size": int(n_bytes[i]), "count": int(count[i]),
+            "share": int(n_bytes[i]) / max(found.n_bytes, 1), "largest": int(largest[i]),
+        }
+        for i in order.tolist()
+    ]  # fmt: skip
+
+
+def _keys(data: Data, view: View, which: NDArray[Any], group: str) -> tuple[NDArray[Any], Any]:
+    """Return a number for each row's group, and what names the group of the row at a position."""
+    if group == "category":
+        category = data.ask(view, "categories").assigned.category[which]
+        return category, lambda i: _category(int(category[i]))
+    if group == "module":
+        known = owners(data, view)
+        module = known.module[which]
+        return module, lambda i: _module(known.paths[int(module[i])])
+    code, stack = folded(data, view), data.ask(view, "lifetimes").stack_id[which]
+    node = code.place[stack]
+    # A line called from several places is one row.
+    lines = np.stack([code.stacks.file[node], code.stacks.line[node]], axis=1)
+    keys = np.unique(lines, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.where(node > 0, keys + 1, 0), lambda i: _line(code, int(node[i]), int(stack[i]))
+
+
+def _category(which: int) -> dict[str, Any]:
+    name = format_name(Category(which))
+    return {
+        "where": name,
+        "swatch": Category(which).name.lower(),
+        "term": f"category:{name.replace(' ', '-')}",
+    }
+
+
+def _module(path: str) -> dict[str, Any]:
+    if not path:
+        return {"where": _NO_MODULE, "term": "-module:*"}
+    return {"where": path[:200], "term": f'module:"{path}"'}
+
+
+def _line(code: Any, node: int, stack: int) -> dict[str, Any]:
+    if not node:
+        return {"where": stack_table.NO_FRAME if stack else NO_STACK, "stack": stack}
+    frame = code.stacks.frame(node)
+    shown = {"where": frame.function[:200], "place": stack_table.marked_place(code, node)[:120]}
+    term = line_term(frame)
+    return shown | ({"term": f"line:{term}"} if term else {"stack": stack})
+
+
+def buttons(group: str) -> Any:
+    """Return the choice of what a row is; the script ``found.js`` serves it."""
+    shown = [
+        html.Button(word, type="button", className="here" if name == group else "",
+                    **{"data-group": name, "aria-pressed": str(name == group).lower()})
+        for name, word in GROUPS.items()
+    ]  # fmt: skip
+    return html.Div(shown, className="segments", role="group", **{"aria-label": "Rows"})
+
+
+def live_button(text: str) -> Any:
+    """Return the button that narrows the search to what is live at the chosen instant."""
+    is_on = re.search(r"(^|\s)live:", text) is not None
+    return html.Button(
+        "Live at the instant", id="al-live", type="button", className="toggle here" if is_on else "toggle",
+        title="Only what is live at the instant that is chosen in the chart; else at the peak",
+        **{"aria-pressed": str(is_on).lower()},
+    )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------- file
+
+_HEAD = ("function", "file", "line", "module", "category", "block_bytes", "requested_bytes",
+         "allocated_event", "freed_event", "address", "stream")  # fmt: skip
+
+
+def as_csv(data: Data, view: View, found: Found) -> Iterator[str]:
+    """Yield a CSV of every allocation found, in pieces: exact numbers, and texts that no spreadsheet runs."""
+    lives, code = data.ask(view, "lifetimes"), folded(data, view)
+    category = data.ask(view, "categories").assigned.category
+    known = owners(data, view)
+    names: dict[int, tuple[str, str, Any]] = {}
+    paths = [_safe(path) for path in known.paths]
+    buffer = io.StringIO()
+    write = csv.writer(buffer, lineterminator="\n")
+    write.writerow(_HEAD)
+    for part in np.array_split(found.rows, max(len(found.rows) // 4096, 1)):
+        for row in part.tolist():
+            stack = int(lives.stack_id[row])
+            if stack not in names:
+                frame = code.frame(stack)
+                names[stack] = (
+                    (_safe(frame.function), _safe(frame.file), frame.line) if frame else ("", "", "")
+                )
+            write.writerow((
+                *names[stack], paths[known.module[row]], format_name(Category(int(category[row]))),
+                int(lives.block_size[row]), int(lives.size[row]), int(lives.alloc_event[row]),
+                int(lives.free_event[row]), f"{int(lives.address[row]):#x}", int(lives.stream[row]),
+            ))  # fmt: skip
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+
+
+def _safe(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) else text
