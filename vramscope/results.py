@@ -47,6 +47,8 @@ from vramscope.analysis.fragmentation import Fragmentation as Fragmentation
 from vramscope.analysis.fragmentation import Parts as Parts
 from vramscope.analysis.fragmentation import PinnedBy as PinnedBy
 from vramscope.analysis.gradient_storage import GradientStorage as GradientStorage
+from vramscope.analysis.held_once import HeldOnce as HeldOnce
+from vramscope.analysis.held_once import Unused as Unused
 from vramscope.analysis.identity import Identity as Identity
 from vramscope.analysis.kept_activations import KeptActivations as KeptActivations
 from vramscope.analysis.largest_free import LargestFree as LargestFree

@@ -15,6 +15,12 @@ _BYTE_SCALE = {"": 1, "B": 1} | {
 
 
 _LONGEST_SIZE = 40
+_PLAIN_WORD = re.compile(r"[a-z]+[ ,:;](?!=)")
+
+
+def as_sentence(text: str) -> str:
+    """Begin *text* with a capital letter, unless it begins with code: ``ctx.save_for_backward(…)``."""
+    return text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text
 
 
 def format_bytes(n_bytes: int | float) -> str:

@@ -16,7 +16,7 @@ from vramscope.commands._waterfall_page import waterfall
 from vramscope.model.codes import QUANTITIES, Severity
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Outcome, Recording, Run
-from vramscope.units import format_bytes, format_count, format_duration, format_share
+from vramscope.units import as_sentence, format_bytes, format_count, format_duration, format_share
 
 _STEPS_SHOWN = 12
 SECTIONS_SHOWN = 8
@@ -404,6 +404,6 @@ def findings_page(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Bl
         where = f" ({place}{module})" if place and place not in finding.claim else ""
         most = f" (figures of {ranks_words([(rank, device)])})" if differs else ""
         whose = f"{ranks_words(of)}{most}: " if n_recordings > 1 else ""
-        advice = f". {finding.advice}" if finding.advice else ""
+        advice = f". {as_sentence(finding.advice)}" if finding.advice else ""
         kind = "plain" if finding.severity == Severity.INFO else finding.severity
         yield Text(f"{whose}{finding.claim}{where}{advice}", kind)

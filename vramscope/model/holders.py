@@ -14,9 +14,9 @@ PREFIX = "held by: "
 """Prefix of the labels that named a holder before the trace format had a table of holders (1.4 and 2.3)."""
 
 Word = tuple[Any, ...]
-"""``(kind, name, …)``. The first word is one of local, global, context, for, unnamed, unreachable. Later
+"""``(kind, name, …)``. The first word is one of local, global, context, unnamed, unreachable. Later
 kinds: attribute, key, item, closure, frame, traceback, optimizer, ctx, grad, graph, nodes, saved,
-variable, hook, kept_at, bound, limit, reset, and part for something without a name.
+variable, hook, kept_at, bound, default, limit, reset, and part for something without a name.
 """
 
 KINDS = frozenset(
@@ -24,6 +24,7 @@ KINDS = frozenset(
         "local",
         "global",
         "context",
+        "unnamed",
         "unreachable",
         "attribute",
         "key",
@@ -40,6 +41,10 @@ KINDS = frozenset(
         "variable",
         "hook",
         "kept_at",
+        "bound",
+        "default",
+        "limit",
+        "reset",
         "part",
     ]
 )
@@ -49,7 +54,6 @@ _COLUMNS_OF: Mapping[str, tuple[str, ...]] = {
     "frame": ("name", "owner", "file", "line"),
     "global": ("name", "file"),
     "hook": ("name", "file", "line"),
-    "for": ("name", "owner", "file", "line"),
     "kept_at": ("file", "line", "name", "number"),
     "limit": ("file", "line", "name", "number", "owner"),
     "graph": ("name", "number"),

@@ -28,6 +28,7 @@ class Questions:
     forecast = BoundAnalysis()
     fragmentation = BoundAnalysis()
     gradient_storage = BoundAnalysis()
+    held_once = BoundAnalysis()
     identity = BoundAnalysis()
     kept_activations = BoundAnalysis()
     largest_free = BoundAnalysis()

@@ -6,6 +6,7 @@ block is left once, and a run is paused when its last block is left.
 
 import atexit
 import os
+import sys
 import threading
 from _thread import get_ident
 from pathlib import Path
@@ -116,6 +117,8 @@ class RecordedBlocks:
             if entry in self._inside and not entry.is_marked:
                 entry.is_marked = True
                 self.mark(MarkKind.EXIT, value=len(self._inside) - 1)
+            if self._inside == {entry} and not self.pipeline.has_failed:
+                self.pipeline.look_at_end(sys._getframe(), error)
             self._thread.inside.discard(entry)
             if not self._thread.inside:
                 self.pipeline.guarded(lambda capture: capture.exit_thread())

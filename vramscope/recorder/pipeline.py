@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from vramscope.capture.undisturbed import Guarded, undisturbed
@@ -173,6 +174,13 @@ class Pipeline:
 
     # -------------------------------------------------------------------------------- blocks end
 
+    def look_at_end(self, frame: FrameType, error: BaseException | None) -> None:
+        """Search what holds memory as the last block ends; not each time, as every step may be a block."""
+        capture = self.capture
+        if capture is not None and capture.watch is not None and _is_power_of_four(self._n_blocks + 1):
+            watch = capture.watch
+            self.guarded(lambda _: watch.look_at_end(frame, error))
+
     def pause(self, error: BaseException | None) -> None:
         """End the last block: stop, write the rest and report; *error* is what ended it, if anything."""
         if self._flusher is not None:
@@ -290,6 +298,10 @@ def import_everything() -> None:
     from vramscope.capture import sources
 
     sources()
+
+
+def _is_power_of_four(n: int) -> bool:
+    return n.bit_count() == 1 and n.bit_length() % 2 == 1
 
 
 def _outcome(error: BaseException | None) -> tuple[Outcome, str]:

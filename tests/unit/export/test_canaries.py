@@ -70,7 +70,10 @@ NAMES = (
     "exp_avg of W",
 )
 # Each word of a holder: kind, name and owner.
-HOLDERS = ("local", "global", "attribute", "key", "item", "closure", "kept_at", "graph", "hook", "W")
+HOLDERS = (
+    *("local", "global", "unnamed", "attribute", "key", "item", "closure", "default", "bound"),
+    *("kept_at", "limit", "reset", "graph", "hook", "W"),
+)
 
 
 def words():
@@ -232,3 +235,10 @@ def test_a_packed_text_is_found(tmp_path):
     (tmp_path / "x").write_bytes(base64.b64encode(gzip.compress(word * 20)) + b" " + zlib.compress(word))
 
     assert planted_in([tmp_path / "x"], ["canary1zq"]) == {"canary1zq"}
+
+
+def test_kinds_of_holders_keep_their_words(planted):
+    holders = redacted(planted[0]).recordings[0].holders
+    kinds = {holders.names[kind] for kind in holders.kind.tolist()}
+
+    assert {kind for kind in HOLDERS if kind != "W"} < kinds

@@ -32,7 +32,7 @@ class Held(Holding):
 
 def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mapping[int, Held]:
     """Return the last recorded holder of each row of *found*; *born* is the step of each row."""
-    return _with_growing_containers(_recorded_holdings(recording, found), born)
+    return _with_growing_containers(recorded_holdings(recording, found), born)
 
 
 def _with_growing_containers(holdings: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
@@ -66,7 +66,7 @@ def _containers(holding: Holding) -> list[tuple[int, tuple[Word, ...], Any]]:
     return [(at, names[:at], names[at]) for at, word in enumerate(words) if word[0] in _CONTAINERS]
 
 
-def _recorded_holdings(recording: Recording, found: Allocations) -> dict[int, Holding]:
+def recorded_holdings(recording: Recording, found: Allocations) -> dict[int, Holding]:
     """Return the last path to each row of *found* that has one."""
     holders = recording.holders
     first = holders.first_rows()
@@ -143,8 +143,7 @@ def shared_root(holdings: Sequence[Held]) -> str:
 def path_of(holding: Held) -> str:
     """Return the whole path, as ``history → [3] → grad_fn → AddBackward0 → saved self of MmBackward0``."""
     named = _named_part(holding)
-    statement = _word(named[0]) if named[0][0] == "for" else ""
-    parts = [statement, _written(named), *map(_word, holding.words[len(named) :])]
+    parts = [_written(named), *map(_word, holding.words[len(named) :])]
     return " → ".join(part for part in parts if part)
 
 
@@ -259,5 +258,4 @@ def _word(word: Word) -> str:
         "kept_at": "",
         "reset": "",
         "limit": "",
-        "for": f"what `{word[2]}` in line {word[-1]} iterates over" if kind == "for" else "",
     }.get(kind, str(name))

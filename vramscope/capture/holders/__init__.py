@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vramscope.capture.holders import loops
 from vramscope.capture.holders.code_places import is_program
 from vramscope.capture.holders.containers import (
     dict_of,
@@ -31,7 +30,7 @@ from vramscope.capture.holders.roots import (
     of_modules,
 )
 from vramscope.capture.holders.statement import carried
-from vramscope.capture.holders.unnamed import held_without_name, is_iterator, is_own
+from vramscope.capture.holders.unnamed import held_without_name, is_iterator, is_own, words_of
 from vramscope.capture.hooks import open_phases
 from vramscope.capture.hooks.gradients import backwards, gradients_now, is_leaf
 from vramscope.capture.storages import storages_of
@@ -57,6 +56,13 @@ class Way(NamedTuple):
     words: tuple[Word, ...]
 
 
+class Ended(NamedTuple):
+    """A recorded block has ended."""
+
+    error: BaseException | None
+    """What ended it, if it was raised: frames of its traceback are those of the program."""
+
+
 class SearchResult(NamedTuple):
     """The storages that a search reached."""
 
@@ -65,29 +71,34 @@ class SearchResult(NamedTuple):
     """Whether the search finished before its deadline and before another thread began a phase."""
 
 
-def search(seconds: float, frame: types.FrameType | None = None) -> SearchResult:
+def search(
+    seconds: float, frame: types.FrameType | None = None, *, ended_by: "Ended | None" = None
+) -> SearchResult:
     """Find the shortest way to every storage that the program's names reach.
 
     It takes *seconds* of CPU time of this thread at most. By the clock it may take 20 times as long: only
     where other programs leave this thread a twentieth of a core, which slows every step by as much. *frame*
-    is the innermost frame of the calling thread whose locals are searched.
+    is the innermost frame of the calling thread whose locals are searched. At an end only names lead to
+    storages: what no name reaches then may have been in use until the program left its function.
     """
     # The objects that a walk creates would trigger collections, each of which traverses the whole heap.
     collects = gc.isenabled()
     try:
         gc.disable()
-        return _search(_HolderWalk(seconds, collects=collects), frame)
+        return _search(_HolderWalk(seconds, collects=collects), frame, ended_by)
     finally:
         if collects:
             gc.enable()
 
 
-def _search(walk: "_HolderWalk", frame: types.FrameType | None) -> SearchResult:
+def _search(
+    walk: "_HolderWalk", frame: types.FrameType | None, ended_by: "Ended | None"
+) -> SearchResult:
     try:
         with torch._C.DisableTorchFunction():
-            walk.run(named(frame))
+            walk.run(named(frame, ended_by and ended_by.error))
             walk.run(of_modules(are_program=False))
-            for roots in walk.unreached() if not walk.is_late else ():
+            for roots in walk.unreached() if ended_by is None and not walk.is_late else ():
                 walk.run(roots)
             return SearchResult(walk.ways(), not walk.is_late)
     finally:
@@ -175,7 +186,7 @@ class _HolderWalk:
         unnamed = held_without_name(ranks[0], self._met, self._is_over)
         if unnamed is None:
             return
-        yield [(thing, word) for thing, word in loops.words_of(unnamed)]
+        yield words_of(unnamed)
         state = () if self._collects else ("off",)
         for things in ranks:
             yield [

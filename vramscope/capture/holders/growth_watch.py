@@ -2,7 +2,8 @@
 
 The check at each step costs a subtraction. A search ends after 0.5 s of the thread's own CPU time, or 10 s
 by the clock on a machine that runs 20 other programs (four times that if the program requests it itself). The
-next search comes when three times as many steps have passed, and there are at most 6.
+next search comes when three times as many steps have passed, and there are at most 6. One more, at the end of
+a recorded block, names what is held once.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any
 
-from vramscope.capture.holders import search
+from vramscope.capture.holders import Ended, SearchResult, search
 from vramscope.capture.holders.bounds import bounded_at
 from vramscope.capture.holders.statement import kept_at
 from vramscope.capture.hooks.open_phases import threads_at_work
@@ -117,6 +118,17 @@ class Watch:
                 f"the search for what holds the memory ended after {seconds:g} s or {_MOST_REPORTED} "
                 "storages: the holders of the others are unknown",
             )
+        self._report(found)
+
+    def look_at_end(self, frame: FrameType | None, error: BaseException | None) -> None:
+        """Record which names hold storages at the end of a block that *error* ended, if anything did.
+
+        Whatever stays unknown needs no note: nothing asked for it.
+        """
+        if not threads_at_work():
+            self._report(search(_WALK_S, frame, ended_by=Ended(error)))
+
+    def _report(self, found: SearchResult) -> None:
         for way in found.ways[:_MOST_REPORTED]:
             self._add_holder(way.storage, (*way.words, *kept_at(way.words), *bounded_at(way.words)))
 

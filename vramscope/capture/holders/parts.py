@@ -152,9 +152,11 @@ class ObjectParts:
             self._meet(part, at, ("part", type(error).__name__))
 
     def _traceback(self, traceback: Any, at: int) -> None:
+        # The first frame is the one that caught the exception, and may have gone on.
+        word: Word = ("traceback", "", "caught")
         while traceback is not None:
-            self._meet(traceback.tb_frame, at, ("traceback", ""))
-            traceback = traceback.tb_next
+            self._meet(traceback.tb_frame, at, word)
+            traceback, word = traceback.tb_next, ("traceback", "")
 
     def _class(self, kind: Any, at: int) -> None:
         module = sys.modules.get(kind.__module__) if isinstance(kind.__module__, str) else None

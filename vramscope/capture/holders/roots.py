@@ -18,16 +18,22 @@ Word = tuple[Any, ...]
 """
 
 
-def named(frame: types.FrameType | None) -> Iterator[tuple[Any, Word]]:
+def named(
+    frame: types.FrameType | None, error: BaseException | None = None
+) -> Iterator[tuple[Any, Word]]:
     """Yield the roots of the program, each with its first step.
 
     The locals of live frames come first, the innermost before its callers, then the globals of the program's
-    modules, then the context variables of the calling thread.
+    modules, then the context variables of the calling thread. Frames that *error* is ending count as live.
     """
     own = sys._getframe()
     for top in [frame, *(other for other in sys._current_frames().values() if other is not own)]:
         yield from _of_frames(top)
     del own
+    place = None if error is None else error.__traceback__
+    while place is not None:
+        yield from _of_frames(place.tb_frame)
+        place = place.tb_next
     yield from of_modules(are_program=True)
     for variable, value in contextvars.copy_context().items():
         yield value, ("context", variable.name)
@@ -48,6 +54,9 @@ def _of_frames(frame: types.FrameType | None) -> Iterator[tuple[Any, Word]]:
 
 def of_modules(*, are_program: bool) -> Iterator[tuple[Any, Word]]:
     """Yield the globals of the program's modules, or else of the libraries that may hold its tensors."""
+    for name in _LAST_ERROR if not are_program else ():
+        if name in vars(sys):
+            yield vars(sys)[name], ("global", f"sys.{name}", "sys")
     for name, module in list(sys.modules.items()):
         if type(module) is not types.ModuleType or name.partition(".")[0] == "vramscope":
             continue
@@ -61,6 +70,7 @@ def of_modules(*, are_program: bool) -> Iterator[tuple[Any, Word]]:
                     yield value, ("global", variable, file or name)
 
 
+_LAST_ERROR = ("last_exc", "last_value", "last_traceback")
 # Libraries that hold no tensors of the program, and would take too much time.
 _QUIET = frozenset({*sys.stdlib_module_names, "numpy", "torch", "pyarrow", "pandas", "sympy", "scipy"})
 

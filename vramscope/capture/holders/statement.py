@@ -53,7 +53,7 @@ def file_of(words: tuple[Word, ...]) -> str:
     The cause of a leak through ctx is elsewhere, in the autograd Function.
     """
     first = words[0]
-    place = {"local": 3, "global": 2, "for": 3}.get(first[0])
+    place = {"local": 3, "global": 2}.get(first[0])
     is_known = place is not None and len(first) > place and not any(word[0] == "ctx" for word in words)
     return str(first[place]) if is_known and place is not None else ""
 

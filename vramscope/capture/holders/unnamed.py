@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vramscope.capture.holders.code_places import is_ours
+from vramscope.capture.holders.roots import Word
 
 _ENDS = (type, types.ModuleType, types.CodeType, torch.Tensor)
 _HOLD_NOTHING_APART = (types.FunctionType, types.CellType, torch._C._FunctionBase, dict, list, tuple, set)
@@ -57,6 +58,19 @@ def held_without_name(
         for thing, n, ours in zip(objects, _n_references(objects), own_of, strict=True)
         if n - ours > counts[id(thing)] and not issubclass(type(thing), _HOLD_NOTHING_APART)
     ]
+
+
+def words_of(things: Sequence[Any]) -> list[tuple[Any, Word]]:
+    """Return each object with its first step.
+
+    The statement itself is not named: a look at the frames of the program would make objects that Python's
+    collector counts, and it would run at other moments than without recording.
+    """
+    found = []
+    for thing in things:
+        code = getattr(thing, "gi_code", None) if type(thing) is types.GeneratorType else None
+        found.append((thing, ("unnamed", code.co_name if code is not None else type(thing).__name__)))
+    return found
 
 
 def _n_references(objects: list[Any]) -> list[int]:

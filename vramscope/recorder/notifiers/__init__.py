@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from vramscope.recorder.notifiers.leaks import LeakNotifier, is_soon_read
 from vramscope.recorder.notifiers.limit import LimitNotifier
 from vramscope.recorder.notifiers.malloc_trimmer import MallocTrimmer
+from vramscope.units import as_sentence
 
 if TYPE_CHECKING:
     from vramscope.recorder.pipeline import Pipeline
@@ -103,4 +104,4 @@ def _cause_of_failure(directory: Path) -> str:
     finding = next(
         finding for recording in load(directory).recordings for finding in findings(oom(recording))
     )
-    return f"{finding.claim}. {finding.advice}"
+    return f"{finding.claim}. {as_sentence(finding.advice or '')}"

@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 
 from vramscope.model.codes import LeakCause
 from vramscope.recorder.process import own_environment
-from vramscope.units import format_bytes
+from vramscope.units import as_sentence, format_bytes
 
 # Nobody keeps the graph or a frame of every step on purpose, nor what a hook collects that was never removed.
 # A list or a dict that grows may be a buffer that fills up: it is reported after it has grown for 60 steps.
@@ -225,7 +225,7 @@ def certain_leaks(directory: Path) -> list[CertainLeak]:
             if finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT):
                 place = f" ({Path(finding.file).name}:{finding.line})" if finding.file else ""
                 so_far = format_bytes(finding.n_bytes or 0)
-                sentence = f"{finding.claim}{place}; {so_far} so far. {finding.advice}"
+                sentence = f"{finding.claim}{place}; {so_far} so far. {as_sentence(finding.advice or '')}"
                 found.append(CertainLeak(finding.file, finding.line, sentence))
     return found
 

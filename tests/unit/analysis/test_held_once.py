@@ -1,0 +1,174 @@
+"""What nothing uses at the peak is named with its holder; the same program without it is not."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import vramscope
+from vramscope.analysis import analyses
+
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
+MIB = 1 << 20
+
+
+def recorded(path, program):
+    with vramscope.record(path, device="simulated", quiet=True):
+        program()
+    (found,) = vramscope.load(path).recordings
+    return found
+
+
+def findings_of(recording):
+    analysis = analyses()["held_once"]
+    return {each.kind: each for each in analysis.findings(analysis.run(recording))}
+
+
+def net_of(width=384, n_layers=6):
+    return nn.Sequential(*(layer for _ in range(n_layers) for layer in (nn.Linear(width, width), nn.GELU())))
+
+
+def train(net, optimizer, n_steps=5, width=384):
+    for _ in range(n_steps):
+        net(torch.randn(64, width)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+WEIGHTS = 6 * (384 * 384 + 384) * 4
+
+
+@pytest.mark.parametrize("lets_go", [False, True])
+def test_weights_that_stay_as_they_were_read(tmp_path, lets_go):
+    torch.save(net_of().state_dict(), tmp_path / "weights.pt")
+
+    def resumed():
+        net = net_of()
+        state = torch.load(tmp_path / "weights.pt")
+        net.load_state_dict(state)
+        if lets_go:
+            del state
+        train(net, torch.optim.SGD(net.parameters(), lr=0.1))
+
+    found = findings_of(recorded(tmp_path / "run", resumed))
+
+    if lets_go:
+        assert found == {}
+        return
+    (finding,) = found.values()
+    # Each block is rounded up to 512 bytes.
+    assert (finding.kind, finding.n_bytes) == ("weights_loaded", pytest.approx(WEIGHTS, rel=0.001))
+    assert finding.line == resumed.__code__.co_firstlineno + 2
+
+
+def test_a_name_that_is_there_at_the_end_is_given(tmp_path):
+    net = net_of()
+    shadow = {name: value.clone() for name, value in net.state_dict().items()}
+
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        train(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    (recording,) = vramscope.load(tmp_path).recordings
+    (finding,) = findings_of(recording).values()
+
+    assert shadow
+    assert (finding.kind, finding.holder) == ("weights_copied", "shadow")
+    assert finding.n_bytes == pytest.approx(WEIGHTS, rel=0.001)
+    assert finding.severity == "info"
+
+
+def test_data_on_the_device_are_no_copy_of_the_weights(tmp_path):
+    data = [torch.randn(1000, 384) for _ in range(6)]
+    net = net_of()
+
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        train(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    assert data
+    assert findings_of(recording) == {}
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_kept_exception_holds_what_its_call_had(tmp_path, keeps):
+    failures = {}
+
+    def attempt(net):
+        hidden = [net(torch.randn(1024, 384))]
+        raise ValueError(len(hidden))
+
+    def program():
+        net = net_of()
+        try:
+            attempt(net)
+        except ValueError as error:
+            failures["last"] = error if keeps else str(error)
+        train(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        assert failures
+
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True):
+        program()
+    (recording,) = vramscope.load(tmp_path / "run").recordings
+    found = findings_of(recording)
+
+    if not keeps:
+        assert found == {}
+        return
+    (finding,) = found.values()
+    # Six linear layers and what GELU saved: twelve times the output of a layer, one of which is the result.
+    assert (finding.kind, finding.severity) == ("exception_kept", "warning")
+    assert finding.n_bytes == pytest.approx(13 * 1024 * 384 * 4, rel=0.1)
+    assert finding.holder == "failures"
+
+
+def test_an_exception_that_ends_the_program_is_not_kept(tmp_path):
+    net = net_of()
+
+    def program():
+        train(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        hidden = net(torch.randn(4096, 384))
+        raise ValueError(hidden.shape)
+
+    with pytest.raises(ValueError, match="4096"), vramscope.record(tmp_path, device="simulated", quiet=True):
+        program()
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    assert findings_of(recording) == {}
+
+
+class Batch:
+    def __init__(self, x, is_cycle):
+        self.x = x
+        self.views = [lambda: self.x] if is_cycle else []
+
+
+@pytest.mark.parametrize("is_cycle", [True, False])
+def test_objects_that_wait_for_the_collector(tmp_path, is_cycle):
+    gc.collect()
+    gc.disable()
+    try:
+        net = net_of(64, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with vramscope.record(tmp_path, device="simulated", quiet=True):
+            for step in range(42):
+                batch = Batch(torch.randn(1024, 64), is_cycle)
+                net(batch.x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                del batch
+                if step % 14 == 13:
+                    gc.collect()
+    finally:
+        gc.enable()
+    (recording,) = vramscope.load(tmp_path).recordings
+    found = findings_of(recording)
+
+    if not is_cycle:
+        assert found == {}
+        return
+    (finding,) = found.values()
+    assert finding.kind == "garbage"
+    # Before each collection 13 batches of earlier steps are there, beside the step's own; one may have a name.
+    assert 12 * 1024 * 64 * 4 <= finding.n_bytes <= 13 * 1024 * 64 * 4
+    assert "Batch" in finding.claim

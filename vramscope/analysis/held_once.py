@@ -1,0 +1,240 @@
+"""Finds what nothing uses at the peak, and what holds it: an exception, a copy of the weights, garbage."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis import Analysis
+from vramscope.analysis.categories import Assigned, Reason, assign, last_known, undivided
+from vramscope.analysis.folding import fold
+from vramscope.analysis.leaks import leaks
+from vramscope.analysis.leaks.causes import ADVICE
+from vramscope.analysis.leaks.holders import base_of, recorded_holdings
+from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
+from vramscope.analysis.stack_functions import passes_through
+from vramscope.analysis.timeline import timeline
+from vramscope.model.codes import FindingKind, LeakCause, Severity
+from vramscope.model.finding import Finding
+from vramscope.model.holders import Holding
+from vramscope.model.marks import Category
+from vramscope.model.recording import Recording
+from vramscope.model.stacks import Frame
+from vramscope.units import format_bytes
+
+_LEAST_BYTES = 1 << 20
+_LEAST_SHARE = 0.05
+"""Share of the peak from which on it is worth a word."""
+_LEAST_OF_WEIGHTS = 0.9
+"""Share of the parameters' bytes that blocks of the same sizes must make up to be a copy of them."""
+_OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Blocks at the peak that have one holder."""
+
+    n_bytes: int = 0
+    holder: str = ""
+    """The name that holds them; '' if the recording has none."""
+    frame: Frame | None = None
+    """The line that allocated most of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOnce:
+    """What nothing uses at the peak."""
+
+    peak_bytes: int = 0
+    of_exception: Unused = Unused()
+    """Only the traceback of an exception holds it, and the program went on."""
+    loaded: Unused = Unused()
+    """A copy of the weights as it was read from a file."""
+    copied: Unused = Unused()
+    """Another copy of the weights."""
+    garbage: Unused = Unused()
+    """Objects that hold each other, and wait for Python's garbage collector."""
+
+
+def held_once(recording: Recording) -> HeldOnce:
+    """Find what nothing uses at the peak, by what holds it; what grows from step to step is left to leaks."""
+    found = lifetimes(recording)
+    level = timeline(recording).allocated_bytes
+    if not len(found) or not len(recording.steps):
+        return HeldOnce()
+    at = int(level.argmax())
+    live = found.allocated_at(at)
+    for leak in leaks(recording).leaks:
+        live[leak.rows] = False
+    assigned, holdings = undivided(assign(recording, found)), recorded_holdings(recording, found)
+    folded = fold(recording.stacks)
+    line = folded.of[found.stack_id]
+
+    def unused(rows: NDArray[Any]) -> Unused:
+        if not len(rows):
+            return Unused()
+        size = found.block_size[rows]
+        names = Counter(_name(holdings[row]) for row in rows.tolist() if row in holdings)
+        weight = np.bincount(line[rows], weights=size, minlength=1)
+        weight[0] = 0
+        frame = folded.stacks.frame(int(weight.argmax())) if weight.any() else None
+        return Unused(int(size.sum()), names.most_common(1)[0][0] if names else "", frame)
+
+    copies = _copies(recording, found, assigned, live, at)
+    is_loaded = np.zeros(len(recording.stacks), "?")
+    for function, file in _LOADERS:
+        is_loaded |= passes_through(recording.stacks, function, file)
+    read = is_loaded[found.stack_id]
+    return HeldOnce(
+        int(level[at]),
+        unused(_of_exceptions(live & ~np.isin(assigned.category, _OF_MODEL), holdings)),
+        unused(_like_weights(found, assigned, copies & read)),
+        unused(_like_weights(found, assigned, copies & ~read)),
+        unused(_garbage(recording, found, live, holdings, line)),
+    )
+
+
+def _name(holding: Holding) -> str:
+    first = holding.words[0]
+    return f"an {first[0]} {first[1]}" if first[0] in ("unreachable", "unnamed") else base_of(holding)
+
+
+def _of_exceptions(live: NDArray[Any], holdings: Mapping[int, Holding]) -> NDArray[Any]:
+    rows = [row for row, holding in holdings.items() if live[row] and _is_of_ended_call(holding)]
+    return np.array(rows, "i8")
+
+
+def _is_of_ended_call(holding: Holding) -> bool:
+    """Whether the path leads through a frame of a traceback that is not the one that caught the exception."""
+    words = [word for word in holding.words if word[0] == "traceback"]
+    return bool(words) and all(len(word) == 2 for word in words)
+
+
+def _copies(
+    recording: Recording, found: Allocations, assigned: Assigned, live: NDArray[Any], at: int
+) -> NDArray[Any]:
+    """Return which blocks may be of a copy: of no known use, and there for the whole step of the peak."""
+    steps = recording.steps
+    step = max(int(np.searchsorted(steps.start_event, at, side="right")) - 1, 0)
+    start, end = int(steps.start_event[step]), int(steps.end_event[step])
+    lasts = (found.alloc_event < start) & ((found.free_event == ALIVE) | (found.free_event >= end))
+    return live & lasts & (assigned.reason != Reason.IDENTITY)
+
+
+def _like_weights(found: Allocations, assigned: Assigned, mine: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows among *mine* that have the parameters' sizes, if they make up a copy of them."""
+    is_parameter = (assigned.category == Category.PARAMETER) & (assigned.reason == Reason.IDENTITY)
+    wanted = Counter(found.size[is_parameter].tolist())
+    rows = np.flatnonzero(mine & np.isin(found.size, list(wanted)))
+    have = Counter(found.size[rows].tolist())
+    n_bytes = sum(size * min(n, have[size]) for size, n in wanted.items())
+    total = sum(size * n for size, n in wanted.items())
+    return rows if total and n_bytes >= _LEAST_OF_WEIGHTS * total else rows[:0]
+
+
+def _garbage(
+    recording: Recording,
+    found: Allocations,
+    live: NDArray[Any],
+    holdings: Mapping[int, Holding],
+    line: NDArray[Any],
+) -> NDArray[Any]:
+    """Return the blocks of earlier steps of lines most of whose such blocks only cycles reached at a search.
+
+    A tensor that no object of the program leads to may be in use in a library.
+    """
+    cycles = [
+        row
+        for row, holding in holdings.items()
+        if holding.words[0][0] == "unreachable" and holding.words[0][1] not in ("Tensor", "Parameter")
+    ]
+    if not cycles:
+        return np.zeros(0, "i8")
+    holders, starts = recording.holders, recording.steps.start_event
+    first = holders.first_rows()
+    asked = holders.event[first][last_known(found, holders.address[first], holders.event[first])]
+    born = np.searchsorted(starts, found.alloc_event, side="right")
+    # What a name reaches in the step that made it becomes garbage when that step is over.
+    named = [
+        row
+        for row, holding in holdings.items()
+        if holding.words[0][0] != "unreachable" and np.searchsorted(starts, asked[row]) > born[row]
+    ]
+    n_lines = int(line.max()) + 1
+    n_cycles, n_named = (np.bincount(line[np.array(rows, "i8")], minlength=n_lines) for rows in (cycles, named))
+    lines = np.flatnonzero(n_cycles > 2 * n_named)
+    mine = live & (found.alloc_event >= 0) & (born < born[live].max()) & np.isin(line, lines)
+    mine[np.array(named, "i8")] = False
+    return np.flatnonzero(mine)
+
+
+def findings(found: HeldOnce) -> list[Finding]:
+    """Return a finding for each of them that is worth a word."""
+    said = []
+    for kind, unused in (
+        (FindingKind.EXCEPTION_KEPT, found.of_exception),
+        (FindingKind.WEIGHTS_LOADED, found.loaded),
+        (FindingKind.WEIGHTS_COPIED, found.copied),
+        (FindingKind.GARBAGE, found.garbage),
+    ):
+        if unused.n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * found.peak_bytes):
+            continue
+        frame = unused.frame
+        what, advice = _words(kind, unused.holder)
+        said.append(
+            Finding(
+                kind=kind,
+                severity=Severity.WARNING if kind == FindingKind.EXCEPTION_KEPT else Severity.INFO,
+                claim=f"{format_bytes(unused.n_bytes)} at the peak {what}",
+                file=frame and frame.file,
+                line=frame and frame.line,
+                function=frame and frame.function,
+                holder=unused.holder or None,
+                n_bytes=unused.n_bytes,
+                advice=advice,
+            )
+        )
+    return said
+
+
+def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
+    held = f", held by {holder}" if holder else ""
+    it = holder or "it"
+    if kind == FindingKind.EXCEPTION_KEPT:
+        if holder.startswith("sys."):
+            return (
+                f"are local variables of a failed call: {holder} keeps the traceback of the last exception",
+                "sys.last_traceback = sys.last_value = sys.last_exc = None and gc.collect() let go of them; "
+                "in a notebook another exception, such as 1/0 in a cell of its own, does so too",
+            )
+        return (
+            f"are local variables of a failed call: {holder} keeps the traceback of its exception",
+            f"keep str(error), or error.with_traceback(None), in {holder}; or del {holder}",
+        )
+    if kind == FindingKind.WEIGHTS_LOADED:
+        return (
+            f"are weights as they were read from a file, beside those of the model{held}",
+            f"read the file into host memory, torch.load(…, map_location='cpu'), or let go of {it} once "
+            "load_state_dict() has copied it",
+        )
+    if kind == FindingKind.WEIGHTS_COPIED:
+        return (
+            f"have the sizes of the model's weights, and are another copy of them{held}",
+            f"keep {it} on the CPU if no step needs it: .cpu(), or copy.deepcopy(model).cpu()",
+        )
+    return (
+        f"wait for Python's garbage collector: objects that hold each other, {holder}",
+        f"{ADVICE[LeakCause.REFERENCE_CYCLE]}; gc.collect() every few steps frees them earlier",
+    )
+
+
+ANALYSIS = Analysis(
+    "held_once",
+    "Which blocks at the peak does nothing use, and what holds them?",
+    held_once,
+    findings,
+)
