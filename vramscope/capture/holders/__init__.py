@@ -56,7 +56,7 @@ class Way(NamedTuple):
     words: tuple[Word, ...]
 
 
-class Ended(NamedTuple):
+class BlockEnd(NamedTuple):
     """A recorded block has ended."""
 
     error: BaseException | None
@@ -72,7 +72,7 @@ class SearchResult(NamedTuple):
 
 
 def search(
-    seconds: float, frame: types.FrameType | None = None, *, ended_by: "Ended | None" = None
+    seconds: float, frame: types.FrameType | None = None, *, ended_by: "BlockEnd | None" = None
 ) -> SearchResult:
     """Find the shortest way to every storage that the program's names reach.
 
@@ -92,7 +92,7 @@ def search(
 
 
 def _search(
-    walk: "_HolderWalk", frame: types.FrameType | None, ended_by: "Ended | None"
+    walk: "_HolderWalk", frame: types.FrameType | None, ended_by: "BlockEnd | None"
 ) -> SearchResult:
     try:
         with torch._C.DisableTorchFunction():
