@@ -31,6 +31,8 @@ _LEAST_SHARE = 0.05
 _LEAST_OF_WEIGHTS = 0.9
 """Share of the parameters' bytes that blocks of the same sizes must make up to be a copy of them."""
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_OF_NOTEBOOKS = "InteractiveTB"
+"""The attribute by which IPython keeps the traceback of the last cell that failed."""
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
 
@@ -99,8 +101,12 @@ def held_once(recording: Recording) -> HeldOnce:
 
 
 def _name(holding: Holding) -> str:
-    first = holding.words[0]
-    return f"an {first[0]} {first[1]}" if first[0] in ("unreachable", "unnamed") else base_of(holding)
+    first, kinds = holding.words[0], [word[0] for word in holding.words]
+    if any(word[1] == _OF_NOTEBOOKS for word in holding.words):
+        return _OF_NOTEBOOKS
+    if first[0] in ("unreachable", "unnamed"):
+        return f"an {first[0]} {first[1]}"
+    return base_of(Holding(holding.words[: kinds.index("traceback")]) if "traceback" in kinds else holding)
 
 
 def _of_exceptions(live: NDArray[Any], holdings: Mapping[int, Holding]) -> NDArray[Any]:
@@ -205,15 +211,20 @@ def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
     held = f", held by {holder}" if holder else ""
     it = holder or "it"
     if kind == FindingKind.EXCEPTION_KEPT:
+        what = "are local variables of a call that failed: "
+        if holder == _OF_NOTEBOOKS:
+            return (
+                f"{what}IPython keeps the traceback of the last cell that failed (sys.last_traceback)",
+                "another exception takes its place: run 1/0 in a cell of its own, then gc.collect()",
+            )
         if holder.startswith("sys."):
             return (
-                f"are local variables of a failed call: {holder} keeps the traceback of the last exception",
-                "sys.last_traceback = sys.last_value = sys.last_exc = None and gc.collect() let go of them; "
-                "in a notebook another exception, such as 1/0 in a cell of its own, does so too",
+                f"{what}{holder} keeps the traceback of the last exception",
+                "sys.last_traceback = sys.last_value = sys.last_exc = None",
             )
         return (
-            f"are local variables of a failed call: {holder} keeps the traceback of its exception",
-            f"keep str(error), or error.with_traceback(None), in {holder}; or del {holder}",
+            f"{what}{holder} keeps the exception with its traceback",
+            f"keep str(error), or error.with_traceback(None), in {holder}",
         )
     if kind == FindingKind.WEIGHTS_LOADED:
         return (

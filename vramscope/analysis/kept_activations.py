@@ -11,7 +11,7 @@ from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.strategies.checkpointing import whole_regions
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, Severity
+from vramscope.model.codes import FindingKind, NoteCode, Severity
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
@@ -37,6 +37,12 @@ class KeptActivations:
     """Activations of one recompute that runs several blocks."""
     blocks: tuple[str, ...] = ()
     """These blocks."""
+    idle: str = ""
+    """Where checkpointing is switched on and recomputes nothing, as capture noted it."""
+    idle_bytes: int = 0
+    """All activations at the peak, in that case."""
+    n_in_eval_mode: int = 0
+    """The modules of these that run in eval mode."""
 
 
 def kept_activations(recording: Recording) -> KeptActivations:
@@ -57,7 +63,17 @@ def kept_activations(recording: Recording) -> KeptActivations:
         mine = int(found.block_size[live & (lives.born_in == phase)].sum())
         if mine > n_bytes:
             blocks, n_bytes = names, mine
-    return KeptActivations(int(level[at]), n_frozen, frozen, n_bytes, blocks)
+    said = [note for note in recording.notes if note.code == NoteCode.CHECKPOINTS_IDLE]
+    idle = said[-1] if said and not (recording.phases.phase == Phase.RECOMPUTE).any() else None
+    activations = int(found.block_size[live & (assigned.category == Category.ACTIVATION)].sum())
+    return KeptActivations(
+        int(level[at]),
+        n_frozen,
+        frozen,
+        n_bytes,
+        blocks,
+        *((idle.text, activations, idle.value) if idle is not None else ()),
+    )
 
 
 def _frozen(
@@ -79,6 +95,8 @@ def _frozen(
     trained = of[Category.GRADIENT]
     kept = live & (assigned.category == Category.ACTIVATION) & (lives.phase == Phase.FORWARD)
     kept &= owners.known == ModuleEvidence.CALL
+    # What a captured CUDA graph computes with stays in its private pool.
+    kept &= recording.trace.pool[np.maximum(found.alloc_event, 0)] == 0
     # A tensor that is trained and belongs to no module that ran may be an input of any.
     if not trained or "" in trained or not kept.any() or not trained <= of[Category.PARAMETER]:
         return "", 0
@@ -140,6 +158,22 @@ def findings(found: KeptActivations) -> list[Finding]:
                 n_bytes=found.recomputed_bytes,
                 advice=f"checkpoint each block by itself ({found.blocks[0]} … {found.blocks[-1]}): vramscope "
                 "fit says what that leaves",
+            )
+        )
+    if found.idle:
+        why = (
+            "call model.train() before the training: such modules checkpoint in train mode alone"
+            if found.n_in_eval_mode
+            else "they do not checkpoint with use_cache=True, nor in eval mode, nor where a condition of their "
+            "own is not met"
+        )
+        said.append(
+            Finding(
+                kind=FindingKind.CHECKPOINTS_IDLE,
+                severity=Severity.INFO,
+                claim=f"{found.idle}: {format_bytes(found.idle_bytes)} of activations are kept at the peak",
+                n_bytes=found.idle_bytes,
+                advice=why,
             )
         )
     return said

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vramscope.capture import Failed
+from vramscope.capture.hooks.checkpointing import Checkpointing
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.labels import AddLabels, Labeler
@@ -24,6 +25,7 @@ class LabelingListener:
         self.settings: Mapping[str, str] = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
         self.modules = modules
         self.watch = watch
+        self.checkpointing = Checkpointing()
         self._labeler = Labeler(add_labels, modules)
 
     @property
@@ -34,6 +36,7 @@ class LabelingListener:
     def forward_begins(self, module: Any) -> None:
         """Label the parameters and buffers of a root module by name."""
         self._labeler.module(module)
+        self.checkpointing.see(module)
 
     def forward_ends(self, inputs: Any, result: Any) -> None:
         """Label the inputs and outputs of a root module."""

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import vramscope
 from vramscope.analysis.kept_activations import findings, kept_activations
@@ -56,3 +57,40 @@ def test_a_frozen_part_that_keeps_activations_is_told(tmp_path):
 )
 def test_what_a_gradient_passes_through_is_needed(tmp_path, how):
     assert said(tmp_path / "run", **how) == []
+
+
+class Switched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+        self.grad_checkpointing = True
+
+    def forward(self, x):
+        if self.grad_checkpointing and self.training:
+            return checkpoint(self.body, x, use_reentrant=False)
+        return self.body(x)
+
+
+@pytest.mark.parametrize(("is_training", "is_switched"), [(False, True), (True, True), (False, False)])
+def test_checkpointing_that_never_recomputes_is_named(tmp_path, is_training, is_switched):
+    net = nn.Sequential(*(Switched() for _ in range(3))).train(is_training)
+    for block in net:
+        block.grad_checkpointing = is_switched
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(3):
+            net(torch.randn(512, 256)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (recording,) = vramscope.load(tmp_path).recordings
+    found = [each for each in findings(kept_activations(recording)) if each.kind == "checkpoints_idle"]
+
+    if is_training or not is_switched:
+        assert found == []
+        return
+    (finding,) = found
+    assert "3 modules (0 … 2), which run in eval mode" in finding.claim
+    assert "model.train()" in finding.advice
+    # Each block keeps two tensors of 512 x 1,024 and its result; the last result is gone when backward peaks.
+    assert finding.n_bytes >= 3 * 2 * 512 * 1024 * 4

@@ -166,6 +166,8 @@ class Cuda(LabelingListener):
 
     def notes(self) -> Sequence[Note]:
         """The notes that only the end of a block can give."""
+        for note in self.checkpointing.notes():
+            self._notes.once(note)
         return [
             *self._notes.take(),
             *hooks.recursion_notes(0),
@@ -182,6 +184,8 @@ class Cuda(LabelingListener):
             self.mark(MarkKind.GC, value=2)
         if kind == MarkKind.PHASE_BEGIN and self._thread_names.phase_begins():
             self.mark(MarkKind.THREAD, value=1)
+        if phase == Phase.RECOMPUTE:
+            self.checkpointing.has_recomputed = True
         counts, now = self._records.counts(), time_ns()
         row = (int(kind), int(phase), now, UNCOUNTED, threading.get_ident(), value, name)
         self._records.add_mark(row, counts)

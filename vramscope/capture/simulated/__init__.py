@@ -184,6 +184,7 @@ class Simulated(LabelingListener, SimulatedDevice):
             found.append(Note(NoteCode.OTHER_THREADS, text, len(self._other_threads)))
         found += hooks.recursion_notes(self._storages.n_too_deep)
         self._storages.n_too_deep = 0
+        found += self.checkpointing.notes()
         new = [note for note in found if note.code not in self._noted]
         self._noted.update(note.code for note in new)
         return new
@@ -198,6 +199,8 @@ class Simulated(LabelingListener, SimulatedDevice):
             self._queue.extend((MARK, time_ns(), int(MarkKind.GC), 0, threading.get_ident(), 2, ""))
         if kind == MarkKind.PHASE_BEGIN and not hooks.works_for_another():
             self._phase_threads.add(threading.get_ident())
+        if phase == Phase.RECOMPUTE:
+            self.checkpointing.has_recomputed = True
         if phase == Phase.DATA and kind == MarkKind.PHASE_END:
             self._place_fetched()
         self._queue.extend((MARK, time_ns(), int(kind), int(phase), threading.get_ident(), value, name))
