@@ -171,7 +171,9 @@ def _garbage(
         if holding.words[0][0] != "unreachable" and np.searchsorted(starts, asked[row]) > born[row]
     ]
     n_lines = int(line.max()) + 1
-    n_cycles, n_named = (np.bincount(line[np.array(rows, "i8")], minlength=n_lines) for rows in (cycles, named))
+    n_cycles, n_named = (
+        np.bincount(line[np.array(rows, "i8")], minlength=n_lines) for rows in (cycles, named)
+    )
     lines = np.flatnonzero(n_cycles > 2 * n_named)
     mine = live & (found.alloc_event >= 0) & (born < born[live].max()) & np.isin(line, lines)
     mine[np.array(named, "i8")] = False
@@ -229,8 +231,7 @@ def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
     if kind == FindingKind.WEIGHTS_LOADED:
         return (
             f"are weights as they were read from a file, beside those of the model{held}",
-            f"read the file into host memory, torch.load(…, map_location='cpu'), or let go of {it} once "
-            "load_state_dict() has copied it",
+            f"read it into host memory (map_location='cpu'), or let go of {it} after load_state_dict()",
         )
     if kind == FindingKind.WEIGHTS_COPIED:
         return (

@@ -164,8 +164,7 @@ def findings(found: KeptActivations) -> list[Finding]:
         why = (
             "call model.train() before the training: such modules checkpoint in train mode alone"
             if found.n_in_eval_mode
-            else "they do not checkpoint with use_cache=True, nor in eval mode, nor where a condition of their "
-            "own is not met"
+            else "they do not checkpoint with use_cache=True, nor where a condition of their own is not met"
         )
         said.append(
             Finding(

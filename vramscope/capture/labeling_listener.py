@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from vramscope.capture import Failed
-from vramscope.capture.hooks.checkpointing import Checkpointing
 from vramscope.capture.holders.growth_watch import Watch
+from vramscope.capture.hooks.checkpointing import Checkpointing
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.labels import AddLabels, Labeler
 from vramscope.capture.torch_versions.allocator_settings import allocator_conf

@@ -169,6 +169,6 @@ def test_objects_that_wait_for_the_collector(tmp_path, is_cycle):
         return
     (finding,) = found.values()
     assert finding.kind == "garbage"
-    # Before each collection 13 batches of earlier steps are there, beside the step's own; one may have a name.
+    # Before each collection 13 batches of earlier steps are there, beside the step's own; one may be named.
     assert 12 * 1024 * 64 * 4 <= finding.n_bytes <= 13 * 1024 * 64 * 4
     assert "Batch" in finding.claim

@@ -91,9 +91,7 @@ def search(
             gc.enable()
 
 
-def _search(
-    walk: "_HolderWalk", frame: types.FrameType | None, ended_by: "BlockEnd | None"
-) -> SearchResult:
+def _search(walk: "_HolderWalk", frame: types.FrameType | None, ended_by: "BlockEnd | None") -> SearchResult:
     try:
         with torch._C.DisableTorchFunction():
             walk.run(named(frame, ended_by and ended_by.error))

@@ -18,9 +18,7 @@ Word = tuple[Any, ...]
 """
 
 
-def named(
-    frame: types.FrameType | None, error: BaseException | None = None
-) -> Iterator[tuple[Any, Word]]:
+def named(frame: types.FrameType | None, error: BaseException | None = None) -> Iterator[tuple[Any, Word]]:
     """Yield the roots of the program, each with its first step.
 
     The locals of live frames come first, the innermost before its callers, then the globals of the program's
