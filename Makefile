@@ -195,7 +195,6 @@ dist: $(TOOLS)  ## source distribution and wheel into dist/, checked as the pack
 	@tar tzf dist/*.tar.gz | grep -q /tests/packaging/test_release.py && tar tzf dist/*.tar.gz | grep -q /docs/start.md
 
 docs: $(TOOLS)  ## the site of the documents, into .cache/site, without a network
-	$(BIN)/python -m pip install -qq --group docs
 	$(BIN)/mkdocs build --strict --quiet
 
 format: $(TOOLS)  ## put the code into the shape that check wants

@@ -146,13 +146,8 @@ def test_the_five_parts_of_reserved_bytes_have_the_names_of_the_analysis():
     assert f"`reserved = {' + '.join(names)}`" in table
 
 
-FOR_NEWCOMERS = (
-    "README.md",
-    "docs/start.md",
-    "docs/troubleshooting.md",
-    "docs/causes.md",
-    "docs/glossary.md",
-)
+NEWCOMERS = ("start", "troubleshooting", "causes", "comparison", "glossary")
+FOR_NEWCOMERS = ("README.md", *(f"docs/{name}.md" for name in NEWCOMERS))
 
 
 def sentences(text: str) -> list[str]:
