@@ -87,9 +87,7 @@ def not_overlapping(address: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
 
 
 def _cuda_malloced(known: Segments, trace: Trace, *, backward: bool) -> Segments:
-    """Segments from cudaMalloc: the nearest event in time decides whether the segment at its address
-    exists.
-    """
+    """Segments from cudaMalloc: the nearest event in time decides whether one exists at its address."""
     events = np.flatnonzero((trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE))
     nearest = events if backward else events[::-1]
     nearest = nearest[np.unique(trace.address[nearest], return_index=True)[1]]

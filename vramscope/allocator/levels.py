@@ -74,9 +74,7 @@ def _add_up(trace: Trace, initial: Snapshot, found: Mapping[str, NDArray[Any]], 
 
 
 def most_allocated(trace: Trace, initial: Snapshot, *, stretch: int = _STRETCH) -> int:
-    """The first instant with the most allocated bytes: the same as from ``levels``, in a third of the
-    time.
-    """
+    """The first instant with the most allocated bytes: as from ``levels``, in a third of the time."""
     level = most = levels_of_state(initial)[1]
     instant = 0
     late = unannounced(trace, initial.blocks, stretch=stretch)
@@ -185,8 +183,6 @@ def _moves_at(trace: Trace, few: NDArray[Any], stretch: int) -> NDArray[Any]:
 
 
 def _slot(address: NDArray[Any]) -> NDArray[Any]:
-    """Some bits of an address: the offset in its segment (blocks begin at multiples of 512), mixed with the
-    segment.
-    """
+    """Some bits of an address: the offset in its segment, in units of 512, mixed with the segment."""
     mixed = (address >> np.uint64(9)) ^ (address >> np.uint64(21))
     return (mixed & np.uint64(_N_SLOTS - 1)).astype("i8")

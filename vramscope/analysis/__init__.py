@@ -1,6 +1,4 @@
-"""Analyses: one question about a recording per module, as pure functions over columns, registered as
-``ANALYSIS``.
-"""
+"""Analyses: one question about a recording per module, pure functions over columns, named ``ANALYSIS``."""
 
 import sys
 from collections.abc import Callable

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import modules_at
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.marks import Phase, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -59,7 +59,8 @@ def accumulation(recording: Recording) -> Accumulation:
     if len({_calls(recording, found, part) for part in parts}) > 1:
         return Accumulation()
     kept = [int(found.block_size[part].sum()) for part in parts]
-    frame = _line(recording, found, np.concatenate(parts))
+    rows = np.concatenate(parts)
+    frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
     return Accumulation(len(parts), len(counted), sum(kept), max(kept), frame)
 
 
@@ -95,19 +96,10 @@ def _forwards(phases: Phases) -> list[_Group]:
     return list(found.values())
 
 
-def _line(recording: Recording, found: Allocations, rows: NDArray[Any]) -> Frame | None:
-    """Return the line that keeps most bytes."""
-    folded = fold(recording.stacks)
-    weight = np.bincount(folded.of[found.stack_id[rows]], weights=found.block_size[rows], minlength=1)
-    weight[0] = 0
-    return folded.stacks.frame(int(weight.argmax())) if weight.any() else None
-
-
 def findings(found: Accumulation) -> list[Finding]:
     """Return a finding with the bytes kept, and what a backward after each forward would keep."""
     if found.kept_bytes - found.most_bytes < _LEAST_BYTES:
         return []
-    frame = found.frame
     kept, one = format_bytes(found.kept_bytes), format_bytes(found.most_bytes)
     return [
         Finding(
@@ -115,9 +107,7 @@ def findings(found: Accumulation) -> list[Finding]:
             severity=Severity.INFO,
             claim=f"{found.n_forwards} forwards of the same call keep {kept} until one backward, and "
             f"the largest of them {one}",
-            file=frame and frame.file,
-            line=frame and frame.line,
-            function=frame and frame.function,
+            **placed(found.frame),
             n_bytes=found.kept_bytes - found.most_bytes,
             advice="if their losses are only summed, as to accumulate gradients, call backward() on each: "
             "gradients add up to the same, and one graph is kept at a time",

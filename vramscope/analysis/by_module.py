@@ -137,9 +137,7 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
 
 
 def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> Owners:
-    """The module of every allocation, from the best evidence: its name, the running call, the next freed
-    activation.
-    """
+    """The module of every allocation, by the best evidence: name, running call, what is freed next."""
     names, called = _called(recording.marks, found)
     # The first module that multiplies allocates the workspace, but all modules use it.
     called = np.where(assigned.category == Category.WORKSPACE, 0, called)

@@ -216,9 +216,7 @@ def _by_step(recordings: Sequence[Recording], step: int) -> RankBytes:
 
 
 def _row_of_step(recording: Recording, step: int) -> dict[str, int]:
-    """The row at the recording's own peak in the step; only that peak remains of a step removed by the size
-    cap.
-    """
+    """The row at the recording's own peak in the step; of a step that the size cap removed only the peak."""
     past = np.flatnonzero(recording.past.steps.index == step)
     here = np.flatnonzero(recording.steps.index == step)
     unknown = {**_identity(recording), **dict.fromkeys(RankBytes.DTYPES.keys() - {"rank", "device"}, NONE)}

@@ -6,10 +6,10 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.stack_functions import passes_through
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
@@ -70,23 +70,14 @@ def empty_cache(recording: Recording) -> EmptyCache:
         n_releases=len(releases),
         regained_bytes=int(np.minimum(regained, released).sum()),
         n_regains=int(np.count_nonzero(is_regained)),
-        frame=_line(recording, releases),
+        frame=heaviest_line(stacks, trace.stack_id[releases], trace.size[releases]),
     )
-
-
-def _line(recording: Recording, releases: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Frame | None:
-    folded = fold(recording.stacks)
-    own = folded.of[recording.trace.stack_id[releases]]
-    weight = np.bincount(own, weights=recording.trace.size[releases])
-    weight[0] = 0
-    return folded.stacks.frame(int(weight.argmax())) if weight.any() else None
 
 
 def findings(found: EmptyCache) -> list[Finding]:
     """Return a finding if it is called repeatedly and the memory is allocated again."""
     if found.n_calls < _LEAST_CALLS or not found.n_regains:
         return []
-    frame = found.frame
     given, again = format_bytes(found.released_bytes), format_bytes(found.regained_bytes)
     claim = (
         f"{found.n_calls:,} calls of empty_cache() gave {given} back to the driver, and {again} of it were "
@@ -97,9 +88,7 @@ def findings(found: EmptyCache) -> list[Finding]:
             kind=FindingKind.EMPTY_CACHE,
             severity=Severity.INFO,
             claim=claim,
-            file=frame and frame.file,
-            line=frame and frame.line,
-            function=frame and frame.function,
+            **placed(found.frame),
             n_bytes=found.regained_bytes,
             advice="leave it out of the loop, unless another process needs the memory in between: each "
             "release waits for the device",

@@ -11,7 +11,7 @@ from vramscope.analysis.folding import bytes_by_line, fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -96,7 +96,6 @@ def findings(found: EvaluationPeak) -> list[Finding]:
     most = max(found.training_bytes * _LEAST_MORE, found.training_bytes + _LEAST_BYTES)
     if not found.training_bytes or found.evaluation_bytes <= most:
         return []
-    frame = found.frame
     keeps = found.kept_bytes >= max(
         _LEAST_KEPT * (found.evaluation_bytes - found.training_bytes), _LEAST_BYTES
     )
@@ -111,9 +110,7 @@ def findings(found: EvaluationPeak) -> list[Finding]:
             severity=Severity.INFO,
             claim=f"evaluation needs more than training: {format_bytes(found.evaluation_bytes)} allocated at "
             f"most, {format_bytes(found.training_bytes)} in training steps{kept}",
-            file=frame and frame.file,
-            line=frame and frame.line,
-            function=frame and frame.function,
+            **placed(found.frame),
             n_bytes=found.evaluation_bytes - found.training_bytes,
             advice=_ADVICE_KEEPS
             if keeps

@@ -65,9 +65,7 @@ def collect(ask: Callable[[str], Any]) -> list[Finding]:
 
 
 def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Finding]:
-    """Add to *findings* the module of their line, or the common part of several modules' paths, where
-    known.
-    """
+    """Add to *findings* the module of their line, or the common part of several modules' paths, if known."""
     lines = {(each.file, each.line): number for number, each in enumerate(findings) if _lacks_module(each)}
     if not lines:
         return list(findings)

@@ -109,9 +109,7 @@ class Folded:
 
     @property
     def place(self) -> NDArray[Any]:
-        """The node to name, by original stack_id: the user's frame, else the library's; 0 where there is
-        neither.
-        """
+        """The node to name, by original stack_id: the user's frame, else the library's; 0 for neither."""
         return np.where(self.of > 0, self.of, self.library)
 
     def is_library(self, node: int) -> bool:
@@ -183,9 +181,7 @@ def origin(file: str) -> Origin:
 
 
 def origins(stacks: Stacks) -> NDArray[Any]:
-    """The ``Origin`` of every string of *stacks* that is a file; for other strings the value has no
-    meaning.
-    """
+    """The ``Origin`` of every string of *stacks* that is a file; of other strings it has no meaning."""
     found = np.array([origin(text) for text in stacks.strings] or [Origin.RUNTIME])
     is_file = np.zeros(len(found), "?")
     is_file[stacks.file] = True
@@ -227,9 +223,7 @@ def _refine(
     pattern: re.Pattern[str],
     new: Origin,
 ) -> None:
-    """Set the origin of the user's files that match *pattern* to *new*, unless all files of the user match
-    it.
-    """
+    """Set the origin of the user's files that match *pattern* to *new*, unless all of them match it."""
     user = np.flatnonzero(is_file & (found == Origin.USER))
     matches = np.array([pattern.search(strings[i].replace("\\", "/")) is not None for i in user], "?")
     if not matches.all() or new is Origin.TORCH:
@@ -291,6 +285,14 @@ def _outermost(stacks: Stacks, is_meant: NDArray[Any]) -> NDArray[Any]:
     for node, parent in enumerate(stacks.parent[1:].tolist(), start=1):
         found.append(found[parent] or (node if meant[node] else 0))
     return np.array(found)
+
+
+def heaviest_line(stacks: Stacks, stack_id: NDArray[Any], n_bytes: NDArray[Any]) -> Frame | None:
+    """The user's line with most of the bytes, which are given by stack; None where no stack has one."""
+    folded = fold(stacks)
+    weight = np.bincount(folded.of[stack_id], weights=n_bytes, minlength=1)
+    weight[0] = 0
+    return folded.stacks.frame(int(weight.argmax())) if weight.any() else None
 
 
 def bytes_by_line(

@@ -25,7 +25,7 @@ from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import times
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Int64, Table
@@ -108,9 +108,7 @@ class Fragmentation:
 
 
 def fragmentation(recording: Recording) -> Fragmentation:
-    """Measure fragmentation exactly at every instant: ``parts`` equal those of ``identity``; 1 s per million
-    events.
-    """
+    """Measure fragmentation at every instant, exactly as ``identity`` does; 1 s per million events."""
     parts = parts_over_time(recording)
     worst, was_asked = _worst(recording, parts)
     state = state_from_nearest(recording, worst)
@@ -240,9 +238,7 @@ def _unusable(found: Fragmentation, reserved: int) -> Finding:
         # With room left, the driver serves what these pieces cannot: they cost nothing yet.
         severity=Severity.WARNING if found.is_short else Severity.INFO,
         claim=claim,
-        file=frame.file if frame else None,
-        line=frame.line if frame else None,
-        function=frame.function if frame else None,
+        **placed(frame),
         n_bytes=found.unusable_bytes,
         advice=None if found.is_expandable else _ADVICE,
         evidence={

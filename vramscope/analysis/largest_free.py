@@ -31,9 +31,7 @@ class LargestFree(Table):
     is_large: Bool
     """Whether the blocks serve requests above 1 MiB; these and smaller ones never serve one another."""
     largest_bytes: Int64
-    """Bytes of the largest free block: a longer request of this kind must go to the driver. 0 where all is in
-    use.
-    """
+    """Bytes of the largest free block: a longer request goes to the driver. 0 where all is in use."""
     free_bytes: Int64
     """Bytes of all free blocks together."""
     n_free: Int64

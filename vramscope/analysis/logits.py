@@ -13,7 +13,7 @@ from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -81,7 +81,6 @@ def findings(found: Logits) -> list[Finding]:
         return []
     share = 100 * found.n_bytes / found.peak_bytes
     upcast = ", which are computed in 16 bits and converted" if found.is_upcast else ""
-    frame = found.frame
     return [
         Finding(
             kind=FindingKind.LARGE_LOGITS,
@@ -89,9 +88,7 @@ def findings(found: Logits) -> list[Finding]:
             claim=f"{format_bytes(found.n_bytes)} ({share:.0f} %) of the peak are {found.n_blocks} blocks of "
             f"the size of the logits{upcast}: each tensor that cross entropy and its backward make has "
             f"{format_bytes(found.logits_bytes)}",
-            file=frame and frame.file,
-            line=frame and frame.line,
-            function=frame and frame.function,
+            **placed(found.frame),
             n_bytes=found.n_bytes,
             advice="compute head and loss in chunks (torch.utils.checkpoint around each), or with "
             "a fused linear cross entropy (Liger), and logits only where a label is (logits_to_keep)",

@@ -55,9 +55,7 @@ class Peak:
     """The maxima before the trace, by quantity, where the size cap removed events."""
 
     def highest(self, quantity: str) -> PeakPoint:
-        """The maximum including the part removed by the size cap; on a tie the one whose events still
-        exist.
-        """
+        """The maximum with the part that the size cap removed; on a tie the one whose events still exist."""
         here: PeakPoint = getattr(self, quantity)
         before = self.past.get(quantity, here)
         return before if before.n_bytes > here.n_bytes else here

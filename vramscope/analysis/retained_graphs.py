@@ -6,11 +6,11 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import assign
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -53,13 +53,10 @@ def retained_graphs(recording: Recording) -> RetainedGraphs:
         start, end = int(steps.start_event[step]), int(steps.end_event[step])
         mine = is_activation & (found.alloc_event >= start) & found.allocated_at(end)
         kept.append(np.flatnonzero(mine))
-    folded = fold(recording.stacks)
-    weight = np.bincount(folded.of[found.stack_id[kept[-1]]], weights=found.block_size[kept[-1]], minlength=1)
-    weight[0] = 0
     return RetainedGraphs(
         len(retaining),
         int(np.median([int(found.block_size[rows].sum()) for rows in kept])),
-        folded.stacks.frame(int(weight.argmax())) if weight.any() else None,
+        heaviest_line(recording.stacks, found.stack_id[kept[-1]], found.block_size[kept[-1]]),
     )
 
 
@@ -67,16 +64,13 @@ def findings(found: RetainedGraphs) -> list[Finding]:
     """Return a finding if retained graphs keep 1 MiB or more."""
     if found.kept_bytes < _LEAST_BYTES:
         return []
-    frame = found.frame
     return [
         Finding(
             kind=FindingKind.RETAINED_GRAPH,
             severity=Severity.INFO,
             claim=f"the last backward of {found.n_steps:,} steps has retain_graph=True, and "
             f"{format_bytes(found.kept_bytes)} of activations are still allocated when such a step ends",
-            file=frame and frame.file,
-            line=frame and frame.line,
-            function=frame and frame.function,
+            **placed(found.frame),
             n_bytes=found.kept_bytes,
             advice="leave out retain_graph=True in the last backward of a step, if no later one needs it",
             evidence={"steps": found.n_steps, "kept_bytes": found.kept_bytes},

@@ -25,9 +25,7 @@ class SampledIntervals(Table):
     reserved_bytes: Int64
     """A lower bound of the peak of reserved bytes."""
     at_most_bytes: Int64
-    """An upper bound of the peak of allocated bytes: torch's own peak until then; −1 where the program resets
-    it.
-    """
+    """An upper bound of the peak: torch's own peak until then; −1 where the program resets it."""
     is_exact: Bool
     """Whether ``allocated_bytes`` is the peak: torch's own peak rose in the interval, or equals a sample."""
     n_samples: Int64

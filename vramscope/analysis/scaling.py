@@ -16,7 +16,7 @@ from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -200,14 +200,11 @@ def findings(found: Scaling) -> list[Finding]:
 def _finding(
     kind: str, what: str, found: Scaling, lines: tuple[ScalingLine, ...], n_bytes: int, advice: str
 ) -> Finding:
-    frame = lines[0].frame if lines else None
     return Finding(
         kind=kind,
         severity=Severity.INFO,
         claim=f"{what}, over {found.n_sizes} sizes up to {found.ratio:.2g} times the smallest",
-        file=frame and frame.file,
-        line=frame and frame.line,
-        function=frame and frame.function,
+        **placed(lines[0].frame if lines else None),
         n_bytes=n_bytes,
         advice=advice,
         evidence={

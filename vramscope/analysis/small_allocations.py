@@ -11,7 +11,7 @@ from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.units import format_bytes
@@ -79,16 +79,13 @@ def findings(found: SmallAllocations) -> list[Finding]:
     """Return a finding if one line calls the allocator thousands of times in a step."""
     if found.per_step < _LEAST_PER_STEP:
         return []
-    frame = found.frame
     return [
         Finding(
             kind=FindingKind.SMALL_ALLOCATIONS,
             severity=Severity.INFO,
             claim=f"one line makes {found.per_step:,} allocations in a step of at most "
             f"{format_bytes(_SMALL_BYTES)} each (usually {format_bytes(found.median_bytes)})",
-            file=frame and frame.file,
-            line=frame and frame.line,
-            function=frame and frame.function,
+            **placed(found.frame),
             n_bytes=None,
             advice="work on one large tensor instead of many small ones: each takes at least 512 bytes, "
             "and a kernel of its own",

@@ -78,9 +78,7 @@ class Summary:
     peak: Mapping[str, PeakPoint]
     """The maximum of each quantity, including events that the size cap removed."""
     identity: Mapping[str, int]
-    """The parts of the reserved bytes at the peak of allocated bytes; empty where the source does not contain
-    them.
-    """
+    """The parts of the reserved bytes at the peak of allocated bytes; empty where the source has none."""
     returnable_bytes: int
     """Bytes of the free pieces then that ``empty_cache()`` returns all the same, in expandable segments."""
     private_pools: tuple[PrivatePool, ...]

@@ -27,9 +27,7 @@ class Totals(Table):
     reserved_bytes: Int64
     """Bytes of the segments held from the driver."""
     time_ns: Int64
-    """Time of the event before the instant, in nanoseconds; for instant 0 the start of the recording, as far
-    as known.
-    """
+    """Time of the event before the instant, in ns; for instant 0 the start of the recording, if known."""
 
 
 @memoized

@@ -165,9 +165,7 @@ def prune(whole: Tree, root: int = 0, max_nodes: int = 250) -> Tree:
 
 
 def _below(whole: Tree, root: int) -> NDArray[Any]:
-    """Mask of *root* and its descendants: follow the callers, doubling the distance each time, up to
-    *root*.
-    """
+    """Mask of *root* and its descendants: follow the callers, doubling the distance each time."""
     ancestor = whole.parent.astype("i8")
     ancestor[root] = root
     while True:

@@ -38,18 +38,14 @@ class Counters(Table):
     inactive_split_bytes: Int64
     """torch's own counter of free bytes in split blocks."""
     allocated_peak_bytes: Int64
-    """torch's ``max_memory_allocated()`` as the program would see it: since the program last reset it, if
-    ever.
-    """
+    """torch's ``max_memory_allocated()`` as the program sees it: since it last reset it, if ever."""
     reserved_peak_bytes: Int64
     device_free_bytes: Int64
     """NVML: free bytes. Used bytes, free bytes and the driver's own reserve add up to the device's total."""
     others_used_bytes: Int64
     """NVML: bytes that other processes hold, according to the driver's list of processes."""
     reserved_drift_bytes: Int64
-    """The change of torch's reserved bytes while the driver was queried; 0 means that the whole row is of one
-    moment.
-    """
+    """The change of torch's reserved bytes while the driver was asked; 0: the row is of one moment."""
     host_resident_bytes: Int64
     """Host memory of this process that is in RAM (resident set size), pinned memory included."""
     host_pinned_bytes: Int64
@@ -68,9 +64,7 @@ class Counters(Table):
 
     @classmethod
     def of(cls, **columns: Any) -> "Self":
-        """Build a table from any sequences; unlike in other tables, a missing column becomes unknown, not
-        zero.
-        """
+        """Build a table from any sequences; unlike in other tables, a missing column becomes unknown."""
         n_rows = next((len(column) for name, column in columns.items() if name in cls.DTYPES), 0)
         unknown = {
             name: np.full(n_rows, UNKNOWN) for name in cls.DTYPES if name not in columns and name != "time_ns"

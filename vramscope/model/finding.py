@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vramscope.model.stacks import Frame
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -27,3 +29,8 @@ class Finding:
     bytes_per_step: int | None = None
     advice: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def placed(frame: Frame | None) -> dict[str, Any]:
+    """Return the fields of a finding that name its line."""
+    return {} if frame is None else {"file": frame.file, "line": frame.line, "function": frame.function}

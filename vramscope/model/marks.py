@@ -1,6 +1,4 @@
-"""The activity of the program: raw marks, the steps and phases they mean, labels, and notes on what is
-missing.
-"""
+"""What the program did: raw marks, the steps and phases they mean, labels, and notes on what is missing."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum

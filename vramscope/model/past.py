@@ -58,9 +58,7 @@ class StretchPeaks(Table):
 
 @dataclass(frozen=True, slots=True)
 class SummarizedSteps(Table):
-    """The oldest steps, whose marks were removed as well: each has its peak but no phases. One row per step,
-    in order.
-    """
+    """The oldest steps, one row each in order: with their peaks, without marks and phases."""
 
     start_event: Int64
     end_event: Int64
@@ -76,9 +74,7 @@ class SummarizedSteps(Table):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Marks, steps, phases and peaks of the removed events. Which allocations made up the peaks is
-    unknown.
-    """
+    """Marks, steps, phases and peaks of the removed events; which allocations these were is unknown."""
 
     n_events: int = 0
     """Number of removed events: instant 0 of the trace is this instant of the whole recording."""

@@ -99,9 +99,7 @@ class StackBuilder:
 
 
 def stacks_of(*stacks: Sequence[Frame | tuple[str, str, int]]) -> Stacks:
-    """Build the given stacks (each innermost frame first) under the ids 1, 2, … of their nodes; for small
-    cases.
-    """
+    """Build the given stacks, each innermost frame first, under the ids 1, 2, … of their nodes."""
     builder = StackBuilder()
     for frames in stacks:
         builder.add(frames)

@@ -134,9 +134,7 @@ def _at_start(found: BlockLives, sizes: NDArray[Any]) -> Used:
 
 
 def _settle(found: BlockLives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
-    """Use the snapshot's sizes for blocks in use at the end; add a note where they differ from the computed
-    ones.
-    """
+    """Use the snapshot's sizes for blocks in use at the end; note where they differ from the computed."""
     rows = np.flatnonzero(found.end < 0)
     order = np.argsort(at_end.address, kind="stable")
     place = np.searchsorted(at_end.address, found.address[rows], sorter=order)

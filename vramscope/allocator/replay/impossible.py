@@ -97,9 +97,7 @@ def _notes(n_blocks: int, n_segments: int) -> list[Note]:
 
 
 def _goes_beyond(trace: Trace, initial: Snapshot, has_segments: bool) -> bool:
-    """Whether more is in use than reserved at any time; if no segment is known, whether reserved falls below
-    zero.
-    """
+    """Whether more is in use than reserved at any time; without segments, whether reserved is below zero."""
     unused = _reserved(initial) - (_active(initial) if has_segments else 0)
     for part in stretches(len(trace)):
         change = _change(trace.action[part], trace.block_size[part], has_segments)

@@ -87,9 +87,7 @@ class _Pool:
         # One object per point, not one per block: they stay in the processor's cache.
         points = np.arange(n_points + 1).astype("O")
         self._begin, self.end = [0] * n_blocks, [0] * n_blocks
-        """First point and end point of each block; the end is 0 for one that was allocated where nothing was
-        free.
-        """
+        """First and end point of each block; the end is 0 of one allocated where nothing was free."""
         for at in stretches(len(large), _STRETCH):
             begin, blocks = address[large[at]], slice(at.start + 1, at.stop + 1)
             self._begin[blocks] = points[self._place_in_order(begin)].tolist()

@@ -191,9 +191,7 @@ class CachingAllocator:
             self._release_unsplit(bins)
 
     def retire_pool(self, pool: int) -> None:
-        """Mark a private pool as ownerless, because its graph or MemPool is gone: its cache may be
-        released.
-        """
+        """Mark a private pool as ownerless, as its graph or MemPool is gone: its cache may be released."""
         self._retired_pools.add(pool)
 
     def snapshot(self, event: int, time_ns: int) -> Snapshot:
@@ -384,9 +382,7 @@ class CachingAllocator:
         self.moved(Action.SEGMENT_FREE, (block.address, block.size), block.bin)
 
     def _release_oversize(self, bin_: Bin, need: int) -> bool:
-        """Release unsplittable blocks under ``max_split_size`` to make room; return whether they made
-        enough.
-        """
+        """Release unsplittable blocks under ``max_split_size``; return whether they made enough room."""
         limit = self.settings.max_split_size
         if limit == UNLIMITED:
             return False

@@ -41,9 +41,7 @@ class ExpandableSegments:
         return place
 
     def grown(self, bin_: Bin, need: int) -> SimulatedBlock | None:
-        """Map a block of at least *need* bytes, in no free list; None where the device has not enough
-        memory.
-        """
+        """Map a block of at least *need* bytes, in no free list; None where the device lacks the memory."""
         block: SimulatedBlock | None = self._candidate(bin_, need)
         if block is not None and not block.is_mapped:
             block = self._mapped(block, min(block.size, need))
@@ -78,9 +76,7 @@ class ExpandableSegments:
             allocator.forget(block.segment)
 
     def _candidate(self, bin_: Bin, need: int) -> SimulatedBlock:
-        """The lowest free or unmapped block with enough space from it on; new address space where there is
-        none.
-        """
+        """The lowest free or unmapped block with enough space from it on; else new address space."""
         for _, unmapped in bin_.unmapped:
             before = unmapped.prev
             block = before if before is not None and before.is_free else unmapped

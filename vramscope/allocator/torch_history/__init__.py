@@ -115,9 +115,7 @@ def _settings(whole: Mapping[str, Any], traces: list[Any], torch: str) -> Settin
 
 
 def _version(given: Mapping[str, Any], traces: list[Any]) -> str:
-    """Guess the torch version that wrote it, as far as the allocator's rules differ, from the keys each
-    version added.
-    """
+    """Guess the torch version that wrote it, as far as rules differ, by the keys that each version added."""
     if "max_round_threshold" in given:
         return "2.13"
     first = next((trace for trace in traces if trace), None)
@@ -129,9 +127,7 @@ def _version(given: Mapping[str, Any], traces: list[Any]) -> str:
 
 
 def _devices(owners: NDArray[Any], traces: list[Any]) -> list[int]:
-    """Devices that hold segments or have events; device 0 if none does, so that there is something to
-    show.
-    """
+    """Devices that hold segments or have events; device 0 if none does, so that something is shown."""
     busy = {i for i, trace in enumerate(traces) if trace}
     return sorted(busy.union(owners.tolist())) or [0]
 
@@ -389,9 +385,7 @@ def _owners(rows: Rows, reader: StackReader) -> tuple[NDArray[Any], NDArray[Any]
 
 
 def _addresses(rows: Rows, size: NDArray[Any], held: Segments, owner: NDArray[Any]) -> NDArray[Any]:
-    """The address of each block; torch 2.0 gives none, so blocks follow one another from the start of their
-    segment.
-    """
+    """The address of each block; torch 2.0 gives none: blocks follow one another in their segment."""
     before = np.cumsum(size) - size
     first = np.searchsorted(owner, np.arange(len(held)))
     in_segment = before - before[first[owner]] if len(before) else before
@@ -401,9 +395,7 @@ def _addresses(rows: Rows, size: NDArray[Any], held: Segments, owner: NDArray[An
 
 
 def _crooked(held: Segments, blocks: Blocks) -> list[Note]:
-    """Notes on segments that overlap or whose blocks do not tile them: possible only in edited or damaged
-    files.
-    """
+    """Notes on segments that overlap or that blocks do not tile: only edited or damaged files have such."""
     end = held.address + held.size.astype("u8")
     n_overlaps = int(np.count_nonzero(end[:-1] > held.address[1:]))
     block_end = blocks.address + blocks.size.astype("u8")

@@ -28,9 +28,7 @@ class Rows:
         return len(self._rows)
 
     def column(self, key: str, kinds: tuple[type, ...], default: Any = _ABSENT) -> list[Any]:
-        """The value of *key* in every row, checked to be of one of the types *kinds*; *default* where it is
-        absent.
-        """
+        """The value of *key* in every row, of one of the types *kinds*; *default* where it is absent."""
         try:
             found = [row[key] for row in self._rows]
         except KeyError:

@@ -55,9 +55,7 @@ class Reason(IntEnum):
     UNFINISHED = 11
     """Held by a forward that ran out of memory, or still runs, before its backward."""
     STACKS = 12
-    """Decided by the stacks of its allocation and of later events, where no marks of forward and backward
-    exist.
-    """
+    """Decided by the stacks of its allocation and later events, where forward and backward have no marks."""
     CONSTRUCTED = 13
     """Requested by a module's constructor, and not labeled before it was freed or replaced."""
 

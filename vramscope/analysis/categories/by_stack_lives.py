@@ -71,9 +71,7 @@ def by_stack(recording: Recording, found: Allocations) -> NDArray[Any]:
 
 
 def is_closure(recording: Recording, phases: Phases) -> NDArray[Any]:
-    """Mask of the optimizer steps that ran the model themselves, in a closure: allocations there mean
-    nothing.
-    """
+    """Mask of the optimizer steps that ran the model in a closure: allocations there mean nothing."""
     is_model = np.isin(_kinds(recording.stacks), (StackKind.FORWARD, *_IN_BACKWARD))
     calls = np.flatnonzero(is_model[recording.trace.stack_id] & (recording.trace.action == Action.ALLOC))
     before_start, before_end = (np.searchsorted(calls, at) for at in (phases.start_event, phases.end_event))

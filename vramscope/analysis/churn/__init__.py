@@ -1,6 +1,4 @@
-"""Counts how often memory came from the driver and went back, and when the cache was released for a
-request.
-"""
+"""Counts how often memory came from the driver and went back, and releases of the cache for a request."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +46,7 @@ class ChurnOverTime(Table):
     n_released: Int64
     released_bytes: Int64
     n_retries: Int64
-    """Number of retries. Each stalls the device: the whole cache is released before the driver is asked
-    again.
-    """
+    """Retries; each stalls the device: the whole cache is released before the driver is asked again."""
     n_ooms: Int64
     retries: tuple[int, ...] = ()
     """The instants right after the releases of each retry."""

@@ -46,9 +46,7 @@ def _levels(allocations: Allocations, group: NDArray[Any]) -> tuple[NDArray[Any]
 def _highest(
     owner: NDArray[Any], level: NDArray[Any], span: tuple[NDArray[Any], NDArray[Any]], groups: NDArray[Any]
 ) -> NDArray[Any]:
-    """The maximum of the level at the start, which is that of the previous change, and of all changes
-    within.
-    """
+    """The maximum of the level at the start, which the previous change left, and of all changes within."""
     first, last = span
     # Row −1 is the appended one, which belongs to no group.
     owner, level = np.append(owner, -1), np.append(level, 0)

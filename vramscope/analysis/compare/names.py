@@ -37,9 +37,7 @@ def in_package(file: str) -> str:
 def moved_lines(
     old: Mapping[Hashable, NDArray[Any]], new: Mapping[Hashable, NDArray[Any]]
 ) -> dict[Hashable, Hashable]:
-    """New code lines → old ones for an edited file: a function's lines in order, if their number is
-    unchanged.
-    """
+    """New code lines → old ones of an edited file: a function's lines in order, if as many as before."""
     gone, come = _by_function(old.keys() - new.keys()), _by_function(new.keys() - old.keys())
     moved: dict[Hashable, Hashable] = {}
     for function, places in come.items():

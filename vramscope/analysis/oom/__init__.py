@@ -24,7 +24,7 @@ from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, NoteCode, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
@@ -289,9 +289,7 @@ def _finding(failures: Failures, row: int) -> Finding:
         claim if room is None or why is None else f"{claim}. {_because(why, room)}{_of_state(at, held)}",
         cause=why and why.value,
         advice=_ADVICE_STATE if at.optimizer else _advice(why, room, held, failures),
-        file=at.frame and at.frame.file,
-        line=at.frame and at.frame.line,
-        function=at.frame and at.frame.function,
+        **placed(at.frame),
         module=(failures.modules[row] if row < len(failures.modules) else "") or None,
         n_bytes=evidence["size"],
         evidence=evidence | (room.figures() if room else {}),
