@@ -12,12 +12,14 @@ from _thread import get_ident
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramscope.capture.undisturbed import Guarded, is_of_a_signal_handler, undisturbed
+from vramscope.capture.undisturbed import Guarded, is_of_a_signal_handler, undisturbed, unheld
 from vramscope.errors import CaptureError, UsageError
 from vramscope.model.marks import MarkKind, Phase
-from vramscope.recorder.pipeline import Pipeline
+from vramscope.recorder.messages import warn
+from vramscope.recorder.pipeline import Ended, Pipeline, outcome_of
 from vramscope.recorder.process.interrupted import keep_interrupt
 from vramscope.recorder.wrapping import untraced
+from vramscope.stalls import is_stalled
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _MOST_INTERRUPTIONS = 1000
 """Bound for one exit, so that a program whose signal handlers keep raising still leaves the block."""
+_LOOKS_AT_END = 600
+"""How often the end of the interpreter looks at an operation that hangs: for a minute."""
 
 
 class Entry:
@@ -46,6 +50,29 @@ class _Inside(threading.local):
         self.inside: set[Entry] = set()
 
 
+class _Settling:
+    """Begins or pauses the recording, on a thread that may wait for the disk longer than the program does."""
+
+    def __init__(self, blocks: "RecordedBlocks", ended: Ended | None) -> None:
+        self._blocks = blocks
+        self._ended = ended
+        self.is_over = False
+        self.is_awaited = True
+        """Whether the block that began this waits for its end."""
+
+    def run(self) -> None:
+        """Settle until it fits the blocks: some may be entered or left while this waits."""
+        try:
+            while not self.is_over:
+                with self._blocks._guard:
+                    self._blocks._settle(None, self._ended)
+                # First over, then the look: a block that finds it over settles by itself.
+                self.is_over = True
+                self.is_over = self._blocks.is_settled
+        finally:
+            self.is_over = True
+
+
 class RecordedBlocks:
     """The blocks of one recorder."""
 
@@ -59,6 +86,8 @@ class RecordedBlocks:
         self._inside: set[Entry] = set()
         self._thread = _Inside()
         self._is_running = False
+        self._settling: _Settling | None = None
+        self._n_entered = self._n_entered_at_pause = 0
         self._entered: list[Entry] = []
         """The blocks that this recorder's ``with`` entered, of its own run or of the active one."""
         self._guard = Guarded(pipeline.fail, lets_out=(CaptureError, UsageError))
@@ -104,6 +133,7 @@ class RecordedBlocks:
     def _add(self, entry: Entry) -> None:
         with self._lock:
             self._inside.add(entry)
+            self._n_entered += 1
             self._thread.inside.add(entry)
             runs.active = self
             self._resume()
@@ -126,7 +156,7 @@ class RecordedBlocks:
             if not self._inside:
                 if runs.active is self:
                     runs.active = None
-                undisturbed(lambda: self._settle(None, error))
+                self._settle_unheld(outcome_of(error))
 
     def _resume(self) -> None:
         # A pause that an earlier block began may still be going on: then it has to end first.
@@ -135,9 +165,25 @@ class RecordedBlocks:
         with self._guard:
             is_new = self.pipeline.capture is None and not self.pipeline.has_failed
             opened = self.pipeline.open() if is_new else None
-            undisturbed(lambda: self._settle(opened, None))
+            if opened is None:
+                self._settle_unheld(None)
+            else:
+                undisturbed(lambda: self._settle(opened, None))
 
-    def _settle(self, opened: "tuple[str, Capture] | None", error: BaseException | None) -> None:
+    @property
+    def is_settled(self) -> bool:
+        """Whether it records exactly if a block is entered."""
+        return self._is_running == bool(self._inside)
+
+    def _settle_unheld(self, ended: Ended | None) -> None:
+        """Settle, and wait for that unless the disk stalls; what waits for the disk then does it later."""
+        late = self._settling
+        if late is not None and not late.is_over and is_stalled():
+            return
+        self._settling = settling = _Settling(self, ended)
+        settling.is_awaited = unheld(settling.run)
+
+    def _settle(self, opened: "tuple[str, Capture] | None", ended: Ended | None) -> None:
         """Begin recording if a block is entered, and pause it if none is.
 
         An interrupted thread may no longer wait for an earlier call, which then runs at the same time. So one
@@ -148,18 +194,37 @@ class RecordedBlocks:
                 self._is_running = True
                 if not self.pipeline.has_failed:
                     self.pipeline.begin(opened)
+                    self._miss(is_awaited=self._settling is None or self._settling.is_awaited)
             elif not self._inside and self._is_running:
+                self.pipeline.stop_flusher()
+                self._n_entered_at_pause = self._n_entered
+                if self._inside:  # entered while a flush stalled: the recording went on
+                    self.pipeline.start_flusher()
+                    return
                 try:
-                    self.pipeline.pause(error)
+                    self.pipeline.pause(ended)
                 finally:
                     self._is_running = False
+
+    def _miss(self, *, is_awaited: bool) -> None:
+        """Count the blocks since the pause, but for the one that began the recording and waited for it."""
+        n_missed = self._n_entered - self._n_entered_at_pause - is_awaited
+        self._n_entered_at_pause = self._n_entered
+        self.pipeline.miss(n_missed)
 
     def end(self) -> None:
         """Leave an open block (a notebook's, a thread's) when the interpreter ends, and write the rest."""
         with self._lock:
             self._inside.clear()
-            undisturbed(lambda: self._settle(None, None))
-            self.pipeline.end()
+            if not unheld(self._end, _LOOKS_AT_END):
+                why = "the disk has taken nothing for a minute"
+                warn(f"{self.pipeline.directory}: {why}, and what is not written yet is lost")
+
+    def _end(self) -> None:
+        self._settle(None, outcome_of(None))
+        if not self._is_running:
+            self._miss(is_awaited=False)
+        self.pipeline.end()
 
     def disown(self) -> None:
         """Detach from the run in a forked child, which copies locks as they are."""

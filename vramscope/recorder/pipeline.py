@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from vramscope.capture.undisturbed import Guarded, undisturbed
+from vramscope.capture.undisturbed import Guarded, undisturbed, unheld
 from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # Together with the time for writing, this bounds what a killed process loses to two seconds.
 _FLUSH_INTERVAL_S = 0.8
 
+Ended: TypeAlias = tuple[Outcome, str]
+"""How a run ended, and its error."""
+
 
 class Pipeline:
     """The source, the summary that its rows pass, and the writer of one run, while blocks come and go."""
@@ -48,6 +51,7 @@ class Pipeline:
         self._notifiers = Notifiers()
         self._lacks: set[Lack] = set()
         self._n_too_deep = 0
+        self._n_missed = 0
         self._n_blocks = 0
         self._ended = (Outcome.FINISHED, "")
         self._guard = Guarded(self.fail, lets_out=(RecursionError,))
@@ -115,7 +119,7 @@ class Pipeline:
             self.capture.resume()
         elif opened is not None:
             self._start(*opened)
-        self._flusher = _Flusher(self)
+        self.start_flusher()
 
     def _start(self, source: str, capture: "Capture") -> None:
         from vramscope.following.summary_writer import SummaryWriter
@@ -144,6 +148,22 @@ class Pipeline:
             self.messages.say(text, always=True)
 
     # ---------------------------------------------------------------------------- while it runs
+
+    def start_flusher(self) -> None:
+        """Write what is new about once a second from now on."""
+        self._flusher = _Flusher(self)
+
+    def stop_flusher(self) -> None:
+        """Wait for the flush that is going on, and begin no other."""
+        if self._flusher is not None:
+            self._flusher.stop()
+            self._flusher = None
+
+    def miss(self, n_blocks: int) -> None:
+        """Say that *n_blocks* were entered while the disk stalled, and are not recorded."""
+        if n_blocks and not self._n_missed:
+            self.messages.say(f"the disk stalled: {_missed(n_blocks)}", always=True)
+        self._n_missed += n_blocks
 
     def flush(self) -> None:
         """Write what is new, and do what else is due; about once a second, on a thread of its own."""
@@ -181,17 +201,14 @@ class Pipeline:
             watch = capture.watch
             self.guarded(lambda _: watch.look_at_end(frame, error))
 
-    def pause(self, error: BaseException | None) -> None:
-        """End the last block: stop, write the rest and report; *error* is what ended it, if anything."""
-        if self._flusher is not None:
-            self._flusher.stop()
-            self._flusher = None
+    def pause(self, ended: Ended | None) -> None:
+        """End the last block: stop, write the rest and report."""
         self.guarded(lambda capture: capture.pause())
         if not self.has_failed:
-            self.guarded(lambda capture: self._close(capture, error))
+            self.guarded(lambda capture: self._close(capture, ended or self._ended))
             self._notifiers.end_block(self)
 
-    def _close(self, capture: "Capture", error: BaseException | None) -> None:
+    def _close(self, capture: "Capture", ended: Ended) -> None:
         capture.finish()
         if self.writer is None:
             return
@@ -204,15 +221,21 @@ class Pipeline:
             self.writer.note(Note(NoteCode.RECURSION_LIMIT, text, self._n_too_deep))
             self._n_too_deep = 0
         self._n_blocks += 1
-        self._ended = _outcome(error)
+        self._ended = ended
+        self._note_missed(self.writer)
         self.put_facts(capture)
         self.writer.close(*self._ended)
         if self.summary is not None:
             self.summary.finish(*self._ended, is_last=False)
 
+    def _note_missed(self, writer: "Writer") -> None:
+        if self._n_missed:
+            writer.note(Note(NoteCode.GAP, f"the disk stalled: {_missed(self._n_missed)}", self._n_missed))
+            self._n_missed = 0
+
     def end(self) -> None:
         """Write what waited for the end of the interpreter, after the last block."""
-        if self._n_blocks > 1 and not self.has_failed:
+        if (self._n_blocks > 1 or self._n_missed) and not self.has_failed:
             undisturbed(lambda: self.guarded(self._conclude))
         if self.summary is not None and not self.has_failed:
             summary = self.summary
@@ -225,6 +248,7 @@ class Pipeline:
     def _conclude(self, capture: "Capture") -> None:
         if self.writer is not None:
             self.writer.reopen()
+            self._note_missed(self.writer)
             capture.conclude()
             self.writer.close(*self._ended)
 
@@ -238,7 +262,7 @@ class Pipeline:
         if not self._failure_claim.acquire(blocking=False):
             return
         text = f"vramscope stopped recording, training goes on: {type(error).__name__}: {error}"
-        undisturbed(lambda: self._give_up(text))
+        unheld(lambda: self._give_up(text))
         warn(text)
 
     def _give_up(self, text: str) -> None:
@@ -304,7 +328,13 @@ def _is_power_of_four(n: int) -> bool:
     return n.bit_count() == 1 and n.bit_length() % 2 == 1
 
 
-def _outcome(error: BaseException | None) -> tuple[Outcome, str]:
+def _missed(n_blocks: int) -> str:
+    were = "recorded block was" if n_blocks == 1 else "recorded blocks were"
+    return f"{n_blocks:,} {were} entered meanwhile: what happened in them is missing at least in part"
+
+
+def outcome_of(error: BaseException | None) -> Ended:
+    """Return how a block ended that *error* left, if anything."""
     is_quiet_exit = isinstance(error, SystemExit) and not error.code
     if error is None or is_quiet_exit or isinstance(error, GeneratorExit):
         return Outcome.FINISHED, ""

@@ -19,7 +19,7 @@ from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.cuda import history, oom
 from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
 from vramscope.capture.cuda.emptied_cache import EmptiedCache
-from vramscope.capture.cuda.history_reader import LONGEST_WAIT_S, HistoryReader
+from vramscope.capture.cuda.history_reader import HistoryReader
 from vramscope.capture.cuda.hook_records import HookLog
 from vramscope.capture.cuda.ring.instants import UNCOUNTED
 from vramscope.capture.cuda.shared_history import HistoryInterceptor
@@ -31,9 +31,10 @@ from vramscope.capture.log import NoteLog, StackLog
 from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler
 from vramscope.capture.torch_versions.private_functions import IS_IN_BAD_FORK, ask
-from vramscope.capture.undisturbed import Guarded, undisturbed
+from vramscope.capture.undisturbed import Guarded, unheld
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
+from vramscope.stalls import is_stalled
 
 _OOM_S = 1.0
 """Minimum time between readings for running out of memory, as a search for a batch size repeats it."""
@@ -122,7 +123,8 @@ class Cuda(LabelingListener):
     def catch_up(self) -> None:
         """Write everything recorded so far now; 1.1 µs per new event."""
         self.flush()
-        undisturbed(self._reader.read, LONGEST_WAIT_S)
+        if not is_stalled():
+            unheld(self._reader.read)
 
     def inactive_split_bytes(self) -> Mapping[int, int]:
         """The bytes that torch counts now, by device."""
@@ -192,7 +194,7 @@ class Cuda(LabelingListener):
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
         if kind != MarkKind.GC and self._pace.reads_at_boundary(counts[0], self._reader.has_unread):
-            undisturbed(self._read_if_free, LONGEST_WAIT_S)
+            unheld(self._read_if_free)
 
     def step_ends(self, optimizer: Any) -> None:
         """Label the optimizer's state, and read what NCCL's communicators hold."""
@@ -231,7 +233,7 @@ class Cuda(LabelingListener):
         if monotonic() - self._oom_at > _OOM_S:
             self._oom_at = monotonic()
             with self._guard:
-                undisturbed(lambda: self._read_at_error(device))
+                unheld(lambda: self._read_at_error(device))
 
     def _read_at_error(self, device: int) -> None:
         self._reader.read(with_state=True)
@@ -242,7 +244,7 @@ class Cuda(LabelingListener):
 
     def _before_program_call(self) -> None:
         with self._guard:
-            undisturbed(self._reader.read)
+            unheld(self._reader.read)
 
     def _after_program_call(self, is_on: bool) -> None:
         if is_on:

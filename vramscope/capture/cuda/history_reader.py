@@ -19,7 +19,7 @@ from vramscope.capture.log import NoteLog, StackLog
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 
-LONGEST_WAIT_S = 10.0
+_LONGEST_WAIT_S = 10.0
 _STATE_S = 5.0
 """Minimum time between two written states in a loop with a block per step; ``conclude`` writes the last."""
 
@@ -115,7 +115,7 @@ class HistoryReader:
                 break
         return raw
 
-    def read(self, *, with_state: bool = False, wait_s: float = LONGEST_WAIT_S) -> bool:
+    def read(self, *, with_state: bool = False, wait_s: float = _LONGEST_WAIT_S) -> bool:
         """Read everything new and write it as tables; returns whether no other thread prevented it."""
         if not self._lock.acquire(timeout=wait_s):
             return False

@@ -34,7 +34,6 @@ from vramscope.capture.log import (
 from vramscope.capture.simulated.device import (
     HOLDER,
     LABEL,
-    LONGEST_WAIT_S,
     MARK,
     PLACE,
     REPLACE,
@@ -42,13 +41,14 @@ from vramscope.capture.simulated.device import (
 )
 from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.simulated.storages import Life, Storages
-from vramscope.capture.undisturbed import undisturbed
+from vramscope.capture.undisturbed import unheld
 from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.holders import Holders, Word
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 from vramscope.model.trace import Trace
+from vramscope.stalls import is_stalled
 
 _COLUMNS = len(Trace.DTYPES)
 # Events waiting for the writer, 300 bytes each: above the first number the program's own thread writes them,
@@ -135,7 +135,8 @@ class Simulated(LabelingListener, SimulatedDevice):
 
     def catch_up(self) -> None:
         """Write everything recorded so far now."""
-        undisturbed(self.flush, LONGEST_WAIT_S)
+        if not is_stalled():
+            unheld(self.flush)
 
     def finish(self) -> None:
         """Write the rest of a block that was left, and the state at its end.
@@ -229,7 +230,7 @@ class Simulated(LabelingListener, SimulatedDevice):
             return
         self._queue.extend((PLACE, time_ns(), life, life.n_bytes, path, hooks.module_now(), None))
         if len(self._queue) > _MANY_QUEUED:
-            self._catch_up()
+            self._keep_up()
 
     def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
         """Queue the new size of a storage."""
@@ -264,12 +265,16 @@ class Simulated(LabelingListener, SimulatedDevice):
 
     # ------------------------------------------------------------------------------------ writing
 
-    def _work(self) -> None:
-        """Empty the queue, and write on this thread where the writer's thread does not keep up."""
-        super()._work()
+    def _keep_up(self) -> None:
+        """Empty the queue, and write here where the writer's thread does not keep up."""
+        self._catch_up()
         if len(self._rows) > _TOO_MANY_WAITING * _COLUMNS:
             self.failed(CaptureError(f"{_TOO_MANY_WAITING} events wait to be written: the disk hangs"))
-        elif len(self._rows) > _MANY_WAITING * _COLUMNS and self._writing.acquire(blocking=False):
+        elif len(self._rows) > _MANY_WAITING * _COLUMNS and not is_stalled():
+            unheld(self._write_if_free)
+
+    def _write_if_free(self) -> None:
+        if self._writing.acquire(blocking=False):
             try:
                 self._write()
             finally:

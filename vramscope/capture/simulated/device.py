@@ -30,7 +30,7 @@ from vramscope.model.marks import ANY_THREAD, MarkKind, Note, Phase
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
-LONGEST_WAIT_S = 5.0
+_LONGEST_WAIT_S = 5.0
 PLACE, REPLACE, MARK, LABEL, HOLDER = range(5)
 """Kinds of queued events."""
 
@@ -96,7 +96,7 @@ class SimulatedDevice:
 
     def _catch_up(self) -> None:
         """Empty the queue, on any thread; this never waits for the disk."""
-        undisturbed(self._work, LONGEST_WAIT_S)
+        undisturbed(self._work, _LONGEST_WAIT_S)
 
     def _work(self) -> None:
         with self._at_work:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any
 
+from vramscope.stalls import LOOK_EVERY_S, MOST_LOOKS, Patience
+
 
 def undisturbed(do: Callable[[], object], wait_s: float = -1) -> bool:
     """Run *do* where no signal handler interrupts it, and wait for its end.
@@ -30,6 +32,17 @@ def undisturbed(do: Callable[[], object], wait_s: float = -1) -> bool:
     return _Task(do).wait(wait_s)
 
 
+def unheld(do: Callable[[], object], most_looks: int = MOST_LOOKS) -> bool:
+    """Run *do* like ``undisturbed``, on any thread, and stop waiting where the disk stalls; *do* goes on.
+
+    It stalls where one operation is not over after *most_looks* of 0.1 s. Returns whether *do* has ended.
+    """
+    if sys.is_finalizing():
+        do()
+        return True
+    return _Task(do).wait(LOOK_EVERY_S, Patience(most_looks))
+
+
 class _Task:
     """One piece of work that another thread runs."""
 
@@ -44,8 +57,8 @@ class _Task:
         self._end.acquire()
         self._is_over = False
 
-    def wait(self, wait_s: float) -> bool:
-        """Begin the work and wait for its end.
+    def wait(self, wait_s: float, patience: Patience | None = None) -> bool:
+        """Begin the work and wait for its end, for *wait_s* or as often as *patience* allows it.
 
         Raises the exception of a signal handler that ran during the wait, or else that of the work.
         """
@@ -61,7 +74,9 @@ class _Task:
                     # threads does the work.
                     start_new_thread(self._start, ())
                     is_started = True
-                is_waiting = not self._is_over and self._end.acquire(timeout=wait_s)
+                is_waiting = not self._is_over and (
+                    self._end.acquire(timeout=wait_s) or (patience is not None and not patience.is_over())
+                )
             except BaseException as error:  # noqa: BLE001, PERF203 -- raised again after the wait
                 # Nothing is called here, where another interruption would end the wait.
                 interruption = error

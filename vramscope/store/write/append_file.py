@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from vramscope.stalls import AtDisk
 from vramscope.store.write.own_file import Identity, identity_of
 
 
@@ -77,13 +78,15 @@ class AppendFile:
         try:
             self._settle()
             if durable:
-                os.fsync(self._fd)
+                with AtDisk():
+                    os.fsync(self._fd)
         finally:
             os.close(self._fd)
 
     def _opened(self, more: int = 0) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-        return os.open(self._path, flags | more, 0o666)
+        with AtDisk():
+            return os.open(self._path, flags | more, 0o666)
 
     def _is_ours(self) -> bool:
         """Return whether the descriptor still refers to the file that was opened."""
@@ -113,7 +116,9 @@ class AppendFile:
         try:
             self._reopen_if_lost()
             while (done := os.lseek(self._fd, 0, os.SEEK_END) - size) < len(batch):
-                if not os.write(self._fd, batch[done:]):
+                with AtDisk():
+                    n_bytes = os.write(self._fd, batch[done:])
+                if not n_bytes:
                     raise OSError(errno.EIO, "the disk takes no more bytes")
         except OSError:
             if self._is_ours():

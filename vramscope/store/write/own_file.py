@@ -7,6 +7,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from vramscope.stalls import AtDisk
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 Identity = tuple[int, int]
@@ -65,7 +67,8 @@ class OwnFile:
         """Replace the file. Raises OSError, also if another program put its own there, which then stays."""
         with suppress(FileNotFoundError):
             self._check(os.lstat(self.path))
-        self._identity = replace_file(self.path, data, durable=durable)
+        with AtDisk():
+            self._identity = replace_file(self.path, data, durable=durable)
 
     def remove(self) -> None:
         """Delete the file, if it is there and none of another program."""
