@@ -271,14 +271,7 @@ class Simulated(LabelingListener, SimulatedDevice):
         if len(self._rows) > _TOO_MANY_WAITING * _COLUMNS:
             self.failed(CaptureError(f"{_TOO_MANY_WAITING} events wait to be written: the disk hangs"))
         elif len(self._rows) > _MANY_WAITING * _COLUMNS and not is_stalled():
-            unheld(self._write_if_free)
-
-    def _write_if_free(self) -> None:
-        if self._writing.acquire(blocking=False):
-            try:
-                self._write()
-            finally:
-                self._writing.release()
+            unheld(self.flush)
 
     def _write(self, *, is_end: bool = False) -> None:
         """Write everything recorded so far, and at an end also the state."""
