@@ -63,12 +63,12 @@ def test_examples_in_docstrings_run(function, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("from_the_root")
 @pytest.mark.skipif(NO_TORCH, reason="some examples record")
-@pytest.mark.parametrize("name", ["api.md", "tutorial.md"])
+@pytest.mark.parametrize("name", ["api.md", "tutorial.md", "tutorial-oom.md"])
 def test_examples_in_documents_run(name, capsys):
     path = str(ROOT / "docs" / name)
     failed, attempted = doctest.testfile(path, module_relative=False, optionflags=OPTIONS)
 
-    assert attempted > 15
+    assert attempted > 10
     assert failed == 0, capsys.readouterr().out
 
 

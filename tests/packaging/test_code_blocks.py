@@ -43,7 +43,7 @@ def of_vramscope(text: str) -> list[list[str]]:
     """The words of each call of vramscope, up to a pipe, also one within another command."""
     found = []
     for line in lines(text):
-        words = shlex.split(line.partition(" | ")[0]) if line.count("'") % 2 == 0 else []
+        words = shlex.split(re.split(r" \| |; | && | >", line)[0]) if line.count("'") % 2 == 0 else []
         if "vramscope" in words and words[0] in ("vramscope", "srun", "torchrun", "env"):
             found.append(words[words.index("vramscope") + 1 :])
     return found

@@ -97,3 +97,15 @@ def test_the_gan_brings_the_source_of_its_leak_to_any_machine():
 
     assert kept.lines[41].strip() == "history.append(loss_d)"
     assert all(text == script[number - 1] for number, text in kept.lines.items())
+
+
+def test_what_runs_out_of_memory_is_the_perceptron_of_the_long_batch():
+    """The hidden layer of 512 numbers, for 8 sequences of 192, in the one step whose batch is that long."""
+    run = vramscope.load(SAMPLES / "out-of-memory")
+    (recording,) = run.recordings
+    failed = recording.oom()
+    (finding,) = (found for found in recording.findings() if found.kind == "oom")
+
+    assert failed.size_bytes.tolist() == [8 * 192 * 512 * 4]
+    assert "out of memory at step 4 in forward" in finding.claim
+    assert failed.reserved_bytes[0] == recording.device.total_bytes == 40 * 2**20
