@@ -46,6 +46,7 @@ from vramscope.analysis.forecast import Outlook as Outlook
 from vramscope.analysis.fragmentation import Fragmentation as Fragmentation
 from vramscope.analysis.fragmentation import Parts as Parts
 from vramscope.analysis.fragmentation import PinnedBy as PinnedBy
+from vramscope.analysis.gathered_parameters import GatheredParameters as GatheredParameters
 from vramscope.analysis.gradient_storage import GradientStorage as GradientStorage
 from vramscope.analysis.held_once import HeldOnce as HeldOnce
 from vramscope.analysis.held_once import Unused as Unused

@@ -56,3 +56,35 @@ def test_pinned_and_resident_memory_are_series_of_their_own(python, tmp_path, mo
     assert after[0] == 512 << 20
     # Threads that end meanwhile give back some MiB; the array alone is 300.
     assert abs(int(sampled.host_resident_bytes[-1]) - resident) < 50 << 20
+
+
+SHORT_STEPS = """
+import sys
+import vramscope
+
+if not hasattr(torch.cuda, "host_memory_stats"):
+    sys.exit(77)  # before 2.7
+with vramscope.record(sys.argv[1], quiet=True):
+    weight = torch.nn.Parameter(torch.ones(1000, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    kept, answer = [], None
+    for _ in range(12):
+        kept.append(torch.empty(9 << 20, dtype=torch.uint8, pin_memory=True))
+        weight.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_pinned_memory_is_sampled_in_each_of_the_first_steps(python, tmp_path):
+    (tmp_path / "script.py").write_text(
+        BEFORE + SHORT_STEPS + AFTER.format(path=str(tmp_path / "answer.json"))
+    )
+    done = python(tmp_path / "script.py", tmp_path / "run", cwd=tmp_path)
+    if done.returncode == 77:
+        pytest.skip("this torch does not count pinned memory")
+    (recording,) = load(tmp_path / "run").recordings
+    (found,) = (each for each in recording.findings() if each.kind == "pinned_growth")
+
+    # Each of 9 MiB takes 16, and eleven come after the first step; the first sample may have one of these.
+    assert found.n_bytes in (10 * 16 << 20, 11 * 16 << 20)

@@ -28,12 +28,13 @@ class PinnedGrowth:
 
 
 def pinned_growth(recording: Recording) -> PinnedGrowth:
-    """Compare the samples of pinned memory in use, from the end of the first step to the last sample."""
+    """Compare the samples of pinned memory in use, from the end of the first step to that of the last."""
     counters, steps = recording.counters, recording.steps
     if not len(steps) or not recording.trace.has_clock:
         return PinnedGrowth()
-    since = int(recording.trace.time_ns[min(int(steps.end_event[0]), len(recording.trace) - 1)])
-    rows = counters.rows((counters.host_pinned_active_bytes >= 0) & (counters.time_ns >= since))
+    ends = recording.trace.time_ns[np.minimum(steps.end_event[[0, -1]], len(recording.trace) - 1)]
+    is_within = (counters.time_ns >= ends[0]) & (counters.time_ns <= ends[1])
+    rows = counters.rows((counters.host_pinned_active_bytes >= 0) & is_within)
     level = rows.host_pinned_active_bytes
     if len(level) < 2:
         return PinnedGrowth()

@@ -21,6 +21,7 @@ from vramscope.model.marks import Note
 
 _MOST_TRIES = 3
 _INTERVAL_S = 0.1
+_STEPS_SAMPLED = 64
 _PAGE_BYTES = resource.getpagesize()
 
 Row = tuple[int, ...]
@@ -130,6 +131,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._clockwork: Clockwork | None = None
         self._is_native = backend() == "native"
+        self._n_steps = 0
 
     def start(self) -> None:
         """Start sampling; the first sample is taken immediately."""
@@ -168,6 +170,13 @@ class Sampler:
         """Sample torch's counters alone at *now* (ns): cheap enough for the program's own thread."""
         if torch.cuda.is_initialized():
             self._keep(now, torch_counters(self._device), _UNASKED)
+
+    def step_ends(self) -> None:
+        """Read NCCL's communicators; of the first steps, which may be short, keep a sample of host memory."""
+        self.communicators.read()
+        if self._n_steps < _STEPS_SAMPLED and torch.cuda.is_initialized():
+            self._n_steps += 1
+            self._keep(time_ns(), torch_counters(self._device), _UNASKED._replace(host=host_memory()))
 
     def _on_time(self) -> None:
         try:

@@ -260,6 +260,8 @@ class FindingKind(Code):
     """Evaluation needs more memory than training."""
     EVALUATION_KEEPS = "evaluation_keeps"
     """Evaluation keeps the results of all its batches on the device, and needs more than training."""
+    GATHERED_AT_ONCE = "gathered_at_once"
+    """FSDP gathers the parameters of all blocks before the first of them runs."""
     EXCEPTION_KEPT = "exception_kept"
     """Only the traceback of an exception holds blocks, and the program went on."""
     WEIGHTS_LOADED = "weights_loaded"

@@ -27,6 +27,7 @@ class Questions:
     fit = BoundAnalysis()
     forecast = BoundAnalysis()
     fragmentation = BoundAnalysis()
+    gathered_parameters = BoundAnalysis()
     gradient_storage = BoundAnalysis()
     held_once = BoundAnalysis()
     identity = BoundAnalysis()

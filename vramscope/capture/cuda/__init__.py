@@ -200,7 +200,7 @@ class Cuda(LabelingListener):
         """Label the optimizer's state, and read what NCCL's communicators hold."""
         super().step_ends(optimizer)
         for sampler in list(self._samplers.values()):
-            sampler.communicators.read()
+            sampler.step_ends()
 
     # ------------------------------------------------------------------------- background threads
 
