@@ -231,6 +231,16 @@ def test_what_an_unremoved_hook_collects_is_printed_within_20_steps(recorded_cor
 
 
 @pytest.mark.xdist_group("leaks")
+def test_what_may_be_a_buffer_is_printed_at_the_end(recorded_corpus):
+    directory, notifier = recorded_corpus["leaking/outputs_list"], LeakNotifier()
+
+    assert notifier.check(directory, 1, is_end=True) == []
+    (reported,) = notifier.rest(directory)
+    assert "keeps tensors of every step" in reported
+    assert notifier.rest(directory) == [], "it is said once"
+
+
+@pytest.mark.xdist_group("leaks")
 def test_a_long_trace_is_analyzed_by_another_process_with_the_same_sentences(recorded_corpus, monkeypatch):
     directory = recorded_corpus["field/leak_activation_probe"]
     in_thread = LeakNotifier().check(directory, 1)

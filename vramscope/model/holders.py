@@ -16,7 +16,7 @@ PREFIX = "held by: "
 Word = tuple[Any, ...]
 """``(kind, name, …)``. The first word is one of local, global, context, unnamed, unreachable. Later
 kinds: attribute, key, item, closure, frame, traceback, optimizer, ctx, grad, graph, nodes, saved,
-variable, hook, kept_at, bound, default, limit, reset, and part for something without a name.
+variable, hook, kept_at, bound, default, limit, reset, end, and part for something without a name.
 """
 
 KINDS = frozenset(
@@ -45,6 +45,7 @@ KINDS = frozenset(
         "default",
         "limit",
         "reset",
+        "end",
         "part",
     ]
 )

@@ -19,7 +19,7 @@ from vramscope.model.codes import LeakCause
 _KEEPS_NUMBERS = (LeakCause.RETAIN_GRAPH, LeakCause.LOSS_WITH_GRAPH)
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _SEVERAL = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.GeneratorExp, ast.Starred)
-_BESIDE = ("kept_at", "limit", "reset", "hook")
+_BESIDE = ("kept_at", "limit", "reset", "hook", "end")
 """Words after a path that say more about it."""
 _DETACHED = ("item", "detach", "cpu", "tolist", "numpy", "clone")
 

@@ -32,7 +32,7 @@ class Held(Holding):
 
 def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mapping[int, Held]:
     """Return the last recorded holder of each row of *found*; *born* is the step of each row."""
-    return _with_growing_containers(recorded_holdings(recording, found), born)
+    return _with_growing_containers(recorded_holdings(recording, found, at_end=False), born)
 
 
 def _with_growing_containers(holdings: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
@@ -66,13 +66,21 @@ def _containers(holding: Holding) -> list[tuple[int, tuple[Word, ...], Any]]:
     return [(at, names[:at], names[at]) for at, word in enumerate(words) if word[0] in _CONTAINERS]
 
 
-def recorded_holdings(recording: Recording, found: Allocations) -> dict[int, Holding]:
-    """Return the last path to each row of *found* that has one."""
+def recorded_holdings(recording: Recording, found: Allocations, *, at_end: bool = True) -> dict[int, Holding]:
+    """Return the last path to each row of *found* that has one.
+
+    When a block has ended, the hooks and variables that fill a container may be gone. So without *at_end* its
+    paths count only where there are no others.
+    """
     holders = recording.holders
     first = holders.first_rows()
     if not len(first):
         return {}
     end = np.append(first[1:], len(holders))
+    kinds = np.array([name == "end" for name in holders.names])[holders.kind]
+    within = np.setdiff1d(np.arange(len(first)), np.searchsorted(first, np.flatnonzero(kinds), "right") - 1)
+    if len(within) and not at_end:
+        first, end = first[within], end[within]
     path = last_known(found, holders.address[first], holders.event[first])
     return {
         row: holders.holding(int(first[path[row]]), int(end[path[row]]))
@@ -257,5 +265,6 @@ def _word(word: Word) -> str:
         "part": "",
         "kept_at": "",
         "reset": "",
+        "end": "",
         "limit": "",
     }.get(kind, str(name))

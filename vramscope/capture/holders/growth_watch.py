@@ -126,11 +126,12 @@ class Watch:
         Whatever stays unknown needs no note: nothing asked for it.
         """
         if not threads_at_work():
-            self._report(search(_WALK_S, frame, ended_by=BlockEnd(error)))
+            self._report(search(_WALK_S, frame, ended_by=BlockEnd(error)), ("end", ""))
 
-    def _report(self, found: SearchResult) -> None:
+    def _report(self, found: SearchResult, *beside: Word) -> None:
         for way in found.ways[:_MOST_REPORTED]:
-            self._add_holder(way.storage, (*way.words, *kept_at(way.words), *bounded_at(way.words)))
+            words = (*way.words, *kept_at(way.words), *bounded_at(way.words), *beside)
+            self._add_holder(way.storage, words)
 
     def _note_once(self, code: NoteCode, text: str) -> None:
         if code not in self._noted and self._note is not None:

@@ -48,7 +48,7 @@ class Notifiers:
 
     def close(self, pipeline: "Pipeline") -> None:
         """Report the last leaks: the interpreter ends."""
-        self._report_leaks(pipeline, is_end=True)
+        self._report_leaks(pipeline, is_end=True, is_last=True)
         self._leaks.close()
 
     def disown(self) -> None:
@@ -56,13 +56,14 @@ class Notifiers:
         with suppress(Exception):
             self._leaks.close(is_forked=True)
 
-    def _report_leaks(self, pipeline: "Pipeline", *, is_end: bool = False) -> None:
+    def _report_leaks(self, pipeline: "Pipeline", *, is_end: bool = False, is_last: bool = False) -> None:
         """Print each leaking line of code once; looks only after the watch has seen memory grow."""
         watch = getattr(pipeline.capture, "watch", None)
         if watch is not None and pipeline.is_placed and watch.n_walks:
             # A failure of the analysis must not end the recording.
             with suppress(Exception):
-                for text in self._leaks.check(pipeline.directory, watch.n_walks, is_end=is_end):
+                found = self._leaks.check(pipeline.directory, watch.n_walks, is_end=is_end)
+                for text in [*found, *(self._leaks.rest(pipeline.directory) if is_last else ())]:
                     pipeline.messages.tell(text)
 
     def _report_failure(self, pipeline: "Pipeline") -> None:

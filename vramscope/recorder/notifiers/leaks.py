@@ -37,12 +37,14 @@ _MOST_WAIT_S = 10.0
 """The longest wait for the process at the ends of recorded blocks; a twentieth of their time is added."""
 
 
-class CertainLeak(NamedTuple):
-    """A leaking line of code that is certain enough to report while the program runs."""
+class FoundLeak(NamedTuple):
+    """A leaking line of code."""
 
     file: str | None
     line: int | None
     sentence: str
+    is_certain: bool
+    """Whether it is reported while the program runs; others may end yet, and are reported at its end."""
 
 
 class CheckLimits(NamedTuple):
@@ -76,6 +78,7 @@ class LeakNotifier:
         self._ended_s = perf_counter()
         self._wait_s = _MOST_WAIT_S
         self._reported: set[tuple[str | None, int | None]] = set()
+        self._others: list[FoundLeak] = []
 
     def check(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
         """Return one sentence for each leaking line of code that was not reported before.
@@ -105,10 +108,17 @@ class LeakNotifier:
             self._process = _LeakSearch(directory, self._limits.process_s, is_awaited=is_end)
             return self._new(self._result(is_end=is_end), n_walks)
         began_s = perf_counter()
-        found = certain_leaks(directory)
+        found = found_leaks(directory)
         took_s = perf_counter() - began_s
         self._early_s += took_s if is_early else 0.0
         return self._new((found, took_s), n_walks)
+
+    def rest(self, directory: Path) -> list[str]:
+        """Return one sentence for each leak of a program that ends that was not certain before."""
+        n_bytes = events_bytes(directory)
+        if self._checked_bytes != n_bytes <= self._limits.in_thread_bytes:
+            self._others = found_leaks(directory)
+        return self._unreported(self._others)
 
     def close(self, *, is_forked: bool = False) -> None:
         """End the process, if one runs; in a forked child it is the parent's."""
@@ -127,7 +137,7 @@ class LeakNotifier:
             process.close(is_forked=False)
             self._process = _LeakSearch(directory, self._limits.process_s, is_awaited=True)
 
-    def _result(self, *, is_end: bool) -> "tuple[list[CertainLeak], float] | None":
+    def _result(self, *, is_end: bool) -> "tuple[list[FoundLeak], float] | None":
         if self._process is None:
             return None
         began_s = perf_counter()
@@ -139,7 +149,7 @@ class LeakNotifier:
         # Half of a doubled pause is the pause before.
         return perf_counter() >= self._next_s - (self._pause_s / 2 if is_end else 0.0)
 
-    def _new(self, result: "tuple[Iterable[CertainLeak], float] | None", n_walks: int) -> list[str]:
+    def _new(self, result: "tuple[Iterable[FoundLeak], float] | None", n_walks: int) -> list[str]:
         """Return what was not reported before; None is a check that has not ended."""
         if result is None:
             return []
@@ -147,10 +157,15 @@ class LeakNotifier:
         self._process = None
         self._pause_s = max(2 * self._pause_s, _PAUSE * took_s)
         self._next_s = perf_counter() + self._pause_s
-        found = [leak for leak in leaks if (leak.file, leak.line) not in self._reported]
-        self._reported |= {(leak.file, leak.line) for leak in found}
+        self._others = list(leaks)
+        found = self._unreported(leak for leak in self._others if leak.is_certain)
         if found:
             self._n_walks, self._pause_s = n_walks, 0.0
+        return found
+
+    def _unreported(self, leaks: Iterable[FoundLeak]) -> list[str]:
+        found = [leak for leak in leaks if (leak.file, leak.line) not in self._reported]
+        self._reported |= {(leak.file, leak.line) for leak in found}
         return [leak.sentence for leak in found]
 
 
@@ -177,7 +192,7 @@ class _LeakSearch:
         )
         self._output: IO[str] | None = self._process.stdout
 
-    def leaks(self, wait_s: float) -> tuple[list[CertainLeak], float] | None:
+    def leaks(self, wait_s: float) -> tuple[list[FoundLeak], float] | None:
         """Return the leaks and the time they took once the process has ended; None while it runs.
 
         A process that fails or runs for too long has found none.
@@ -192,7 +207,7 @@ class _LeakSearch:
             self._process.wait()
         text = self._output.read() if self._process.returncode == 0 and self._output else ""
         self._close_output()
-        found = [CertainLeak(*row) for row in json.loads(text or "[]")]
+        found = [FoundLeak(*row) for row in json.loads(text or "[]")]
         return found, perf_counter() - self._began_s
 
     def _close_output(self) -> None:
@@ -209,8 +224,8 @@ class _LeakSearch:
         self._close_output()
 
 
-def certain_leaks(directory: Path) -> list[CertainLeak]:
-    """Return the leaks of a trace that nobody means, or that have grown for 60 steps.
+def found_leaks(directory: Path) -> list[FoundLeak]:
+    """Return the leaks of a trace; those are certain that nobody means, or that have grown for 60 steps.
 
     *directory* is that of the run, which may still be written.
     """
@@ -222,11 +237,12 @@ def certain_leaks(directory: Path) -> list[CertainLeak]:
         result = leaks(recording)
         is_long = result.n_iterations >= _SURE_AFTER_STEPS
         for finding in findings(result):
-            if finding.kind == "leak" and (is_long or finding.cause in _NEVER_MEANT):
+            if finding.kind == "leak":
                 place = f" ({Path(finding.file).name}:{finding.line})" if finding.file else ""
                 so_far = format_bytes(finding.n_bytes or 0)
                 sentence = f"{finding.claim}{place}; {so_far} so far. {as_sentence(finding.advice or '')}"
-                found.append(CertainLeak(finding.file, finding.line, sentence))
+                is_certain = is_long or finding.cause in _NEVER_MEANT
+                found.append(FoundLeak(finding.file, finding.line, sentence, is_certain))
     return found
 
 
@@ -244,4 +260,4 @@ def events_bytes(directory: Path) -> int:
 if __name__ == "__main__":
     if hasattr(os, "nice"):
         os.nice(int(sys.argv[2]))
-    sys.stdout.write(json.dumps([list(leak) for leak in certain_leaks(Path(sys.argv[1]))]))
+    sys.stdout.write(json.dumps([list(leak) for leak in found_leaks(Path(sys.argv[1]))]))
