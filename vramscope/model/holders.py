@@ -20,34 +20,11 @@ variable, hook, kept_at, bound, default, limit, reset, end, and part for somethi
 """
 
 KINDS = frozenset(
-    [
-        "local",
-        "global",
-        "context",
-        "unnamed",
-        "unreachable",
-        "attribute",
-        "key",
-        "item",
-        "closure",
-        "frame",
-        "traceback",
-        "optimizer",
-        "ctx",
-        "grad",
-        "graph",
-        "nodes",
-        "saved",
-        "variable",
-        "hook",
-        "kept_at",
-        "bound",
-        "default",
-        "limit",
-        "reset",
-        "end",
-        "part",
-    ]
+    (
+        *("local", "global", "context", "unnamed", "unreachable", "attribute", "key", "item", "closure"),
+        *("frame", "traceback", "optimizer", "ctx", "grad", "graph", "nodes", "saved", "variable", "hook"),
+        *("kept_at", "bound", "default", "limit", "reset", "end", "part"),
+    )
 )
 _NODES = "nodes"
 _COLUMNS_OF: Mapping[str, tuple[str, ...]] = {
