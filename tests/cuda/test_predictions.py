@@ -106,6 +106,39 @@ for step in range(3):
     optimizer.zero_grad()
 """
 
+GRAPHS = """
+net = nn.Sequential(nn.Linear(300, 700), nn.Dropout(0.1), nn.ReLU(), nn.Linear(700, 300)).cuda()
+optimizer = torch.optim.Adam(net.parameters(), capturable=True)
+given = torch.randn(1000, 300, device="cuda")
+
+def step():
+    optimizer.zero_grad(set_to_none=True)
+    loss = net(given).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    step()
+graph, other = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    step()
+with torch.no_grad(), torch.cuda.graph(other, pool=graph.pool()):
+    kept = net(given)
+graph.replay()
+del graph, other
+more = torch.zeros(30_000_000, device="cuda")
+"""
+
+SEVERAL_CARDS = """
+net = nn.DataParallel(nn.Sequential(nn.Linear(300, 700), nn.Tanh(), nn.Linear(700, 300))).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(2):
+    net(torch.randn(1000, 300)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 RUNS = {
     "float32 with AdamW": "train(torch.optim.AdamW)",
     "bfloat16 and a fused optimizer": "train(lambda p: torch.optim.AdamW(p, fused=True), torch.bfloat16)",
@@ -117,6 +150,8 @@ RUNS = {
     "a gradient penalty": PENALTY,
     # Each has its own blocks and workspaces, in backward those of its forward.
     "streams": STREAMS,
+    "CUDA graphs": GRAPHS,
+    "nn.DataParallel on one card": SEVERAL_CARDS,
     "an odd length": "train(torch.optim.Adam, torch.bfloat16, length=333)",
 }
 
@@ -211,6 +246,22 @@ except torch.OutOfMemoryError as error:
     trace = traceback.extract_tb(error.__traceback__)
     answer = [frame.lineno for frame in trace if frame.filename == __file__][-1]
 """
+
+
+def test_the_range_holds_a_layer_that_is_one_operator_on_cuda(run_standin: Any):
+    text = MODEL + (
+        "layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)\n"
+        "net = nn.TransformerEncoder(layer, 3).cuda().eval()\n"
+        "with torch.inference_mode():\n    net(torch.randn(64, 128, 64, device='cuda'))\n"
+    )
+    truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
+
+    found = _predicted(text)
+
+    assert found.certainty == "estimate"
+    low, high = found.range_bytes
+    assert low <= truth
+    assert high is None or truth <= high
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97])

@@ -2,7 +2,7 @@
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -114,8 +114,13 @@ class Predicted(Simulated):
         self._labeler.storage_of = _storage_of
         self.cuda = FakeCuda(self.card, self, trial.ranks, trial.answer, is_last=is_last)
         self.cuda.mode.listener = None
-        self._stream = self.cuda.so_far.stream
+        self._stream, self._pools = self.cuda.so_far.stream, self.cuda.so_far.pools
+        self._pools.retire = self._allocator.retire_pool
+        self._workspaces = _Workspaces(self.died)
+        self._pools.clear_workspaces = self._workspaces.clear
         self.oom: OutOfMemory | None = None
+        self.least_bytes = 0
+        """What is allocated at least, where a layer's parts take more than the layer does."""
         self.most_bytes = 0
         """What may be allocated at most, where an operator's own memory is known within a range only."""
         self.out_of_memory: OutOfMemoryPoint | None = None
@@ -182,16 +187,16 @@ class Predicted(Simulated):
     @property
     def range_bytes(self) -> tuple[int, int | None]:
         """The bounds of the peak of allocated memory in bytes; None where nothing bounds it above."""
-        low = self.peaks["allocated"]
-        high = max(low, self.most_bytes) if self.cuda.doubts.is_bounded else None
+        low, peak = self.least_bytes, self.peaks["allocated"]
+        high = max(peak, self.most_bytes) if self.cuda.doubts.is_bounded else None
         share, below, above = 0.0, 0, 0
         if self.cuda.is_sharded:
             share, above = _OFF_OF_RANKS, _NCCL_BYTES
         if not versions.is_checked():
             workspaces = _N_WORKSPACES * workspace_bytes(self.card)
             share, below, above = share + _OFF_OF_VERSIONS, workspaces, above + workspaces
-        if self.garbage.tells(low):
-            low = self.garbage.least(low)
+        if self.garbage.tells(peak):
+            low = min(low, self.garbage.least(peak))
         least = max(int(low * (1 - share)) - below, 0)
         return least, None if high is None else int(high * (1 + share)) + above
 
@@ -244,6 +249,7 @@ class Predicted(Simulated):
             if kind == "taken":
                 taken.append(life)
             else:  # cuBLAS's workspace alone is kept
+                self._workspaces.add(self._stream.now(), life)
                 self._queue_label(life.cdata, Category.WORKSPACE)
 
     def born(self, life: Life, frame: FrameType | None) -> None:
@@ -267,7 +273,8 @@ class Predicted(Simulated):
     def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
         self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
         try:
-            life.address = self._allocator.malloc(n_bytes, self._stream.now(), stack_id=stack_id)
+            pool = self._pools.capturing
+            life.address = self._allocator.malloc(n_bytes, self._stream.now(), pool, stack_id)
         except OutOfMemory as error:
             self.oom = error
             self._marks.append((MarkKind.OOM, 0, self._now, self._n_events, 0, self._free_bytes(), ""))
@@ -293,6 +300,8 @@ class Predicted(Simulated):
     def _note_peaks(self) -> None:
         now = self._allocator
         self.garbage.note(now.allocated_bytes)
+        if not self.cuda.so_far.n_parts:
+            self.least_bytes = max(self.least_bytes, now.allocated_bytes)
         for name, n_bytes in (
             ("allocated", now.allocated_bytes),
             ("reserved", now.reserved_bytes),
@@ -356,6 +365,21 @@ class Predicted(Simulated):
             self._n_steps += 1
             self.garbage.collect()
         super().step_begins(optimizer)
+
+
+class _Workspaces:
+    """What cuBLAS keeps for each stream."""
+
+    def __init__(self, died: Callable[[Life], None]) -> None:
+        self._died = died
+        self._lives: dict[int, list[Life]] = {}
+
+    def add(self, stream: int, life: Life) -> None:
+        self._lives.setdefault(stream, []).append(life)
+
+    def clear(self, stream: int) -> None:
+        for life in self._lives.pop(stream, ()):
+            self._died(life)
 
 
 class _TakenMemory:

@@ -50,6 +50,11 @@ def keeps_unused_seeds() -> bool:
     return _number() >= (2, 14)
 
 
+def seeds_every_graph() -> bool:
+    """Whether a graph has a seed and an offset although it draws no random numbers: until torch 2.13."""
+    return _number() < (2, 14)
+
+
 def sums_single_places() -> bool:
     """Whether group normalization of single places sums over channels first: until torch 2.13."""
     return _number() < (2, 14)

@@ -6,7 +6,8 @@ against torch's genuine allocator. An operator without a row makes a prediction 
 """
 
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import torch
 
 from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.streams import CurrentStream
+from vramscope.prediction.dry.placement import CurrentStream, GraphPools
 
 
 class OwnMemory(NamedTuple):
@@ -49,11 +50,22 @@ class RunSoFar:
         self.card = card
         self.operators: dict[str, int] = {}
         """Calls by name."""
-        self.stream = CurrentStream()
+        self.stream, self.pools = CurrentStream(), GraphPools()
         self.handles: set[tuple[bool, int]] = set()
         """The threads, backward's or not, with the streams on which they have a workspace of cuBLAS."""
+        self.n_parts = 0
+        """Layers that run now and are one operator on CUDA: what their parts take is more than they take."""
         self.attention_bytes = 0
         """What attention may take on top, where another kernel may be chosen."""
+
+    @contextmanager
+    def taken_as_parts(self) -> Iterator[None]:
+        """A layer that is one operator on CUDA runs as several."""
+        self.n_parts += 1
+        try:
+            yield
+        finally:
+            self.n_parts -= 1
 
     @property
     def is_backward(self) -> bool:
@@ -109,6 +121,8 @@ def own_memory_of(func: Any, args: Any, kwargs: Any, out: Any, so_far: RunSoFar)
     """What this call takes beyond its outputs."""
     name = func._schema.name
     so_far.operators[name] = so_far.operators.get(name, 0) + 1
+    if so_far.pools.capturing and torch.Tag.nondeterministic_seeded in func.tags:
+        so_far.pools.is_random = True
     row = rows().get(name)
     if row is not None:
         extra = NOTHING if row.effect is None else row.effect(Call(func, args, kwargs, out, so_far))

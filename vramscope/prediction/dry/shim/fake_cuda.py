@@ -115,13 +115,17 @@ class FakeCuda:
         state.begin(self)
         self._entered.callback(state.end, self)
         self._entered.callback(self.patches.undo)
-        answers = torch_cuda.answers(self.card, self._memory, self.so_far.stream, self._ranks.n_devices)
+        answers = torch_cuda.answers(self.card, self._memory, self.so_far, self._ranks.n_devices)
         for name, value in answers.items():
             self._set(torch.cuda, name, value)
-        for home in (torch.cuda.memory, torch.cuda.random):
+        for home in (torch.cuda.memory, torch.cuda.random, torch.cuda.graphs):
             for name, value in answers.items():
                 if hasattr(home, name):
                     self._set(home, name, value)
+        scatter = torch_cuda.scatter_of(torch.cuda.Stream)
+        self._set(torch.nn.parallel._functions.Scatter, "forward", staticmethod(scatter))
+        self._set(torch._C, "_host_emptyCache", lambda: None)
+        self._set(torch.cuda.graphs.graph, "default_capture_stream", None)
         self._tensors()
         self._modules()
         self._autocast()
@@ -333,6 +337,8 @@ class FakeCuda:
             if not (module.training or torch.is_grad_enabled()):
                 why = "one operator on CUDA where nothing is trained: taken as its parts"
                 self.doubts.add(Certainty.ESTIMATE, type(module).__name__, why, is_bounded=False)
+                with self.so_far.taken_as_parts():
+                    return forward(module, *args, **kwargs)
             return forward(module, *args, **kwargs)
 
         return run

@@ -6,13 +6,15 @@ nothing; what asks the driver for something else keeps failing as torch lets it 
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
+from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.cards import Hardware
-from vramscope.prediction.dry.streams import Chosen, CurrentStream
+from vramscope.prediction.dry.operators import RunSoFar
+from vramscope.prediction.dry.placement import Chosen, CurrentStream, GraphPools
 
 
 class CardMemory(Protocol):
@@ -96,6 +98,66 @@ def _streams(current: CurrentStream) -> type[IdleStream]:
     return type("Stream", (IdleStream,), {"_current": current, "_turns": turns})
 
 
+class CapturedGraph:
+    """``torch.cuda.CUDAGraph``: a replay works in the blocks that the capture left in its pool."""
+
+    _pools: GraphPools
+    _current: CurrentStream
+    _handles: set[tuple[bool, int]]
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._pool = self._stream = 0
+        self._seeds: list[Any] = []
+
+    def capture_begin(self, pool: tuple[int, int] | None = None, **_: Any) -> None:
+        """Begin the capture, in a pool of its own or in the given one."""
+        self._stream = self._current.now()
+        if versions.seeds_every_graph():
+            self._seed()
+        self._pool = pool[1] if pool else self._pools.new()
+        self._pools.capture(self._pool)
+
+    def capture_end(self) -> None:
+        """End the capture: blocks belong to no graph again."""
+        self._pools.capturing = 0
+        if self._pools.is_random and not self._seeds:
+            self._seed()
+
+    def _seed(self) -> None:
+        """Make the seed and the offset of the graph's random numbers (aten/src/ATen/cuda/CUDAGraph.cpp)."""
+        before = self._current.chosen
+        self._current.choose(0)
+        self._seeds = [torch.empty(1, dtype=torch.int64, device="cuda") for _ in range(2)]
+        self._current.restore(before)
+
+    def pool(self) -> tuple[int, int]:
+        """The handle of the pool, which another graph may share."""
+        return 0, self._pool
+
+    def reset(self) -> None:
+        """Let go of the pool, and of the workspaces of the stream that was captured."""
+        pool, self._pool = self._pool, 0
+        if pool:
+            self._seeds.clear()
+            self._pools.clear_workspaces(self._stream)
+            self._handles -= {(is_backward, self._stream) for is_backward in (False, True)}
+            self._pools.drop(pool)
+
+    __del__ = reset
+
+    def replay(self) -> None:
+        """Does nothing: no block is new."""
+
+    def instantiate(self) -> None:
+        """Does nothing: what the driver takes for it lies beside the allocator."""
+
+    def enable_debug_mode(self) -> None:
+        """Does nothing: there is no graph to show."""
+
+    def debug_dump(self, _path: str) -> None:
+        """Does nothing: there is no graph to show."""
+
+
 class IdleEvent:
     """An event that has happened."""
 
@@ -150,9 +212,11 @@ class _Runtime:
         return lambda *_, **__: 0
 
 
-def answers(card: Hardware, memory: CardMemory, current: CurrentStream, n_devices: int = 1) -> dict[str, Any]:
+def answers(card: Hardware, memory: CardMemory, so_far: RunSoFar, n_devices: int = 1) -> dict[str, Any]:
     """What to put into ``torch.cuda``, by name; of several cards the program uses the first."""
-    properties, stream = Properties(card, memory.capacity_bytes), _streams(current)
+    properties, stream = Properties(card, memory.capacity_bytes), _streams(so_far.stream)
+    pools = so_far.pools
+    graphs = {"_pools": pools, "_current": so_far.stream, "_handles": so_far.handles}
 
     def make_current(chosen: IdleStream | None) -> None:
         if chosen is not None:
@@ -191,8 +255,11 @@ def answers(card: Hardware, memory: CardMemory, current: CurrentStream, n_device
         "Event": IdleEvent,
         "stream": lambda chosen: _nothing() if chosen is None else chosen,
         "set_stream": make_current,
-        "current_stream": lambda *_: stream(stream_id=current.now()),
+        "current_stream": lambda *_: stream(stream_id=so_far.stream.now()),
         "default_stream": lambda *_: stream(stream_id=0),
+        "CUDAGraph": type("CUDAGraph", (CapturedGraph,), graphs),
+        "graph_pool_handle": lambda: (0, pools.new()),
+        "is_current_stream_capturing": lambda: pools.capturing != 0,
         "utilization": lambda *_: 0,
         "memory_usage": lambda *_: 0,
         "manual_seed": _none(),
@@ -220,6 +287,21 @@ def answers(card: Hardware, memory: CardMemory, current: CurrentStream, n_device
         "memory_summary": lambda *_, **__: "",
         "get_allocator_backend": lambda: "native",
     }
+
+
+def scatter_of(stream: type[IdleStream]) -> Callable[..., Any]:
+    """``nn.DataParallel`` gives the whole batch to the first card, which is all that a dry run has."""
+    background: list[IdleStream] = []
+
+    def scatter(ctx: Any, devices: Sequence[int], _sizes: Any, dim: int, batch: Any) -> tuple[Any, ...]:
+        ctx.dim, ctx.input_device = dim, batch.get_device() if batch.is_cuda else -1
+        if batch.is_cuda:
+            return (batch.view_as(batch),)
+        background.extend([] if background else [stream()])
+        with background[0]:
+            return (batch.to(f"cuda:{devices[0]}", non_blocking=True),)
+
+    return scatter
 
 
 def _none() -> Callable[..., None]:

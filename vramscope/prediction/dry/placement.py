@@ -1,6 +1,8 @@
-"""The current stream of a dry run: the program's own, and in backward that of the forward."""
+"""Where the blocks of a dry run belong: to the current stream, and to the pool of a graph being captured."""
 
 import bisect
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -53,3 +55,35 @@ class CurrentStream:
         if not 0 <= number < torch.iinfo(torch.int64).max:
             return self.chosen.stream
         return self._streams[bisect.bisect_right(self._first_nodes, number) - 1]
+
+
+class GraphPools:
+    """The private pools of CUDA graphs; a pool that no graph uses any more may be released."""
+
+    def __init__(self) -> None:
+        self.capturing = 0
+        """The pool of the graph that is being captured; 0 where none is."""
+        self.is_random = False
+        """Whether the graph that is being captured draws random numbers."""
+        self.retire: Callable[[int], None]
+        """Lets the allocator release what a pool has cached."""
+        self.clear_workspaces: Callable[[int], None]
+        """Frees what cuBLAS keeps for a stream."""
+        self._n_pools = 0
+        self._users: Counter[int] = Counter()
+
+    def new(self) -> int:
+        """Return a pool that nothing uses yet."""
+        self._n_pools += 1
+        return self._n_pools
+
+    def capture(self, pool: int) -> None:
+        """From now on blocks belong to *pool*."""
+        self._users[pool] += 1
+        self.capturing, self.is_random = pool, False
+
+    def drop(self, pool: int) -> None:
+        """Count one graph less that uses *pool*."""
+        self._users[pool] -= 1
+        if not self._users[pool]:
+            self.retire(pool)
