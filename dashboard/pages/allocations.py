@@ -89,7 +89,7 @@ def _beside(address: Address) -> Any:
         id="al-file",
         className="link only-live",
         download="",
-        title="Every allocation found, not only those listed, with exact bytes",
+        title="Every allocation found, not only those listed, with exact sizes",
     )
     return html.Div([found_table.live_button(address.q), found_table.buttons(_group(address)), every],
                     className="table-ways")  # fmt: skip
