@@ -1,7 +1,6 @@
 """What can be recorded on this machine, and why not: versions, driver, permissions, allocator."""
 
 import platform
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -57,7 +56,6 @@ def _report() -> dict[str, Any]:
 
     driver = machine.driver()  # first: trying torch takes memory of the device
     torch, problem = _torch()
-    installed = {name: _version_of(name) for name in _PACKAGES}
     return {
         "schema": 1,
         "versions": {
@@ -65,7 +63,7 @@ def _report() -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": torch.version if torch else None,
             "driver": driver.version or None,
-            **installed,
+            **{name: _version_of(name) for name in _PACKAGES},
         },
         "system": [platform.platform(), *machine.surroundings()],
         "torch": asdict(torch) if torch else None,
@@ -113,7 +111,6 @@ def _answers(torch: "Torch | None", problem: str, driver: "Driver") -> Iterator[
         yield Answer("show pages (serve)", "yes", "the dashboard is installed")
     else:
         yield Answer("show pages (serve)", "no", "dash is missing", 'pip install "vramscope[dashboard]"')
-    yield _attaching()
 
 
 def _predicting(torch: "Torch") -> Answer:
@@ -173,14 +170,6 @@ def _writing() -> Answer:
         return Answer("write recordings here", "yes", str(Path("traces").absolute()))
     why = f"{home.absolute()} is not yours to write"
     return Answer("write recordings here", "no", why, "record to another place: --output DIR")
-
-
-def _attaching() -> Answer:
-    what = "attach to a process that runs"
-    if hasattr(sys, "remote_exec"):
-        return Answer(what, "yes", "Python 3.14 lets a process of the same user be asked")
-    why = "a process must listen: vramscope.allow_attach(), or vramscope run --detached"
-    return Answer(what, "partly", why, "Python 3.14 needs no preparation")
 
 
 def _page(report: Mapping[str, Any]) -> "Iterator[Block]":

@@ -34,13 +34,12 @@ class Torch:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device as the driver sees it."""
+    """One device as the driver sees it, perhaps split into slices (MIG)."""
 
     name: str
     total_bytes: int
     used_bytes: int
     is_split: bool
-    """Whether it is split into slices (MIG)."""
 
 
 @dataclass(frozen=True, slots=True)
