@@ -102,4 +102,4 @@ def _draw(standings: "Standings") -> None:
                 view.press(key, len(rows), page.visible_rows(size[1]))
 
 
-COMMAND = Command("top", "all runs and ranks of a folder, live in the terminal", arguments, run)
+COMMAND = Command("top", "all runs and ranks of a folder, live in the terminal", arguments, run, "understand")
