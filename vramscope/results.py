@@ -110,6 +110,7 @@ from vramscope.analysis.would_fit import BlockSource as BlockSource
 from vramscope.analysis.would_fit import Placement as Placement
 from vramscope.loading import Follower as Follower
 from vramscope.model.cards import Card as Card
+from vramscope.model.codes import FindingKind as FindingKind
 from vramscope.model.codes import LeakCause as LeakCause
 from vramscope.model.counters import Counters as Counters
 from vramscope.model.device import Device as Device

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,10 +40,10 @@ _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch
 class Unused:
     """Blocks at the peak that have one holder."""
 
-    n_bytes: int = 0
-    holder: str = ""
+    n_bytes: int
+    holder: str
     """The name that holds them; '' if the recording has none."""
-    frame: Frame | None = None
+    frame: Frame | None
     """The line that allocated most of them."""
 
 
@@ -52,14 +52,8 @@ class HeldOnce:
     """What nothing uses at the peak."""
 
     peak_bytes: int = 0
-    of_exception: Unused = Unused()
-    """Only the traceback of an exception holds it, and the program went on."""
-    loaded: Unused = Unused()
-    """A copy of the weights as it was read from a file."""
-    copied: Unused = Unused()
-    """Another copy of the weights."""
-    garbage: Unused = Unused()
-    """Objects that hold each other, and wait for Python's garbage collector."""
+    unused: Mapping[FindingKind, Unused] = field(default_factory=dict)
+    """By the kind of finding: what a kept exception holds, two kinds of copies of the weights, garbage."""
 
 
 def held_once(recording: Recording) -> HeldOnce:
@@ -77,8 +71,6 @@ def held_once(recording: Recording) -> HeldOnce:
     line = folded.of[found.stack_id]
 
     def unused(rows: NDArray[Any]) -> Unused:
-        if not len(rows):
-            return Unused()
         size = found.block_size[rows]
         names = Counter(_name(holdings[row]) for row in rows.tolist() if row in holdings)
         weight = np.bincount(line[rows], weights=size, minlength=1)
@@ -91,13 +83,13 @@ def held_once(recording: Recording) -> HeldOnce:
     for function, file in _LOADERS:
         is_loaded |= passes_through(recording.stacks, function, file)
     read = is_loaded[found.stack_id]
-    return HeldOnce(
-        int(level[at]),
-        unused(_of_exceptions(live & ~np.isin(assigned.category, _OF_MODEL), holdings)),
-        unused(_like_weights(found, assigned, copies & read)),
-        unused(_like_weights(found, assigned, copies & ~read)),
-        unused(_garbage(recording, found, live, holdings, line)),
-    )
+    rows = {
+        FindingKind.EXCEPTION_KEPT: _of_exceptions(live & ~np.isin(assigned.category, _OF_MODEL), holdings),
+        FindingKind.WEIGHTS_LOADED: _like_weights(found, assigned, copies & read),
+        FindingKind.WEIGHTS_COPIED: _like_weights(found, assigned, copies & ~read),
+        FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
+    }
+    return HeldOnce(int(level[at]), {kind: unused(mine) for kind, mine in rows.items() if len(mine)})
 
 
 def _name(holding: Holding) -> str:
@@ -110,14 +102,10 @@ def _name(holding: Holding) -> str:
 
 
 def _of_exceptions(live: NDArray[Any], holdings: Mapping[int, Holding]) -> NDArray[Any]:
-    rows = [row for row, holding in holdings.items() if live[row] and _is_of_ended_call(holding)]
+    """Return the blocks that paths lead to through frames other than the one that caught the exception."""
+    of = {row: [word for word in each.words if word[0] == "traceback"] for row, each in holdings.items()}
+    rows = [row for row, words in of.items() if live[row] and words and all(len(word) == 2 for word in words)]
     return np.array(rows, "i8")
-
-
-def _is_of_ended_call(holding: Holding) -> bool:
-    """Whether the path leads through a frame of a traceback that is not the one that caught the exception."""
-    words = [word for word in holding.words if word[0] == "traceback"]
-    return bool(words) and all(len(word) == 2 for word in words)
 
 
 def _copies(
@@ -183,12 +171,7 @@ def _garbage(
 def findings(found: HeldOnce) -> list[Finding]:
     """Return a finding for each of them that is worth a word."""
     said = []
-    for kind, unused in (
-        (FindingKind.EXCEPTION_KEPT, found.of_exception),
-        (FindingKind.WEIGHTS_LOADED, found.loaded),
-        (FindingKind.WEIGHTS_COPIED, found.copied),
-        (FindingKind.GARBAGE, found.garbage),
-    ):
+    for kind, unused in found.unused.items():
         if unused.n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * found.peak_bytes):
             continue
         frame = unused.frame
@@ -210,8 +193,7 @@ def findings(found: HeldOnce) -> list[Finding]:
 
 
 def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
-    held = f", held by {holder}" if holder else ""
-    it = holder or "it"
+    held, it = f", held by {holder}" if holder else "", holder or "it"
     if kind == FindingKind.EXCEPTION_KEPT:
         what = "are local variables of a call that failed: "
         if holder == _OF_NOTEBOOKS:
