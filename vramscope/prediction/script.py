@@ -10,12 +10,14 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NamedTuple
 
 from vramscope.errors import UsageError
+from vramscope.prediction import notebook
 
 
 class Script(NamedTuple):
     """A program that is ready to run."""
 
-    code: CodeType
+    codes: Sequence[CodeType]
+    """Its code: that of the file, or of each cell of a notebook."""
     main: ModuleType
     argv0: str
     home: str
@@ -36,17 +38,21 @@ def chosen(program: Sequence[str], word: str, *, is_module: bool) -> tuple[Scrip
 
 
 def script(path: str) -> Script:
-    """Prepare the program that ``python path`` runs. Raises UsageError."""
+    """Prepare the program that ``python path`` runs, or the cells of a notebook. Raises UsageError."""
     if not Path(path).is_file():
         raise UsageError(f"{path}: this script does not exist; a module goes with -m")
     full = os.path.abspath(path)  # noqa: PTH100 -- Python keeps links too, in __file__
     loader = SourceFileLoader("__main__", full)
     try:
-        code = compile(loader.get_data(full), full, "exec", dont_inherit=True)
+        data = loader.get_data(full)
+        is_notebook = path.endswith(".ipynb")
+        codes = (
+            notebook.codes(full, data) if is_notebook else [compile(data, full, "exec", dont_inherit=True)]
+        )
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path}: this is not Python: {error}") from None
     main = _module(full, loader, None)
-    return Script(code, main, path, str(Path(path).resolve().parent))
+    return Script(codes, main, path, str(Path(path).resolve().parent))
 
 
 def module(name: str) -> Script:
@@ -60,7 +66,7 @@ def module(name: str) -> Script:
     if spec is None or code is None:
         raise UsageError(f"no module {name!r} that could be run")
     main = _module(spec.origin or name, spec.loader, spec)
-    return Script(code, main, spec.origin or name, home)
+    return Script([code], main, spec.origin or name, home)
 
 
 def execute(target: Script, arguments: Sequence[str]) -> None:
@@ -69,13 +75,14 @@ def execute(target: Script, arguments: Sequence[str]) -> None:
     _set_home(target.home)
     # It is not restored: functions that the program registered with atexit may use it.
     sys.modules["__main__"] = target.main
-    exec(target.code, target.main.__dict__)  # noqa: S102 -- what the user asked for
+    for code in target.codes:
+        exec(code, target.main.__dict__)  # noqa: S102 -- what the user asked for
 
 
 def own_traceback(error: BaseException, target: Script) -> TracebackType | None:
     """Return the traceback without the frames before the program's own."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code is not target.code:
+    while trace is not None and trace.tb_frame.f_code not in target.codes:
         trace = trace.tb_next
     return trace or error.__traceback__
 
