@@ -116,7 +116,8 @@ def _copies(
     step = max(int(np.searchsorted(steps.start_event, at, side="right")) - 1, 0)
     start, end = int(steps.start_event[step]), int(steps.end_event[step])
     lasts = (found.alloc_event < start) & ((found.free_event == ALIVE) | (found.free_event >= end))
-    return live & lasts & (assigned.reason != Reason.IDENTITY)
+    is_of_no_use = np.isin(assigned.category, (Category.UNKNOWN, Category.PARAMETER))
+    return live & lasts & is_of_no_use & (assigned.reason != Reason.IDENTITY)
 
 
 def _like_weights(found: Allocations, assigned: Assigned, mine: NDArray[Any]) -> NDArray[Any]:
@@ -213,11 +214,11 @@ def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
     if kind == FindingKind.WEIGHTS_LOADED:
         return (
             f"are weights as they were read from a file, beside those of the model{held}",
-            f"read it into host memory (map_location='cpu'), or let go of {it} after load_state_dict()",
+            f"read it into host memory (map_location='cpu'), or del {it}, and what has it, once it is used",
         )
     if kind == FindingKind.WEIGHTS_COPIED:
         return (
-            f"have the sizes of the model's weights, and are another copy of them{held}",
+            f"have the sizes of the model's weights: a copy of these, or of their gradients{held}",
             f"keep {it} on the CPU if no step needs it: .cpu(), or copy.deepcopy(model).cpu()",
         )
     return (
