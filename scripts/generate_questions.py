@@ -36,12 +36,19 @@ HEAD = '''"""Every analysis as a method of ``Recording``; its signature stands i
 from vramscope.model.bound_analysis import BoundAnalysis
 
 
+_NAMES = """
+{names}
+"""
+
+
 class Questions:
     """The questions that can be asked of a recording, each answered by the analysis of the same name."""
 
     __slots__ = ()
 
-{names}
+
+for _name in _NAMES.split():
+    setattr(Questions, _name, BoundAnalysis(_name))
 '''
 
 STUB_HEAD = '''"""Signatures of the questions that can be asked of a recording, for type checkers and editors.
@@ -105,7 +112,7 @@ def source() -> str:
     """The module that asks the analyses, not yet formatted."""
     from vramscope.analysis import own_analyses
 
-    return HEAD.format(names="\n".join(f"    {name} = BoundAnalysis()" for name in sorted(own_analyses())))
+    return HEAD.format(names=textwrap.fill(" ".join(sorted(own_analyses())), 110))
 
 
 def stub_source() -> str:

@@ -10,7 +10,8 @@ class BoundAnalysis:
 
     __slots__ = ("_name",)
 
-    def __set_name__(self, owner: type, name: str) -> None:
+    def __init__(self, name: str) -> None:
+        """Ask the analysis of that *name*."""
         self._name = name
 
     def __get__(self, recording: Any, owner: type) -> Callable[..., Any]:

@@ -5,57 +5,20 @@
 
 from vramscope.model.bound_analysis import BoundAnalysis
 
+_NAMES = """
+accumulation allocations annotations batch_fit by_module by_rank by_stack categories churn compare composition
+empty_cache evaluation_peak fit forecast fragmentation gathered_parameters gradient_storage held_once identity
+kept_activations largest_free leaks lifetimes live_set logits oom own_peaks peak pinned_growth pins
+private_pools retained_graphs sampled_peaks scaling settings_advice shared_device small_allocations step_peaks
+strategies timeline tree verdicts waterfall what_if wide_numbers window would_fit
+"""
+
 
 class Questions:
     """The questions that can be asked of a recording, each answered by the analysis of the same name."""
 
     __slots__ = ()
 
-    accumulation = BoundAnalysis()
-    allocations = BoundAnalysis()
-    annotations = BoundAnalysis()
-    batch_fit = BoundAnalysis()
-    by_module = BoundAnalysis()
-    by_rank = BoundAnalysis()
-    by_stack = BoundAnalysis()
-    categories = BoundAnalysis()
-    churn = BoundAnalysis()
-    compare = BoundAnalysis()
-    composition = BoundAnalysis()
-    empty_cache = BoundAnalysis()
-    evaluation_peak = BoundAnalysis()
-    fit = BoundAnalysis()
-    forecast = BoundAnalysis()
-    fragmentation = BoundAnalysis()
-    gathered_parameters = BoundAnalysis()
-    gradient_storage = BoundAnalysis()
-    held_once = BoundAnalysis()
-    identity = BoundAnalysis()
-    kept_activations = BoundAnalysis()
-    largest_free = BoundAnalysis()
-    leaks = BoundAnalysis()
-    lifetimes = BoundAnalysis()
-    live_set = BoundAnalysis()
-    logits = BoundAnalysis()
-    oom = BoundAnalysis()
-    own_peaks = BoundAnalysis()
-    peak = BoundAnalysis()
-    pinned_growth = BoundAnalysis()
-    pins = BoundAnalysis()
-    private_pools = BoundAnalysis()
-    retained_graphs = BoundAnalysis()
-    sampled_peaks = BoundAnalysis()
-    scaling = BoundAnalysis()
-    settings_advice = BoundAnalysis()
-    shared_device = BoundAnalysis()
-    small_allocations = BoundAnalysis()
-    step_peaks = BoundAnalysis()
-    strategies = BoundAnalysis()
-    timeline = BoundAnalysis()
-    tree = BoundAnalysis()
-    verdicts = BoundAnalysis()
-    waterfall = BoundAnalysis()
-    what_if = BoundAnalysis()
-    wide_numbers = BoundAnalysis()
-    window = BoundAnalysis()
-    would_fit = BoundAnalysis()
+
+for _name in _NAMES.split():
+    setattr(Questions, _name, BoundAnalysis(_name))
