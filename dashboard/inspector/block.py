@@ -11,9 +11,9 @@ from vramscope.model.snapshot import BlockState
 from vramscope.units import format_bytes, format_count
 
 from ..answers import folded, moment, owners, state_of
-from ..components.panels import allocation, stack_table
+from ..components.panels import allocation
 from ..data import Data, View
-from .parts import amount, blocks_link, facts, line_name, pick, section, title
+from .parts import amount, blocks_link, facts, holder, pick, section, stack_section, title
 
 MOST_SIBLINGS, MOST_KEEPERS = 6, 4
 _MOST_TEXTS, _LONGEST_TEXT = 8, 300
@@ -48,7 +48,7 @@ def content(data: Data, view: View, row: int, at: int) -> Any:
         ),
         _siblings(data, view, row, at),
         _pins(data, view, row, at),
-        section("Stack", *_as_list(stack_table.detail(view, texts["stack"]))),
+        stack_section(view, texts["stack"]),
     ]  # fmt: skip
 
 
@@ -155,18 +155,9 @@ def _pins(data: Data, view: View, row: int, at: int) -> Any:
         alone = f"{words} This block alone keeps the segment from being released."
         return section("Segment", html.P(alone, className="dim"))
     keep = [
-        html.Li([_holder(data, view, int(blocks.stack_id[k])), amount(int(blocks.size[k]))])
+        html.Li([holder(folded(data, view), int(blocks.stack_id[k])), amount(int(blocks.size[k]))])
         for k in others[np.argsort(-blocks.size[others], kind="stable")][:MOST_KEEPERS]
     ]
     verb = "keeps" if len(others) == 1 else "keep"
     kept = f"{words} {format_count(len(others), 'other block')} {verb} it from being released as well:"
     return section("Segment", html.P(kept, className="dim"), html.Ul(keep, className="picks"))
-
-
-def _holder(data: Data, view: View, stack: int) -> Any:
-    name = line_name(folded(data, view), stack)
-    return pick(html.Bdi(name), f"l{stack}") if name else html.Span("no stack recorded", className="dim")
-
-
-def _as_list(part: Any) -> list[Any]:
-    return part if isinstance(part, list) else [part]

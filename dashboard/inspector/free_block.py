@@ -10,7 +10,7 @@ from vramscope.units import format_bytes, format_count
 
 from ..answers import folded, moment, state_of
 from ..data import Data, View
-from .parts import amount, facts, line_name, pick, section, title
+from .parts import amount, facts, holder, section, title
 
 MOST_BLOCKS = 8
 
@@ -43,10 +43,9 @@ def _keepers(data: Data, view: View, blocks: Any, used: Any) -> Any:
         return html.P("The segment is wholly free: empty_cache() returns it.", className="dim")
     code = folded(data, view)
     order = used[np.argsort(-blocks.size[used], kind="stable")]
-    listed = []
-    for k in order[:MOST_BLOCKS].tolist():
-        name, stack = line_name(code, int(blocks.stack_id[k])), int(blocks.stack_id[k])
-        shown = pick(html.Bdi(name), f"l{stack}") if name else html.Span("no stack recorded", className="dim")
-        listed.append(html.Li([shown, amount(int(blocks.size[k]))]))
+    listed = [
+        html.Li([holder(code, int(blocks.stack_id[k])), amount(int(blocks.size[k]))])
+        for k in order[:MOST_BLOCKS]
+    ]
     words = f"{format_count(len(used), 'block')} in use {'keeps' if len(used) == 1 else 'keep'} the segment:"
     return section("Kept by", html.P(words, className="dim"), html.Ul(listed, className="picks"))

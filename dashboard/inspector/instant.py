@@ -12,7 +12,7 @@ from vramscope.units import format_bytes, format_name, format_share
 from ..address import Address
 from ..answers import category_bytes, folded, held, moment, totals
 from ..data import Data, View
-from .parts import amount, blocks_link, facts, line_name, pick, section, title
+from .parts import amount, blocks_link, facts, holder, line_name, pick, section, title
 
 MOST_LINES = 7
 
@@ -100,9 +100,5 @@ def _lines(data: Data, view: View, at: int) -> Any:
     if not n_bytes:
         return html.P("Nothing is live at this instant.", className="dim")
     largest = sorted(n_bytes, key=lambda name: -n_bytes[name])[:MOST_LINES]
-    rows = [html.Li([_line(name, example[name]), amount(n_bytes[name])]) for name in largest]
+    rows = [html.Li([holder(code, example[name]), amount(n_bytes[name])]) for name in largest]
     return section("Largest lines", html.Ul(rows, className="picks"))
-
-
-def _line(name: str, stack: int) -> Any:
-    return pick(html.Bdi(name), f"l{stack}") if name else html.Span("no stack recorded", className="dim")

@@ -12,7 +12,7 @@ from vramscope.units import format_bytes, format_count
 from ..answers import folded, moment
 from ..components.panels import stack_table
 from ..data import Data, View
-from .parts import amount, blocks_link, facts, line_name, pick, section, title
+from .parts import amount, blocks_link, facts, line_name, pick, section, stack_section, title
 
 MOST_SIZES = 5
 
@@ -37,7 +37,7 @@ def content(data: Data, view: View, stack: int, at: int) -> Any:
         ),
         _sizes(found, rows, live),
         _blocks(view, code.frame(stack), at),
-        section("Stack", *_as_list(stack_table.detail(view, stack))),
+        stack_section(view, stack),
     ]  # fmt: skip
 
 
@@ -68,7 +68,3 @@ def _sizes(found: Any, rows: Any, live: Any) -> Any:
             html.Li([pick(words, f"b{example}"), html.Span(f"{len(alive):,} live", className="dim")])
         )
     return section("Blocks by size", html.Ul(listed, className="picks")) if listed else html.Span()
-
-
-def _as_list(part: Any) -> list[Any]:
-    return part if isinstance(part, list) else [part]

@@ -7,7 +7,7 @@ from dash import dcc, html
 from vramscope.units import format_bytes
 
 from ..address import Address
-from ..components.panels.stack_table import marked_place
+from ..components.panels import stack_table
 from ..data import View
 
 
@@ -50,7 +50,19 @@ def blocks_link(view: View, words: str, search: str) -> Any:
     return dcc.Link(words, href=Address("/allocations", *here, q=search).url, className="link")
 
 
+def stack_section(view: View, stack: int) -> html.Section:
+    """Return the part of the inspector that shows a stack and its source."""
+    shown = stack_table.detail(view, stack)
+    return section("Stack", *(shown if isinstance(shown, list) else [shown]))
+
+
+def holder(code: Any, stack: int) -> Any:
+    """Return a button that shows the user's line of a stack."""
+    name = line_name(code, stack)
+    return pick(html.Bdi(name), f"l{stack}") if name else html.Span("no stack recorded", className="dim")
+
+
 def line_name(code: Any, stack: int) -> str:
     """Return the user's line of a stack as ``forward model.py:12``; '' where it has none."""
     frame = code.frame(stack)
-    return f"{frame.function[:80]} {marked_place(code, int(code.place[stack]))}" if frame else ""
+    return f"{frame.function[:80]} {stack_table.marked_place(code, int(code.place[stack]))}" if frame else ""

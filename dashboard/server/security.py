@@ -65,7 +65,8 @@ def protect(server: Flask, allowed: Access, script_hashes: Iterable[str]) -> Non
 
     The policy admits inline scripts with *script_hashes*.
     """
-    headers = _headers(" ".join(f"'{digest}'" for digest in map(_bare, script_hashes)), allowed.embed)
+    quoted = ("'" + digest.strip("'") + "'" for digest in script_hashes)
+    headers = _headers(" ".join(quoted), allowed.embed)
     server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
     @server.before_request
@@ -78,10 +79,6 @@ def protect(server: Flask, allowed: Access, script_hashes: Iterable[str]) -> Non
     def seal(response: Response) -> Response:
         response.headers.update(headers)
         return response
-
-
-def _bare(digest: str) -> str:
-    return digest.strip("'")
 
 
 def _refuse(status: int, why: str) -> NoReturn:

@@ -62,19 +62,15 @@ def segments_ever(before: Segments, trace: Trace) -> Segments:
 def _moved(known: Segments, trace: Trace, *, backward: bool) -> Segments:
     cuda = _cuda_malloced(known, trace, backward=backward)
     mapped = _mapped(known, trace, backward=backward)
-    return _apart(_joined(cuda, mapped))
+    found = _joined(cuda, mapped)
+    # Only a contradictory record has segments that overlap an earlier one.
+    return found.rows(not_overlapping(found.address, found.size))
 
 
 def _joined(*tables: Segments) -> Segments:
     """All rows of several tables, ordered by address."""
-    columns = {name: np.concatenate([getattr(table, name) for table in tables]) for name in Segments.DTYPES}
-    order = np.argsort(columns["address"], kind="stable")
-    return Segments(**{name: column[order] for name, column in columns.items()})
-
-
-def _apart(segments: Segments) -> Segments:
-    """Drop segments that overlap an earlier one (only a contradictory record has such)."""
-    return segments.rows(not_overlapping(segments.address, segments.size))
+    found = Segments.joined(*tables)
+    return found.rows(np.argsort(found.address, kind="stable"))
 
 
 def not_overlapping(address: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:

@@ -138,7 +138,7 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
 
 def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> Owners:
     """The module of every allocation, by the best evidence: name, running call, what is freed next."""
-    names, called = _called(recording.marks, found)
+    names, called = recording.marks.names, _running(recording.marks, found.alloc_event)
     # The first module that multiplies allocates the workspace, but all modules use it.
     called = np.where(assigned.category == Category.WORKSPACE, 0, called)
     paths, named = _named(recording.labels, assigned, names)
@@ -155,11 +155,6 @@ def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> O
     return Owners.of(
         module=module, known=known, forward=np.where(lives.phase == Phase.BACKWARD, forward, -1), paths=paths
     )
-
-
-def _called(marks: Marks, found: Allocations) -> tuple[tuple[str, ...], NDArray[Any]]:
-    """The module that ran when each allocation was made, as an index into the marks' names; 0 for none."""
-    return marks.names, _running(marks, found.alloc_event)
 
 
 def modules_at(marks: Marks, events: NDArray[Any]) -> tuple[str, ...]:

@@ -59,10 +59,11 @@ def device_summary(recording: Recording) -> DeviceSummary:
         start_event=recording.steps.start_event + past.n_events,
         end_event=recording.steps.end_event + past.n_events,
     )
-    steps = _joined(past.steps, shifted)
+    steps = Steps.joined(past.steps, shifted)
+    per_step = IntervalPeaks.joined(peaks.past_per_step, peaks.per_step)
     found = summary_of_course(
         course,
-        StepsWithPeaks(steps, _joined(peaks.past_per_step, peaks.per_step), phase_peaks(peaks.per_phase)),
+        StepsWithPeaks(steps, per_step, phase_peaks(peaks.per_phase)),
         recording.stacks,
         recording.device,
         recording.source,
@@ -72,13 +73,6 @@ def device_summary(recording: Recording) -> DeviceSummary:
             found = replace(found, peak={**found.peak, quantity: PeakPlace(high.n_bytes, high.step, 0)})
     found = replace(found, samples=sample_peaks(recording.counters), notes=short_notes(recording.notes))
     return found if has_events else _from_samples(recording, found)
-
-
-def _joined(before: Any, after: Any) -> Any:
-    columns = {
-        name: np.concatenate([getattr(before, name), getattr(after, name)]) for name in type(after).DTYPES
-    }
-    return type(after)(**columns)
 
 
 def summary_of_course(
@@ -306,8 +300,7 @@ def joined_rows(older: StepRows, newer: StepRows) -> StepRows:
     *older* are as this function returned them, *newer* has one row per step after these; at most
     ``MOST_STEPS`` rows are returned.
     """
-    columns = {name: np.concatenate([getattr(older, name), getattr(newer, name)]) for name in StepRows.DTYPES}
-    rows, size = StepRows(**columns), 1
+    rows, size = StepRows.joined(older, newer), 1
     n_steps = int(rows.n_steps.sum())
     while -(-n_steps // size) > MOST_STEPS:
         size *= 2

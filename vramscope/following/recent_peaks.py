@@ -159,11 +159,9 @@ class _FollowedDevice:
         """Apply the queued events, and keep maxima only."""
         traces, self._traces = self._traces, []
         if traces:
-            columns = {
-                name: np.concatenate([getattr(each, name) for each in traces]) for name in Trace.DTYPES
-            }
-            self._course = advanced(self._course, Trace(**columns), self._marks.event)
-            self._last_ns = int(columns["time_ns"][-1])
+            events = Trace.joined(*traces)
+            self._course = advanced(self._course, events, self._marks.event)
+            self._last_ns = int(events.time_ns[-1])
         for quantity, most in self._course.highest.items():
             self._peak[quantity] = max(most.n_bytes, self._peak.get(quantity, 0))
         self._keep_phases()

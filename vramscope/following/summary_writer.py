@@ -330,10 +330,10 @@ class _DeviceCourse:
         self._waiting, self._fresh = [] if is_end else self._fresh, []
         course = self._course or begin(Snapshot())
         if ready:
-            columns = {name: np.concatenate([getattr(part, name) for part in ready]) for name in Trace.DTYPES}
-            course = advanced(course, Trace(**columns), self._cuts)
+            events = Trace.joined(*ready)
+            course = advanced(course, events, self._cuts)
             self._cuts = self._cuts[self._cuts > course.n_events]
-            self._last_ns = max(self._last_ns, int(columns["time_ns"][-1]))
+            self._last_ns = max(self._last_ns, int(events.time_ns[-1]))
         self._course = course
         if len(self._marks) > self._settled_beyond:
             self._settle()
@@ -358,9 +358,7 @@ class _DeviceCourse:
         kept, stretches, settled = found
         self._settled.add(settled.rows(slice(len(self._settled.last), None)))
         rest = self._marks.rows(slice(within, None))
-        self._marks = Marks.of(
-            **{name: np.concatenate([getattr(kept, name), getattr(rest, name)]) for name in Marks.DTYPES}
-        )
+        self._marks = Marks.joined(kept, rest)
         self._course = replace(course, stretches=stretches)
 
     def _with_peaks(self, settled: SummarizedSteps, outcome: Outcome = Outcome.RUNNING) -> StepsWithPeaks:
@@ -442,9 +440,5 @@ class _SettledSteps:
     def all(self) -> SummarizedSteps:
         """Every step, in one table."""
         if len(self._parts) > 1:
-            columns = {
-                name: np.concatenate([getattr(part, name) for part in self._parts])
-                for name in SummarizedSteps.DTYPES
-            }
-            self._parts = [SummarizedSteps(**columns)]
+            self._parts = [SummarizedSteps.joined(*self._parts)]
         return self._parts[0] if self._parts else SummarizedSteps.of()

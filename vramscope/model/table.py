@@ -71,6 +71,11 @@ class Table(EqualByValue):
         }
         return cls(**arrays, **columns)
 
+    @classmethod
+    def joined(cls, *tables: "Self") -> "Self":
+        """All rows of one table or several that have no fields besides columns."""
+        return cls(**{name: np.concatenate([getattr(each, name) for each in tables]) for name in cls.DTYPES})
+
     def rows(self, index: Any) -> "Self":
         """The rows that *index* (a slice, mask or index array) selects."""
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.DTYPES}  # type: ignore[arg-type]

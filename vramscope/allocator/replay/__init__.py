@@ -65,7 +65,7 @@ def reconstruct(
     sizes, notes = _block_sizes(found, (trace, segments, older), settings)
     if final is not None:
         notes += _settle(found, sizes, used(final.blocks))
-    blocks = blocks_of(segments, _joined(_at_start(found, sizes), older))
+    blocks = blocks_of(segments, Used.joined(_at_start(found, sizes), older))
     initial = Snapshot(segments=segments, blocks=blocks)
     unended = ended_by_next(trace, found)
     notes += _drop_homeless(found, sizes, initial, trace) + _contradictions(trace, found, unended)
@@ -90,7 +90,7 @@ def state_at(trace: Trace, initial: Snapshot, k: int, settings: Settings) -> Sna
         state=np.where(born.request < 0, BlockState.ALLOCATED, BlockState.PENDING_FREE).astype("u1"),
         stack_id=past.stack_id[born.alloc],
     )
-    blocks = blocks_of(segments, _joined(_left_of(used(initial.blocks), found), fresh))
+    blocks = blocks_of(segments, Used.joined(_left_of(used(initial.blocks), found), fresh))
     return Snapshot(event=k, time_ns=int(past.time_ns[-1]) if k else 0, segments=segments, blocks=blocks)
 
 
@@ -100,10 +100,6 @@ def _left_of(older: Used, found: BlockLives) -> Used:
     older = older.rows(~np.isin(older.address, freed.address[freed.end >= 0]))
     is_pending = np.isin(older.address, freed.address[freed.request >= 0])
     return replace(older, state=np.where(is_pending, BlockState.PENDING_FREE, older.state).astype("u1"))
-
-
-def _joined(one: Used, other: Used) -> Used:
-    return Used(**{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in Used.DTYPES})
 
 
 def _as_used(settings: Settings, held: Segments, trace: Trace) -> Settings:
@@ -236,7 +232,7 @@ def _block_sizes(
     if settings.expandable_segments or not len(large):
         return sizes, []
     unsure = _grow_to_neighbours(found, sizes, (segments, older), settings)
-    free = blocks_of(segments, _joined(_at_start(found, sizes), older))
+    free = blocks_of(segments, Used.joined(_at_start(found, sizes), older))
     free = free.rows(free.state == BlockState.INACTIVE)
     unsure = np.searchsorted(large, unsure)
     start = Start(sizes[large], unsure, segments.address, free.address, free.size)

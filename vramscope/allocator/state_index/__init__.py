@@ -72,9 +72,7 @@ class StateIndex:
     def at(self, k: int) -> Snapshot:
         """Segments and blocks at instant *k*."""
         older, fresh = self._older_at(k), self._fresh_at(k)
-        in_use = Used(
-            **{name: np.concatenate([getattr(older, name), getattr(fresh, name)]) for name in Used.DTYPES}
-        )
+        in_use = Used.joined(older, fresh)
         segments = self.segments_at(k)
         return Snapshot(
             event=k,

@@ -90,7 +90,7 @@ def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Od
         retained = _largest(table, table.retained_bytes[row] - middle_retained)
         if grows[at] and retained is not None and retained[1] >= _LEAST_BYTES:
             usual = float(np.median(growth))
-            n_steps = _n_steps(member.summary.steps)
+            n_steps = int(member.summary.steps.n_steps.sum())
             found.append(
                 _odd(member, "grows", growth[at] - usual, usual, retained, int(growth[at] / max(n_steps, 1)))
             )
@@ -172,10 +172,6 @@ def _largest(table: MemberTable, difference: NDArray[Any]) -> tuple[LineBytes | 
         return None
     at = int(difference.argmax())
     return table.examples[at], int(difference[at])
-
-
-def _n_steps(steps: StepRows) -> int:
-    return int(steps.n_steps.sum())
 
 
 def _growth(steps: StepRows) -> float:
