@@ -7,6 +7,7 @@ nothing; what asks the driver for something else keeps failing as torch lets it 
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -47,7 +48,7 @@ class IdleStream:
     _turns: Mapping[bool, Iterator[int]]
     """The next stream of either priority, normal or high."""
 
-    def __init__(self, *_: Any, priority: int = 0, stream_id: int | None = None, **__: Any) -> None:
+    def __init__(self, _: Any = None, priority: int = 0, *, stream_id: int | None = None, **__: Any) -> None:
         self.device = torch.device("cuda", 0)
         self.priority = priority
         self.stream_id = next(self._turns[priority < 0]) if stream_id is None else stream_id
@@ -253,7 +254,8 @@ def answers(card: Hardware, memory: CardMemory, so_far: RunSoFar, n_devices: int
         "cudart": _Runtime,
         "Stream": stream,
         "Event": IdleEvent,
-        "stream": lambda chosen: _nothing() if chosen is None else chosen,
+        "stream": _chosen,
+        "StreamContext": _chosen,
         "set_stream": make_current,
         "current_stream": lambda *_: stream(stream_id=so_far.stream.now()),
         "default_stream": lambda *_: stream(stream_id=0),
@@ -287,6 +289,10 @@ def answers(card: Hardware, memory: CardMemory, so_far: RunSoFar, n_devices: int
         "memory_summary": lambda *_, **__: "",
         "get_allocator_backend": lambda: "native",
     }
+
+
+def _chosen(stream: IdleStream | None) -> AbstractContextManager[Any]:
+    return contextlib.nullcontext() if stream is None else stream
 
 
 def scatter_of(stream: type[IdleStream]) -> Callable[..., Any]:
