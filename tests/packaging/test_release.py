@@ -124,3 +124,24 @@ def test_the_image_starts_a_server_that_takes_its_arguments():
 @pytest.mark.parametrize("folder", ["tests", "docs", "sample_traces", "examples"])
 def test_the_source_distribution_has_what_distributors_want(folder):
     assert f"graft {folder}\n" in text("MANIFEST.in")
+
+
+def measured(variant: str) -> str:
+    """How many times a step takes with a variant, of the published table."""
+    row = next(
+        line for line in text("benchmarks/OVERHEAD.md").splitlines() if line.startswith(f"| {variant}")
+    )
+    return f"{float(row.split('|')[3].split()[0]):.2f}"
+
+
+def test_the_figures_of_the_readme_are_the_published_ones():
+    events, history = measured("vramscope, events"), measured("torch _record_memory_history")
+    checked = re.findall(
+        r"^\| checked \| (\d+) \| allocated .* (\S+) % \|$", text("benchmarks/PREDICTION.md"), re.MULTILINE
+    )
+
+    assert f"[{events} times; torch's own history {history}]" in text("README.md")
+    assert f"[{measured('vramscope, mode=')} times]" in text("README.md")
+    assert "every one of the 262,997 addresses" in text("ARCHITECTURE.md")
+    assert {worst for _, worst in checked} == {"0.000"}
+    assert sum(int(runs) for runs, _ in checked[:2]) >= 40
