@@ -1,12 +1,14 @@
 """The committed recordings show what was known about them without us: by hand, or by torch's counters."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vramscope
+from vramscope.cli import main
 from vramscope.model.marks import Category, Phase
 from vramscope.model.trace import Action
 from vramscope.store import sources
@@ -109,3 +111,14 @@ def test_what_runs_out_of_memory_is_the_perceptron_of_the_long_batch():
     assert failed.size_bytes.tolist() == [8 * 192 * 512 * 4]
     assert "out of memory at step 4 in forward" in finding.claim
     assert failed.reserved_bytes[0] == recording.device.total_bytes == 40 * 2**20
+
+
+@pytest.mark.parametrize("name", [*NAMES, "out-of-memory"])
+def test_reading_a_sample_changes_no_file(name, tmp_path):
+    """What readers keep beside a recording is in the samples already: no clone gets changed by reading."""
+    copy = shutil.copytree(SAMPLES / name, tmp_path / name)
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+
+    assert main(["ranks", str(copy)]) == 0
+    assert main(["report", str(copy)]) == 0
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
