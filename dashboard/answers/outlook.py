@@ -13,6 +13,11 @@ _OF_FORECASTS = Lag(longer=1.05, meanwhile=NOTHING_KNOWN)
 """No page of a live run waits for a forecast: it takes 1 s per million events."""
 
 
+def words(outlook: Outlook) -> list[str]:
+    """Return a few words for a header, the whole sentence, and the tone; nothing where nothing is known."""
+    return [outlook.short, outlook.text, "near" if outlook.forecast else ""] if outlook.text else []
+
+
 def ahead(data: "Data", view: "View") -> Outlook:
     """Return the outlook of a recording; of a live one, that of its version some seconds ago."""
     known: Outlook

@@ -1,5 +1,6 @@
 """The header of a page: the run, its source, device and state, and the choice of its recordings."""
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlencode
@@ -12,7 +13,7 @@ from vramscope.model.recording import Outcome, Recording
 from vramscope.units import format_bytes, format_rough_duration
 
 from ..address import UNZOOMED, Address
-from ..answers.outlook import ahead
+from ..answers.outlook import ahead, words
 from ..data import Data, View
 from .definitions import DEFINITION, explained
 from .prose import sentence
@@ -50,14 +51,21 @@ def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
 
 
 def standing(
-    outcome: Outcome, far: StepPace | None, stalled_s: int = 0, total_steps: int = 0, ahead: str = ""
+    outcome: Outcome,
+    far: StepPace | None,
+    stalled_s: int = 0,
+    total_steps: int = 0,
+    ahead: Sequence[str] = (),
 ) -> list[Any]:
     """Return the state of a run, and how far it is; a run that stalls has no pace to count on.
 
-    *ahead* says when the limit of the device is reached; '' where that is not known.
+    *ahead* says when the limit of the device is reached, as ``answers.outlook.words`` returns it.
     """
     known = [outcome_dot(outcome, stalled_s), " ", progress(outcome, far, 0 if stalled_s else total_steps)]
-    return [*known, " ", html.Span(ahead, className="outcome ahead")] if ahead and not stalled_s else known
+    if not ahead or stalled_s:
+        return known
+    short, text, tone = ahead
+    return [*known, " ", html.Span(f"· {short}", className=f"outcome ahead {tone}", title=text)]
 
 
 def progress(outcome: Outcome, far: StepPace | None, total_steps: int = 0) -> html.Span:
@@ -103,7 +111,7 @@ def run_header(view: View, address: Address, data: Data | None = None) -> html.H
                     view.run.outcome,
                     pace(view.recording.steps),
                     total_steps=process.total_steps,
-                    ahead=ahead(data, view).text if data is not None and view.is_live else "",
+                    ahead=words(ahead(data, view)) if data is not None and view.is_live else (),
                 ),
                 id="standing",
             ),

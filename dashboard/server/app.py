@@ -14,7 +14,7 @@ from vramscope.model.recording import Outcome
 
 from .. import inspector
 from ..address import Address, parse, restore
-from ..answers.outlook import ahead
+from ..answers.outlook import ahead, words
 from ..components import header, states, timeline
 from ..data import Data, View
 from ..figures.drawing.theme import palette_css
@@ -349,8 +349,8 @@ def _header_and_banner(now: Standing) -> tuple[Any, Any]:
         str(now.get("stopped", "")), is_other=bool(now.get("other")), is_altered=bool(now.get("altered"))
     )
     outcome, stalled_s = Outcome(now["outcome"]), int(now.get("stalled") or 0)
-    words = header.standing(outcome, far, stalled_s, now.get("total", 0), now.get("ahead", ""))
-    return {"run": now["run"], "words": words}, alarm
+    shown = header.standing(outcome, far, stalled_s, now.get("total", 0), now.get("ahead", ()))
+    return {"run": now["run"], "words": shown}, alarm
 
 
 def _is_same(now: Standing, known: Standing | None) -> bool:
@@ -380,7 +380,7 @@ def _standing(data: Data, address: Address) -> Standing | None:
     except VramscopeError as error:
         return {"run": address.run, "version": -1, "outcome": "gone", "why": str(error)[:600]}
     state = _shown(address, view) | {"version": version}
-    if view.is_live and (outlook := ahead(data, view).text):
+    if view.is_live and (outlook := words(ahead(data, view))):
         state["ahead"] = outlook
     stalled_s = data.stalled_s(address.run)
     if stalled_s:

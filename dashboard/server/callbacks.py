@@ -86,7 +86,7 @@ class Standing(_Version, total=False):
     step: int
     pace: float
     total: int
-    ahead: str
+    ahead: list[str]
     stalled: int
     stopped: str
     other: bool

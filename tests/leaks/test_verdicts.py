@@ -227,7 +227,7 @@ def test_a_level_that_only_varies_is_not_looked_at():
 def test_what_an_unremoved_hook_collects_is_printed_within_20_steps(recorded_corpus):
     (reported,) = LeakNotifier().check(recorded_corpus["field/leak_activation_probe"], 1)
 
-    assert "a hook puts tensors into activations" in reported
+    assert "a hook puts tensors into activations" in reported.sentence
 
 
 @pytest.mark.xdist_group("leaks")
@@ -282,7 +282,7 @@ def test_the_end_of_a_training_reports_a_leak_soon_after_a_check_without_one(rec
     assert notifier.check(run, 2) == []
     assert impatient.check(run, 2, is_end=True) == []
     (reported,) = notifier.check(run, 2, is_end=True)
-    assert "a hook puts tensors into activations" in reported
+    assert "a hook puts tensors into activations" in reported.sentence
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the children of a thread from /proc")
@@ -309,7 +309,7 @@ def test_the_end_of_a_training_does_not_wait_for_a_search_that_gets_no_cpu_time(
 
     (reported,) = notifier.check(directory, 1, is_end=True)
 
-    assert "a hook puts tensors into activations" in reported
+    assert "a hook puts tensors into activations" in reported.sentence
     assert starved not in children.read_text().split()
 
 

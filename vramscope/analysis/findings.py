@@ -14,19 +14,11 @@ from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import modules_by_place
 from vramscope.analysis.shared_results import shared_results
 from vramscope.model.codes import Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, Located
 from vramscope.model.recording import Recording
 
 _GRAVITY = {severity.value: place for place, severity in enumerate(Severity)}
 _NUMBERS = re.compile(r"\d[\d,.]*(?: ?[KMGTP]i?B| B| %)?")
-
-
-class Located(NamedTuple):
-    """A finding and the recording that it is about."""
-
-    finding: Finding
-    rank: int
-    device: int
 
 
 class Shared(NamedTuple):
@@ -124,6 +116,27 @@ def shared(rows: Sequence[Located]) -> list[Shared]:
         )
         for group in groups.values()
     ]
+
+
+def finding_as_json(located: Located) -> dict[str, Any]:
+    """Return the fields of a finding that every view shares."""
+    finding = located.finding
+    where = {"file": finding.file, "line": finding.line, "function": finding.function}
+    return {
+        "kind": finding.kind,
+        "severity": finding.severity,
+        "rank": located.rank,
+        "device": located.device,
+        "claim": finding.claim,
+        "where": where if finding.file is not None else None,
+        "module": finding.module,
+        "cause": finding.cause,
+        "holder": finding.holder,
+        "bytes": finding.n_bytes,
+        "bytes_per_step": finding.bytes_per_step,
+        "advice": finding.advice,
+        "evidence": dict(finding.evidence),
+    }
 
 
 def _gravity(finding: Finding) -> tuple[int, int]:

@@ -93,6 +93,7 @@ def options_of(args: Namespace) -> dict[str, str]:
         "DEVICE": args.device,
         "CAPACITY": args.capacity,
         "MAX_SIZE": args.max_size,
+        "ALERT_AT": args.alert_at,
         "QUIET": "true" if args.quiet else None,
     }
     return {PREFIX + name: value for name, value in options.items() if value is not None}

@@ -101,8 +101,7 @@ def _exit_code(run: "Run", growths: "list[MemoryGrowth]", args: Namespace) -> in
 
 def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list[dict[str, object]]:
     """Return the findings of ``report --json`` that are leaks or a growing batch."""
-    from vramscope.analysis.findings import located
-    from vramscope.commands.report import finding_as_json
+    from vramscope.analysis.findings import finding_as_json, located
 
     return [finding_as_json(each) for each in located(found) if each.finding.kind in _IN_JSON]
 

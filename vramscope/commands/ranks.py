@@ -36,11 +36,11 @@ def run(args: Namespace) -> int:
     """Print the comparison of all ranks; return the exit code."""
     import json
 
-    from vramscope.analysis.findings import Located
+    from vramscope.analysis.findings import finding_as_json
     from vramscope.commands._comparison_page import comparison, comparison_as_json, shared_findings
     from vramscope.commands._document import Heading, print_terminal
-    from vramscope.commands.report import finding_as_json
     from vramscope.fleet import compared_run
+    from vramscope.model.finding import Located
 
     if args.address is not None and args.engine != "ray":
         raise UsageError("--address is of a Ray cluster: add --engine ray")

@@ -9,7 +9,6 @@ from vramscope.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vramscope.analysis.findings import Located
     from vramscope.analysis.forecast import Outlook
     from vramscope.analysis.lines import LiveBytes
     from vramscope.analysis.summary import StepPeak, Summary
@@ -143,11 +142,10 @@ def _report_of_many(args: Namespace) -> int:
 
 def as_json(summaries: "list[Summary]") -> dict[str, Any]:
     """Return the report as JSON of schema 1, to which fields are only ever added."""
-    from vramscope.analysis.findings import located
+    from vramscope.analysis.findings import finding_as_json, located
     from vramscope.commands._ranks_page import ranks_as_json
 
     found = located((summary.recording, summary.findings) for summary in summaries)
-
     return {
         "schema": 1,
         "recordings": [_recording(summary) for summary in summaries],
@@ -256,27 +254,6 @@ def _live_row(row: "LiveBytes", total: int, *, has_categories: bool) -> dict[str
 
 def _frame(frame: "Frame") -> dict[str, Any]:
     return {"file": frame.file, "line": frame.line, "function": frame.function}
-
-
-def finding_as_json(located: "Located") -> dict[str, Any]:
-    """Return the fields of a finding that every view shares."""
-    finding = located.finding
-    where = {"file": finding.file, "line": finding.line, "function": finding.function}
-    return {
-        "kind": finding.kind,
-        "severity": finding.severity,
-        "rank": located.rank,
-        "device": located.device,
-        "claim": finding.claim,
-        "where": where if finding.file is not None else None,
-        "module": finding.module,
-        "cause": finding.cause,
-        "holder": finding.holder,
-        "bytes": finding.n_bytes,
-        "bytes_per_step": finding.bytes_per_step,
-        "advice": finding.advice,
-        "evidence": dict(finding.evidence),
-    }
 
 
 COMMAND = Command(

@@ -23,6 +23,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cuda", "simulated"), help="auto, likewise")
     parser.add_argument("--capacity", metavar="SIZE", help="of the simulated device")
     parser.add_argument("--max-size", metavar="SIZE", help="of a rank's directory (2GiB); none: no limit")
+    parser.add_argument(
+        "--alert-at", metavar="THRESHOLDS", help='what to warn of, such as "level=90%%, growth=10MiB"'
+    )
     parser.add_argument("--quiet", action="store_true", default=None, help="nothing on stderr but warnings")
     parser.add_argument(
         "--detached", action="store_true", help="record nothing until `vramscope attach PID` asks for it"
@@ -78,6 +81,7 @@ def _recorder(args: Namespace) -> "Recorder":
         mode=args.mode,
         capacity=args.capacity,
         quiet=args.quiet,
+        alert_at=args.alert_at,
         **_max_size(args.max_size),
     )
 

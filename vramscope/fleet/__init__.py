@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vramscope.analysis.findings import Located, Shared, ranked_rows, shared
+from vramscope.analysis.findings import Shared, ranked_rows, shared
 from vramscope.analysis.rank_comparison import Fleet, compare_ranks
 from vramscope.errors import StoreError, UnknownNameError, VramscopeError
 from vramscope.following.rank_summary import device_summary
 from vramscope.loading import load
+from vramscope.model.finding import Located
 from vramscope.model.rank_summary import RankSummary
 from vramscope.model.recording import Outcome, Run
 from vramscope.remote import local_path

@@ -21,7 +21,7 @@ from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Marks
 from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Snapshot
-from vramscope.model.trace import Action, Trace
+from vramscope.model.trace import Trace
 from vramscope.steps import resolve
 from vramscope.steps.stretches import End, marks_at, stretches_of
 
@@ -66,8 +66,6 @@ class PeakFollower:
         self._many_queued = many_queued
         self._queue: deque[tuple[Row, int]] = deque()
         self._n_queued = 0
-        self.n_failed = 0
-        """The number of allocations that failed since the follower began."""
         self._work = threading.Lock()
         self._devices: dict[int, _FollowedDevice] = {}
         self._seen: set[int] = set()
@@ -78,7 +76,6 @@ class PeakFollower:
         self._queue.append((row, device))
         if isinstance(row, Trace):
             self._n_queued += len(row)
-            self.n_failed += int((row.action == Action.OOM).sum())
 
     def begin(self, courses: Mapping[int, Course], waiting: Sequence[tuple[Row, int]]) -> None:
         """Begin at *courses*, by device, and the rows *waiting* after them; ``add`` may have some of them."""

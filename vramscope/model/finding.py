@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from vramscope.model.stacks import Frame
 
@@ -34,3 +34,11 @@ class Finding:
 def placed(frame: Frame | None) -> dict[str, Any]:
     """Return the fields of a finding that name its line."""
     return {} if frame is None else {"file": frame.file, "line": frame.line, "function": frame.function}
+
+
+class Located(NamedTuple):
+    """A finding and the recording that it is about."""
+
+    finding: Finding
+    rank: int
+    device: int

@@ -21,6 +21,7 @@ from vramscope.recorder.wrapping import Function, recorded, untraced
 
 if TYPE_CHECKING:
     from vramscope.following.recent_peaks import RecentPeaks
+    from vramscope.model.finding import Finding
     from vramscope.model.rank_summary import RankSummary
     from vramscope.model.recording import Run
 
@@ -40,6 +41,8 @@ def record(  # noqa: PLR0913 -- all but the first by name
     max_size: str | int | None = MAX_SIZE,
     quiet: bool | None = None,
     tags: str | Sequence[str] | None = None,
+    on_finding: "Callable[[Finding], object] | None" = None,
+    alert_at: str | None = None,
 ) -> "Recorder":
     """Record what uses the memory, as a context manager or a decorator.
 
@@ -74,6 +77,15 @@ def record(  # noqa: PLR0913 -- all but the first by name
     tags
         Words of your own, such as ``"baseline fp8"`` or a list of them: the dashboard's list of runs shows
         them and finds ``tag:fp8``. A recorder that continues a run keeps those of the run.
+    on_finding
+        A function that is called with each finding while the program runs: a leak, a failed allocation, a
+        limit in sight, and what *alert_at* asks for. It is called on a thread of its own; what it raises is
+        one warning.
+    alert_at
+        Thresholds to hear of, once each: ``"level=90%, growth=10MiB, forecast=500"``. ``level`` is reserved
+        memory, as bytes or as a part of what torch may reserve; ``growth`` is that of the peaks of steps, in
+        a step; ``forecast`` is the number of steps left until the limit, without which any limit in sight is
+        reported.
 
     Returns
     -------
@@ -95,14 +107,21 @@ def record(  # noqa: PLR0913 -- all but the first by name
         "stack_depth": stack_depth,
         "quiet": quiet,
         "tags": None if tags is None else tags_text(tags),
+        "alert_at": alert_at,
     }
     given = {name: value for name, value in given.items() if value is not None}
     # None is a value of its own here: no limit.
     chosen = completed(given if max_size == MAX_SIZE else given | {"max_size": max_size})
     sizes = check(chosen)
+    if on_finding is not None and not callable(on_finding):
+        raise UsageError(f"on_finding: a function that takes a finding, not {type(on_finding).__name__}")
     if directory is None and runs.active is not None:
-        return runs.active.recorder
-    return recorder_of(recorder_options(chosen, sizes), quiet=chosen.quiet)
+        found = runs.active.recorder
+    else:
+        found = recorder_of(recorder_options(chosen, sizes), quiet=chosen.quiet)
+    if on_finding is not None:
+        found._pipeline.notifiers.pass_to(on_finding)
+    return found
 
 
 def recorder_of(options: RecorderOptions, *, quiet: bool) -> "Recorder":

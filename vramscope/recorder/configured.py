@@ -25,6 +25,8 @@ DETACHED = "VRAMSCOPE_DETACHED"
 """Set where a process below ``vramscope run`` is recorded only while ``vramscope attach`` asks for it."""
 NUMBERED = "vramscope run"
 """The launcher of a process that is numbered in the order in which the processes of its run started."""
+WEBHOOK = "VRAMSCOPE_WEBHOOK"
+"""The URL that findings are sent to; a secret, so the environment alone has it."""
 MAX_SIZE = "2 GiB"
 """Default size cap of a rank's directory, about 40 million events.
 
@@ -42,6 +44,7 @@ _OTHERS = frozenset(
         "UPLOAD_EVERY_S",
         "UPLOAD_MIB_PER_S",
         "UPLOAD_WAIT_S",
+        "WEBHOOK",
     }
 )
 """What is read from the environment elsewhere."""
@@ -60,6 +63,7 @@ class RecordOptions(NamedTuple):
     max_size: str | int | None = MAX_SIZE
     quiet: bool = False
     tags: str = ""
+    alert_at: str = ""
 
 
 def completed(given: Mapping[str, Any]) -> RecordOptions:

@@ -18,11 +18,6 @@ class LoggedPeaks:
         self._follower: PeakFollower | None = None
         self._can_follow = True
 
-    @property
-    def n_failed(self) -> int:
-        """Number of allocations that failed since the first question."""
-        return 0 if self._follower is None else self._follower.n_failed
-
     def take(self, summary: "SummaryWriter", capture: "Capture") -> "tuple[RecentPeaks, ...]":
         """Return the peaks since the last question, one entry per device; none at the first one."""
         if self._can_follow:

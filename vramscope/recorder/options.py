@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vramscope.errors import UsageError
 from vramscope.recorder.configured import STACK_DEPTH, RecordOptions, working_directory
+from vramscope.recorder.notifiers.limit import thresholds
 from vramscope.remote import local_path
 from vramscope.units import format_bytes, parse_bytes
 
@@ -35,6 +36,7 @@ class RecorderOptions(NamedTuple):
     url: str = ""
     """Where to upload it; empty for a run that stays on this machine."""
     tags: str = ""
+    alert_at: str = ""
     source: "Source | None" = None
     """Records instead of a device of this machine: a dry run."""
 
@@ -57,6 +59,7 @@ def check(chosen: RecordOptions) -> tuple[int | None, int | None]:
             "capacity is of the simulated device; a real one has its own: leave it out, or limit torch with "
             "torch.cuda.set_per_process_memory_fraction()"
         )
+    thresholds(chosen.alert_at)
     capacity_bytes, max_bytes = _size("capacity", chosen.capacity), _size("max_size", chosen.max_size)
     if max_bytes is not None and max_bytes < _LEAST_SIZE:
         raise UsageError(f"max_size: at least {format_bytes(_LEAST_SIZE)}, or None for no limit")
@@ -72,7 +75,14 @@ def recorder_options(chosen: RecordOptions, sizes: tuple[int | None, int | None]
     path, url = _place(chosen.directory)
     source = "counters" if chosen.mode == "counters" else chosen.device
     return RecorderOptions(
-        path, source, capacity_bytes, chosen.stack_depth, max_bytes, url=url, tags=tags_text(chosen.tags)
+        path,
+        source,
+        capacity_bytes,
+        chosen.stack_depth,
+        max_bytes,
+        url=url,
+        tags=tags_text(chosen.tags),
+        alert_at=chosen.alert_at,
     )
 
 

@@ -48,7 +48,7 @@ class Pipeline:
         self._directory: Path | None = None
         self._upload: UploadProcess | None = None
         self._flusher: _Flusher | None = None
-        self._notifiers = Notifiers()
+        self.notifiers = Notifiers(options.alert_at)
         self._lacks: set[Lack] = set()
         self._n_too_deep = 0
         self._n_missed = 0
@@ -169,7 +169,7 @@ class Pipeline:
         """Write what is new, and do what else is due; about once a second, on a thread of its own."""
         if not self.has_failed:
             self.guarded(lambda capture: capture.flush())
-            self._notifiers.tick(self)
+            self.notifiers.tick(self)
 
     def put_facts(self, capture: "Capture") -> None:
         """Put into the manifest what is known meanwhile: mesh, expected steps, what this torch lacks."""
@@ -206,7 +206,7 @@ class Pipeline:
         self.guarded(lambda capture: capture.pause())
         if not self.has_failed:
             self.guarded(lambda capture: self._close(capture, ended or self._ended))
-            self._notifiers.end_block(self)
+            self.notifiers.end_block(self)
 
     def _close(self, capture: "Capture", ended: Ended) -> None:
         capture.finish()
@@ -240,7 +240,7 @@ class Pipeline:
         if self.summary is not None and not self.has_failed:
             summary = self.summary
             undisturbed(lambda: summary.finish(*self._ended, is_last=True))
-        undisturbed(lambda: self._notifiers.close(self))
+        undisturbed(lambda: self.notifiers.close(self))
         if self._upload is not None:
             upload, self._upload = self._upload, None
             self.messages.say(upload.finish())
@@ -284,7 +284,7 @@ class Pipeline:
         self.has_failed = True
         self._flusher = self.writer = self.summary = None
         self.peaks.forget()
-        self._notifiers.disown()
+        self.notifiers.disown()
         if self._upload is not None:
             self._upload.disown()
             self._upload = None

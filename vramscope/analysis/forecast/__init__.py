@@ -92,6 +92,13 @@ class Outlook:
             return ""
         return f"steady: no limit in sight over the {self.steady_steps:,} steps left"
 
+    @property
+    def short(self) -> str:
+        """The same in a few words, for a header; '' where nothing is known."""
+        if self.forecast is not None:
+            return f"limit {_near(self.forecast)}"
+        return "" if self.steady_steps is None else "no limit in sight"
+
 
 NOTHING_KNOWN = Outlook()
 
@@ -147,6 +154,13 @@ def forecast_of_summary(device: DeviceSummary, process: Process, *, is_live: boo
         return NOTHING_KNOWN
     far = pace_of_rows(device.steps) if is_live else None
     return outlook_of(Peaks(device.steps), room, total_steps=process.total_steps, far=far)
+
+
+def growth_of_summary(device: DeviceSummary) -> int | None:
+    """Return by how many bytes the peaks of steps grow in each; None where they do not, or not surely."""
+    rows = device.steps.rows(device.steps.allocated >= 0)
+    goes_on = trend(rows.step + rows.n_steps - 1, rows.allocated) if device.is_exact else None
+    return round(goes_on.bytes_per_step) if goes_on is not None and goes_on.is_growing else None
 
 
 def outlook_of(
@@ -228,10 +242,14 @@ def _forecast(
 
 
 def _reached(found: Forecast) -> str:
+    return f"at this rate the limit of {format_bytes(found.limit_bytes)} is reached {_near(found)}"
+
+
+def _near(found: Forecast) -> str:
     low, high = found.step_range
     time = "" if found.seconds is None else f", in about {format_rough_duration(found.seconds)}"
     steps = f"step {found.step:,} ({low:,} to {high:,})" if low < high else f"step {found.step:,}"
-    return f"at this rate the limit of {format_bytes(found.limit_bytes)} is reached near {steps}{time}"
+    return f"near {steps}{time}"
 
 
 def _room_of(recording: Recording) -> Reservable | None:

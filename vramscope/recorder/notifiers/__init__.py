@@ -3,17 +3,21 @@
 One of these is a *tick*: a function that takes the pipeline. None raises for a reason of its own.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from vramscope.recorder.configured import WEBHOOK
 from vramscope.recorder.notifiers.leaks import LeakNotifier, is_soon_read
-from vramscope.recorder.notifiers.limit import LimitNotifier
+from vramscope.recorder.notifiers.limit import LimitNotifier, thresholds
 from vramscope.recorder.notifiers.malloc_trimmer import MallocTrimmer
 from vramscope.units import as_sentence
 
 if TYPE_CHECKING:
+    from vramscope.model.finding import Finding, Located
+    from vramscope.recorder.notifiers.receiver import Receiver
     from vramscope.recorder.pipeline import Pipeline
 
 Tick: TypeAlias = Callable[["Pipeline"], None]
@@ -22,17 +26,19 @@ Tick: TypeAlias = Callable[["Pipeline"], None]
 class Notifiers:
     """The ticks of one recorder, in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, alert_at: str = "") -> None:
         self._leaks = LeakNotifier()
         self._has_told_failure = False
-        self._limit = LimitNotifier()
+        self._limit = LimitNotifier(thresholds(alert_at))
+        self._receivers: dict[str, Receiver] = {}
+        self._knows_webhook = False
+        self._function: Callable[[Finding], object] = lambda _: None
         self._trimmer = MallocTrimmer()
         self._ticks: tuple[Tick, ...] = (
             _put_facts,
             _flush_summary,
             self._report_leaks,
-            self._report_failure,
-            self._report_limit,
+            self._report_figures,
             self._trim,
         )
 
@@ -44,17 +50,29 @@ class Notifiers:
     def end_block(self, pipeline: "Pipeline") -> None:
         """Report what the block that ended has shown."""
         self._report_leaks(pipeline, is_end=True)
-        self._report_failure(pipeline)
+        self._report_figures(pipeline)
 
     def close(self, pipeline: "Pipeline") -> None:
         """Report the last leaks: the interpreter ends."""
         self._report_leaks(pipeline, is_end=True, is_last=True)
         self._leaks.close()
+        for receiver in self._receivers.values():
+            receiver.close()
 
     def disown(self) -> None:
         """Leave the search for leaks to the parent: this is a forked child."""
         with suppress(Exception):
             self._leaks.close(is_forked=True)
+        for receiver in self._receivers.values():
+            receiver.disown()
+
+    def pass_to(self, function: "Callable[[Finding], object]") -> None:
+        """Pass every finding to *function* of the program, and to none that was named before."""
+        from vramscope.recorder.notifiers.on_finding import receiver_of
+
+        self._function = function
+        if "on_finding" not in self._receivers:
+            self._receivers["on_finding"] = receiver_of(lambda finding: self._function(finding))
 
     def _report_leaks(self, pipeline: "Pipeline", *, is_end: bool = False, is_last: bool = False) -> None:
         """Print each leaking line of code once; looks only after the watch has seen memory grow."""
@@ -63,26 +81,49 @@ class Notifiers:
             # A failure of the analysis must not end the recording.
             with suppress(Exception):
                 found = self._leaks.check(pipeline.directory, watch.n_walks, is_end=is_end)
-                for text in [*found, *(self._leaks.rest(pipeline.directory) if is_last else ())]:
-                    pipeline.messages.tell(text)
+                for leak in [*found, *(self._leaks.rest(pipeline.directory) if is_last else ())]:
+                    pipeline.messages.tell(leak.sentence)
+                    self._send(pipeline, leak.found)
+
+    def _report_figures(self, pipeline: "Pipeline") -> None:
+        """Say what the figures so far show: a failed allocation, a limit in sight, a threshold reached."""
+        if pipeline.summary is None:
+            return
+        # A failure of the analysis must not end the recording.
+        with suppress(Exception):
+            self._has_receivers(pipeline)
+            summary = pipeline.summary.current()
+            if summary is not None and any(device.n_failed for device in summary.devices):
+                self._report_failure(pipeline)
+            for found in self._limit.check(summary):
+                pipeline.messages.tell(f"device {found.device}: {found.finding.claim}")
+                self._send(pipeline, found)
 
     def _report_failure(self, pipeline: "Pipeline") -> None:
-        """Pass the cause of the first failed allocation on, where the program's own log wants to know."""
-        has_failed = pipeline.messages.report is not None and pipeline.is_placed and pipeline.peaks.n_failed
+        """Pass the cause of the first failed allocation on, to whoever wants to know."""
+        is_wanted = pipeline.messages.report is not None or self._has_receivers(pipeline)
         # A search for a batch size fails on purpose, again and again: the first failure is enough.
-        if has_failed and not self._has_told_failure and is_soon_read(pipeline.directory):
+        if is_wanted and not self._has_told_failure and is_soon_read(pipeline.directory):
             self._has_told_failure = True
-            # A failure of the analysis must not end the recording.
-            with suppress(Exception):
-                pipeline.messages.tell(_cause_of_failure(pipeline.directory))
+            found = _cause_of_failure(pipeline.directory)
+            if pipeline.messages.report is not None:
+                pipeline.messages.report(f"{found.finding.claim}. {as_sentence(found.finding.advice or '')}")
+            self._send(pipeline, found)
 
-    def _report_limit(self, pipeline: "Pipeline") -> None:
-        """Say once that a limit has come into sight."""
-        if pipeline.summary is not None:
-            # A failure of the analysis must not end the recording.
-            with suppress(Exception):
-                for text in self._limit.check(pipeline.summary.current()):
-                    pipeline.messages.tell(text)
+    def _has_receivers(self, pipeline: "Pipeline") -> bool:
+        """Whether anybody outside wants findings; the webhook is looked up once."""
+        if not self._knows_webhook and os.environ.get(WEBHOOK):
+            from vramscope.recorder.notifiers.webhook import receiver_of
+
+            receiver = receiver_of(pipeline.directory.name)
+            self._receivers |= {} if receiver is None else {WEBHOOK: receiver}
+        self._knows_webhook = True
+        return bool(self._receivers)
+
+    def _send(self, pipeline: "Pipeline", found: "Located") -> None:
+        if self._has_receivers(pipeline):
+            for receiver in self._receivers.values():
+                receiver.put(found)
 
     def _trim(self, _: "Pipeline") -> None:
         self._trimmer.trim_if_grown()
@@ -97,12 +138,14 @@ def _flush_summary(pipeline: "Pipeline") -> None:
         pipeline.summary.flush()
 
 
-def _cause_of_failure(directory: Path) -> str:
-    """Return one sentence on the first failed allocation of a run."""
+def _cause_of_failure(directory: Path) -> "Located":
+    """Return the finding about the first failed allocation of a run."""
     from vramscope.analysis.oom import findings, oom
     from vramscope.loading import load
+    from vramscope.model.finding import Located
 
-    finding = next(
-        finding for recording in load(directory).recordings for finding in findings(oom(recording))
+    return next(
+        Located(finding, recording.process.rank, recording.device.index)
+        for recording in load(directory).recordings
+        for finding in findings(oom(recording))
     )
-    return f"{finding.claim}. {as_sentence(finding.advice or '')}"

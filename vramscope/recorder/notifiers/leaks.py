@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import IO, NamedTuple
 
 from vramscope.model.codes import LeakCause
+from vramscope.model.finding import Finding, Located
 from vramscope.recorder.process import own_environment
 from vramscope.units import as_sentence, format_bytes
 
@@ -40,11 +42,15 @@ _MOST_WAIT_S = 10.0
 class FoundLeak(NamedTuple):
     """A leaking line of code."""
 
-    file: str | None
-    line: int | None
+    found: Located
     sentence: str
     is_certain: bool
     """Whether it is reported while the program runs; others may end yet, and are reported at its end."""
+
+    @property
+    def place(self) -> tuple[str | None, int | None]:
+        """The file and the line, which is reported once."""
+        return self.found.finding.file, self.found.finding.line
 
 
 class CheckLimits(NamedTuple):
@@ -80,8 +86,8 @@ class LeakNotifier:
         self._reported: set[tuple[str | None, int | None]] = set()
         self._others: list[FoundLeak] = []
 
-    def check(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[str]:
-        """Return one sentence for each leaking line of code that was not reported before.
+    def check(self, directory: Path, n_walks: int, *, is_end: bool = False) -> list[FoundLeak]:
+        """Return each leaking line of code that was not reported before.
 
         *n_walks* is the number of searches for holders so far. Until the last search leads to a report, the
         check is repeated after pauses that double, and only if there are new events. The end of a block may
@@ -113,8 +119,8 @@ class LeakNotifier:
         self._early_s += took_s if is_early else 0.0
         return self._new((found, took_s), n_walks)
 
-    def rest(self, directory: Path) -> list[str]:
-        """Return one sentence for each leak of a program that ends that was not certain before."""
+    def rest(self, directory: Path) -> list[FoundLeak]:
+        """Return each leak of a program that ends that was not certain before."""
         n_bytes = events_bytes(directory)
         if self._checked_bytes != n_bytes <= self._limits.in_thread_bytes:
             self._others = found_leaks(directory)
@@ -149,7 +155,7 @@ class LeakNotifier:
         # Half of a doubled pause is the pause before.
         return perf_counter() >= self._next_s - (self._pause_s / 2 if is_end else 0.0)
 
-    def _new(self, result: "tuple[Iterable[FoundLeak], float] | None", n_walks: int) -> list[str]:
+    def _new(self, result: "tuple[Iterable[FoundLeak], float] | None", n_walks: int) -> list[FoundLeak]:
         """Return what was not reported before; None is a check that has not ended."""
         if result is None:
             return []
@@ -163,10 +169,10 @@ class LeakNotifier:
             self._n_walks, self._pause_s = n_walks, 0.0
         return found
 
-    def _unreported(self, leaks: Iterable[FoundLeak]) -> list[str]:
-        found = [leak for leak in leaks if (leak.file, leak.line) not in self._reported]
-        self._reported |= {(leak.file, leak.line) for leak in found}
-        return [leak.sentence for leak in found]
+    def _unreported(self, leaks: Iterable[FoundLeak]) -> list[FoundLeak]:
+        found = [leak for leak in leaks if leak.place not in self._reported]
+        self._reported |= {leak.place for leak in found}
+        return found
 
 
 class _LeakSearch:
@@ -207,7 +213,10 @@ class _LeakSearch:
             self._process.wait()
         text = self._output.read() if self._process.returncode == 0 and self._output else ""
         self._close_output()
-        found = [FoundLeak(*row) for row in json.loads(text or "[]")]
+        found = [
+            FoundLeak(Located(Finding(**fields), *of), *rest)
+            for fields, of, *rest in json.loads(text or "[]")
+        ]
         return found, perf_counter() - self._began_s
 
     def _close_output(self) -> None:
@@ -242,7 +251,9 @@ def found_leaks(directory: Path) -> list[FoundLeak]:
                 so_far = format_bytes(finding.n_bytes or 0)
                 sentence = f"{finding.claim}{place}; {so_far} so far. {as_sentence(finding.advice or '')}"
                 is_certain = is_long or finding.cause in _NEVER_MEANT
-                found.append(FoundLeak(finding.file, finding.line, sentence, is_certain))
+                # What is said of it needs no evidence, whose values are of many types.
+                of = Located(replace(finding, evidence={}), recording.process.rank, recording.device.index)
+                found.append(FoundLeak(of, sentence, is_certain))
     return found
 
 
@@ -260,4 +271,8 @@ def events_bytes(directory: Path) -> int:
 if __name__ == "__main__":
     if hasattr(os, "nice"):
         os.nice(int(sys.argv[2]))
-    sys.stdout.write(json.dumps([list(leak) for leak in found_leaks(Path(sys.argv[1]))]))
+    rows = [
+        (asdict(leak.found.finding), leak.found[1:], leak.sentence, leak.is_certain)
+        for leak in found_leaks(Path(sys.argv[1]))
+    ]
+    sys.stdout.write(json.dumps(rows))
