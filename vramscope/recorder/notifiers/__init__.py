@@ -72,7 +72,11 @@ class Notifiers:
 
         self._function = function
         if "on_finding" not in self._receivers:
-            self._receivers["on_finding"] = receiver_of(lambda finding: self._function(finding))
+            self._receivers["on_finding"] = receiver_of(self._pass)
+
+    def _pass(self, finding: "Finding") -> None:
+        """Pass a finding to the function that was named last."""
+        self._function(finding)
 
     def _report_leaks(self, pipeline: "Pipeline", *, is_end: bool = False, is_last: bool = False) -> None:
         """Print each leaking line of code once; looks only after the watch has seen memory grow."""

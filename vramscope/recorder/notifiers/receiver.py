@@ -18,7 +18,7 @@ class Receiver:
     def __init__(
         self, name: str, deliver: Callable[[Located], None], longest_end_s: float = _LONGEST_END_S
     ) -> None:
-        """Deliver to what warnings call *name*, on a thread that begins here: at its end a program has none."""
+        """Deliver to what warnings call *name*, on a thread that begins here: an ending program has none."""
         self._name = name
         self._deliver = deliver
         self._longest_end_s = longest_end_s
