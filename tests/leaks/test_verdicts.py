@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vramscope
 from vramscope import loading
-from vramscope.analysis.leaks import findings
+from vramscope.analysis.leaks import findings, leaks
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.holders.statement import carried
 from vramscope.model.marks import Labels, Marks, Phases, Steps
@@ -330,3 +331,23 @@ def test_a_variable_that_a_loop_reads_before_it_assigns_it_is_carried(tmp_path):
 
     assert carried(str(file), "train") == {"hidden", "total"}
     assert carried(str(file), "other") == set()
+
+
+@pytest.mark.parametrize(("maxsize", "kinds"), [(64, ["filling_buffer"]), (None, ["leak"])])
+def test_a_bounded_lru_cache_that_fills_is_no_leak(tmp_path, maxsize, kinds):
+    @lru_cache(maxsize=maxsize)
+    def mask(seed):
+        return torch.full((64, 64), float(seed))
+
+    weight = torch.nn.Parameter(torch.zeros(64, 64))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for step in range(30):
+            (weight * mask(step)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (recording,) = vramscope.load(tmp_path).recordings
+    found = findings(leaks(recording))
+
+    assert [each.kind for each in found] == kinds
+    assert maxsize is None or "lru_cache(maxsize=64)), with 1.00 MiB then" in found[0].claim

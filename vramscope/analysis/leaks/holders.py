@@ -196,8 +196,9 @@ def bound_of(holding: Held) -> Bound | None:
             return Bound(int(word[5]) if len(word) > 5 else 0, f"{word[3]} in line {word[2]}")
         is_asked = at == holding.grows_at or holding.grows_at < 0
         if is_asked and word[0] == "item" and " of " in str(word[-1]):
-            n_items = str(word[-1]).rpartition(" of ")[2]
-            return Bound(int(n_items), f"deque(maxlen={n_items})")
+            kind, _, n_items = str(word[-1]).rpartition(" of ")
+            argument = "maxsize" if kind == "lru_cache" else "maxlen"
+            return Bound(int(n_items), f"{kind}({argument}={n_items})")
     return None
 
 

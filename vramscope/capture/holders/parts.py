@@ -3,6 +3,7 @@
 No code of other objects runs: no ``getattr`` on them, no unpacking of saved tensors.
 """
 
+import functools
 import gc
 import sys
 import types
@@ -54,6 +55,7 @@ class ObjectParts:
             ((set, frozenset), self._set),
             (types.FunctionType, self._function),
             (types.MethodType, self._method),
+            (functools._lru_cache_wrapper, self._cached),
             (types.CellType, self._cell),
             (types.FrameType, self._frame),
             ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), self._generator),
@@ -124,6 +126,16 @@ class ObjectParts:
 
     def _method(self, method: Any, at: int) -> None:
         self._meet(method.__self__, at, ("bound", "", method.__func__.__name__))
+
+    def _cached(self, cache: Any, at: int) -> None:
+        """Meet what a bounded ``lru_cache`` keeps: its own referents are the keys and results."""
+        asks = (dict_of(cache) or {}).get("cache_parameters")
+        free = dict(zip(asks.__code__.co_freevars, asks.__closure__, strict=True)) if asks is not None else {}
+        limit = contents_of(free["maxsize"]) if "maxsize" in free else None
+        for number, part in enumerate(gc.get_referents(cache) if type(limit) is int else ()):
+            if type(part) is not dict:
+                self._meet(part, at, ("item", number, f"lru_cache of {limit}"))
+        self._anything(cache, at)
 
     def _cell(self, cell: Any, at: int) -> None:
         self._meet(contents_of(cell), at, ("part", "cell"))
