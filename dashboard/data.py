@@ -172,6 +172,10 @@ class Data:
         key = (question, *sorted(options.items()))
         return self.derive(view, key, lambda recording: answer(recording, question, **options))
 
+    def has(self, view: View, what: Hashable) -> bool:
+        """Return whether *what* of :meth:`derive` is known already."""
+        return self._opened(view.run_id).has((view.key, what))
+
     def derive(self, view: View, what: Hashable, make: Callable[[Recording], Any]) -> Any:
         """Return ``make(recording)``, computed once per (view, *what*).
 

@@ -23,11 +23,11 @@ from vramscope.analysis.by_stack import StackBytes as StackBytes
 from vramscope.analysis.categories import Assigned as Assigned
 from vramscope.analysis.categories import Categories as Categories
 from vramscope.analysis.churn import Churn as Churn
-from vramscope.analysis.churn import ChurnOverTime as ChurnOverTime
 from vramscope.analysis.compare import Change as Change
 from vramscope.analysis.compare import Comparison as Comparison
 from vramscope.analysis.compare.names import CodeLine as CodeLine
 from vramscope.analysis.composition import Shares as Shares
+from vramscope.analysis.driver_calls import DriverCalls as DriverCalls
 from vramscope.analysis.empty_cache import EmptyCache as EmptyCache
 from vramscope.analysis.evaluation_peak import EvaluationPeak as EvaluationPeak
 from vramscope.analysis.findings import Shared as Shared
@@ -52,7 +52,6 @@ from vramscope.analysis.held_once import HeldOnce as HeldOnce
 from vramscope.analysis.held_once import Unused as Unused
 from vramscope.analysis.identity import Identity as Identity
 from vramscope.analysis.kept_activations import KeptActivations as KeptActivations
-from vramscope.analysis.largest_free import LargestFree as LargestFree
 from vramscope.analysis.leaks import Leaks as Leaks
 from vramscope.analysis.leaks.holders import Bound as Bound
 from vramscope.analysis.leaks.holders import Statement as Statement

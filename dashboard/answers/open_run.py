@@ -83,6 +83,11 @@ class OpenRun:
         except OSError as error:  # deleted this very moment
             raise UnknownNameError("This run can no longer be read: it is being moved or deleted.") from error
 
+    def has(self, key: Hashable) -> bool:
+        """Return whether the answer of a key is known."""
+        with self.lock:
+            return key in self.answers
+
     def derive(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return ``make()``, computed once per key; a thread that needs another value does not wait."""
         with self.lock:

@@ -125,17 +125,15 @@
   const field = (text) => `"${safe(text).replace(/"/g, '""')}"`;
   // A file has exact bytes, and the source location beside the name.
   const inBytes = ({ valueFormatter: shown }) => typeof shown === "function" && shown({ value: 1024 }) === "1.00 KiB";
-  function grid(frame) {
-    const id = frame.querySelector(".table").id;
-    dash_ag_grid.getApi(id).exportDataAsCsv({
-      fileName: `${name(frame)}.csv`,
-      processHeaderCallback: ({ column }) => column.getColDef().headerName + (inBytes(column.getColDef()) ? " (bytes)" : ""),
-      processCellCallback: ({ value, node, column }) => {
-        const place = column.getColDef().field === "where" && node.data.place;
-        return value === null || value === undefined ? "" : safe(place ? `${value} ${place}` : String(value));
-      },
-    });
-  }
+  const CELLS = {
+    processHeaderCallback: ({ column }) => column.getColDef().headerName + (inBytes(column.getColDef()) ? " (bytes)" : ""),
+    processCellCallback: ({ value, node, column }) => {
+      const place = column.getColDef().field === "where" && node.data.place;
+      return value === null || value === undefined ? "" : safe(place ? `${value} ${place}` : String(value));
+    },
+  };
+  const grid = (frame) => dash_ag_grid.getApi(frame.querySelector(".table").id).exportDataAsCsv({ fileName: `${name(frame)}.csv`, ...CELLS });
+  const rowsOf = (id) => dash_ag_grid.getApi(id).getDataAsCsv({ columnSeparator: "\t", suppressQuotes: true, ...CELLS });
   function exact(cell) {
     const bytes = /^([+-]?[\d,]+) bytes/.exec(cell.title);
     return bytes ? bytes[1].replace(/,/g, "") : null;
@@ -168,7 +166,7 @@
     const made = document.createElement("button");
     Object.assign(made, { type: "button", textContent: word, title, className: "save" });
     made.setAttribute("aria-label", title);
-    made.addEventListener("click", (event) => { event.stopPropagation(); act(); });
+    made.addEventListener("click", (event) => { event.stopPropagation(); act(made); });
     return made;
   }
   function offer(node, ...buttons) {
@@ -189,7 +187,8 @@
       fit(table);
       const frame = table.closest(".table-frame") || table.parentElement;
       frame.classList.add("has-saves");
-      offer(frame, button("CSV", "Save the table as CSV", () => grid(frame)));
+      offer(frame, button("Copy", "Copy the table, to paste into a spreadsheet", (made) => window.vramscope.copy(made, rowsOf(table.id))),
+        button("CSV", "Save the table as CSV", () => grid(frame)));
     }
     for (const table of document.querySelectorAll("main table.diff:not([data-saves]), main table.runs:not([data-saves])")) {
       table.dataset.saves = "yes";

@@ -5,6 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis.churn import GAINS
+from vramscope.analysis.driver_calls import DriverCalls
+
 from .drawing.envelope import Envelope, envelope
 from .drawing.m4 import m4, time_edges
 from .drawing.series import Series
@@ -42,6 +45,31 @@ def figure(series: Series, parts: Any, at: int | None) -> dict[str, Any]:
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
     areas = [_area(part, made["part.x"], made[f"part.{part}"], unit, name) for part in PARTS]
     return {"data": [*areas, *lanes_and_marks(series, at)], "layout": layout(series, name)}
+
+
+MOST_CALLS = 300
+
+
+def calls_of_driver(
+    series: Series, calls: DriverCalls, view: Window, width_px: int
+) -> dict[str, NDArray[Any]]:
+    """Return bytes reserved and given back in each column of pixels with a call, and which was a retry."""
+    around = padded(series, view)
+    at = series.position[calls.event]
+    inside = np.flatnonzero((at >= around.start) & (at <= around.end))
+    wide = (view.end - view.start) / min(width_px, MOST_CALLS)
+    column = np.floor((at[inside] - view.start) / wide).astype("i8")
+    first = np.flatnonzero(np.diff(column, prepend=column[:1] - 1))
+    is_gain = np.isin(calls.kind[inside], GAINS)
+    sizes = calls.n_bytes[inside]
+    kinds = {"came": sizes * is_gain, "went": sizes * ~is_gain, "retry": calls.is_retry[inside].astype("i8")}
+    sums = {
+        f"driver.{name}": np.add.reduceat(kind, first) if len(first) else sizes
+        for name, kind in kinds.items()
+    }
+    return {"driver.x": at[inside[first]].astype("f8")} | {
+        name: each.astype("f8") for name, each in sums.items()
+    }
 
 
 def _steps(series: Series, view: Window, around: Window, width_px: int) -> Envelope | None:

@@ -25,6 +25,13 @@ _SHOWN = {
 _PICKED = re.compile(r"([bfilp])([0-9]{0,17})", re.ASCII)
 
 
+_COPIES = (
+    ("text", "Copy", "Copy as text for an issue; without the folders of files"),
+    ("stack", "Copy stack", "Copy the call stack with whole paths"),
+    ("link", "Copy link", "Copy a link to this: run, instant, zoom, search and selection"),
+)
+
+
 class Selected(TypedDict, total=False):
     """What the script asks the inspector to show."""
 
@@ -36,8 +43,14 @@ class Selected(TypedDict, total=False):
 def layout() -> Any:
     """Return the inspector, closed; the shell has it once."""
     close = html.Button("Close", id="inspector-close", className="quiet", title="Close (Esc)")
-    head = html.Div([html.H2("Inspector", className="unseen"), html.Span(id="inspector-hint"), close],
-                    className="inspector-head")  # fmt: skip
+    copies = [
+        html.Button(word, type="button", className="quiet", title=title, **{"data-copy": what})
+        for what, word, title in _COPIES
+    ]
+    hint = html.Span(id="inspector-hint")
+    head = html.Div(
+        [html.H2("Inspector", className="unseen"), hint, *copies, close], className="inspector-head"
+    )
     body = html.Div(id="inspector-body", className="inspector-body", **{"aria-live": "polite"})
     return [
         html.Aside([head, body], id="inspector", className="inspector", hidden=True, tabIndex="-1",

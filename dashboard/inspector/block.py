@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from dash import html
 
+from vramscope.analysis.allocations import line_term
 from vramscope.analysis.by_module import ModuleEvidence
 from vramscope.analysis.lifetimes import ALIVE, BEFORE
 from vramscope.model.snapshot import BlockState
@@ -15,7 +16,7 @@ from ..components.panels import allocation
 from ..data import Data, View
 from .parts import amount, blocks_link, facts, holder, pick, section, stack_section, title
 
-MOST_SIBLINGS, MOST_KEEPERS = 6, 4
+MOST_KEEPERS = 4
 _MOST_TEXTS, _LONGEST_TEXT = 8, 300
 _EVIDENCE = {
     ModuleEvidence.CALL: "allocated while it ran",
@@ -94,41 +95,23 @@ def _annotations(data: Data, view: View, row: int) -> Any:
 
 
 def _siblings(data: Data, view: View, row: int, at: int) -> Any:
-    """Return the blocks of the same line and size: how many, how many live now, the nearest as buttons."""
-    found, code = data.ask(view, "lifetimes"), folded(data, view)
-    place = code.place
-    mine = place[found.stack_id[row]]
+    """Return how many blocks of the same line and size there are, how many live now, and a link to them."""
+    found, line = data.ask(view, "lifetimes"), folded(data, view).line_of_stack
+    size, mine = int(found.block_size[row]), line[found.stack_id[row]]
     if not mine:
         return html.Span()
-    same = np.flatnonzero((found.block_size == found.block_size[row]) & (place[found.stack_id] == mine))
+    same = np.flatnonzero((found.block_size == size) & (line[found.stack_id] == mine))
     if len(same) < 2:
         return section("Siblings", html.P("No other block of this line has this size.", className="dim"))
     n_live = int(np.count_nonzero(found.allocated_at(at)[same]))
-    n_bytes = n_live * int(found.block_size[row])
-    here = int(np.searchsorted(same, row))
-    first = max(0, min(here - MOST_SIBLINGS // 2, len(same) - MOST_SIBLINGS - 1))
-    near = [int(each) for each in same[first : first + MOST_SIBLINGS + 1] if each != row]
     words = (
         f"{format_count(len(same), 'block')} of this line and size; "
-        f"{n_live:,} live at the instant, {format_bytes(n_bytes)}."
+        f"{n_live:,} live at the instant, {format_bytes(n_live * size)}."
     )
-    listed = [
-        html.Li(
-            [pick(_born(data, view, each), f"b{each}"), html.Span(_ending(data, view, each), className="dim")]
-        )
-        for each in near
-    ]
-    return section("Siblings", html.P(words, className="dim"), html.Ul(listed, className="picks"))
-
-
-def _born(data: Data, view: View, row: int) -> str:
-    event = int(data.ask(view, "lifetimes").alloc_event[row])
-    return "before the recording" if event < 0 else moment(data, view, event + 1).words
-
-
-def _ending(data: Data, view: View, row: int) -> str:
-    freed = int(data.ask(view, "lifetimes").free_event[row])
-    return "not freed" if freed == ALIVE else "freed"
+    frame = folded(data, view).frame(int(found.stack_id[row]))
+    term = line_term(frame) if frame else ""
+    more = blocks_link(view, "List them", f"line:{term} size={size}") if term else ""
+    return section("Siblings", html.P([words, " ", more], className="dim"))
 
 
 def _pins(data: Data, view: View, row: int, at: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from vramscope import registry
 
 from ..address import Address
+from ..answers import findings
 from ..data import Data, View
 
 
@@ -58,6 +59,17 @@ class Page:
     """What lies behind its entry in the menu, from what is known of the run without an analysis."""
     icon: str = ""
     """Path data of a 16 × 16 stroke icon."""
+
+
+def counting(*kinds: str) -> Callable[[Data, View], Behind]:
+    """Return what counts the findings of these kinds, once they are known: no page waits for its menu."""
+
+    def behind(data: Data, view: View) -> Behind:
+        is_known = view.is_live or data.has(view, "findings")
+        found = findings(data, view).findings if is_known else []
+        return Behind(sum(each.kind in kinds for each in found))
+
+    return behind
 
 
 def pages() -> list[Page]:

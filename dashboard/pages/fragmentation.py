@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from dash import ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
-from dash.exceptions import PreventUpdate
 from flask import Response, request
 
 from vramscope.model.marks import Category
@@ -14,7 +13,6 @@ from vramscope.units import format_bytes, format_count, format_name
 
 from ..address import Address, restore
 from ..answers import (
-    ask_allowing_stale,
     moment,
     series_of,
     state_of,
@@ -23,7 +21,7 @@ from ..answers import (
 from ..components import legend, states, timeline, typed
 from ..components.definitions import DEFINITION, explained
 from ..components.panel import panel
-from ..components.panels import allocation, churn, free_blocks, stack_table, would_fit
+from ..components.panels import allocation, reserved, stack_table, would_fit
 from ..components.panels import pins as pinned
 from ..components.prose import claim_heading
 from ..components.timeline import raster
@@ -35,11 +33,10 @@ from ..figures.drawing.window import instants_in, zoomed
 from ..queries.headline import bound
 from ..server import api
 from ..server.callbacks import (
-    Click,
     Stored,
     view_or_nothing,
 )
-from . import Context, Page
+from . import Context, Page, counting
 
 _MAP = "Segments end to end, their blocks colored by category."
 _HOLE, _WHOLE, _PENDING = len(Category), len(Category) + 1, len(Category) + 2
@@ -58,8 +55,6 @@ def _layout(context: Context) -> Any:
     at = _first_shown(data, view, address, series)
     stores = {"at": "fr-at", "view": "fr-view"}
     look = timeline.TrackStyle("fr-track", "parts-track", stores, ("reserved",), has_parts=True)
-    is_later = len(view.recording.trace) > data.pace.events_at_once
-    over_time = html.Div(className="shimmer tall") if is_later else _over_time(data, view, series)
     asks = {"url": "/api/segments", "info": "/api/block", "axis": series.axis, "at": at}
     return [
         html.Section(_opening(data, view), id="fr-opening", className="opening"),
@@ -72,6 +67,7 @@ def _layout(context: Context) -> Any:
             ],
             className="panel chart", **{"aria-label": "Reserved memory over time"},
         ),
+        html.Div(reserved.layout(data, view, address.at), id="fr-reserved", className="page"),
         panel(
             html.H3(["Segments at ", _said("moment")]),
             html.Div(id="fr-key", className="lane-key band-key"),
@@ -82,11 +78,8 @@ def _layout(context: Context) -> Any:
         ),
         html.Div([would_fit.panel(), pinned.panel(data, view, at, state_of(data, view, at))],
                  className="fit-and-pins"),
-        html.Div(over_time, id="fr-over-time", className="pair"),
         dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
-        dcc.Store(id="fr-upto", data=None if is_later else _told(data, view)),
-        dcc.Store(id="fr-done"), dcc.Store(id="fr-ready"),
-        dcc.Store(id="fr-later", data=1 if is_later else None),
+        dcc.Store(id="fr-done"),
     ]  # fmt: skip
 
 
@@ -101,15 +94,6 @@ def _first_shown(data: Data, view: View, address: Address, series: Series) -> in
     first, stop = instants_in(series, in_zoom)
     unusable = data.ask(view, "fragmentation").parts.inactive_split_bytes
     return first + first_greatest(unusable[first:stop])
-
-
-def _over_time(data: Data, view: View, series: Series) -> list[Any]:
-    return [free_blocks.panel(data, view, series), churn.panel(data, view)]
-
-
-def _told(data: Data, view: View) -> int:
-    """Return the last instant of the chart of the largest free block."""
-    return int(ask_allowing_stale(data, view, "largest_free").instant.max(initial=0))
 
 
 def _no_segments(view: View) -> Any:
@@ -305,30 +289,11 @@ def _register(app: Any, data: Data) -> None:
     typed.register(app, "fr-size")
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "seen"), Output("fr-ready", "data"), Input("fr-later", "data")
-    )
     timeline.follow_instant(app, "fr-at")
     timeline.follow_keys(app, data, "fr-at", "fr-at", _instant)
     app.clientside_callback(
         ClientsideFunction("vramscope", "moved"), Output("fr-done", "data"), Input("fr-at", "data")
     )
-
-    @app.callback(
-        Output("fr-over-time", "children"), Output("fr-upto", "data"), Input("version", "data"),
-        Input("fr-ready", "data"), State("fr-upto", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def go_on(_: Any, drawn: Any, upto: Any, stored: Stored | None) -> Any:
-        """Lay out the lower charts again when they go on; of a long recording once the first is drawn."""
-        if upto is None and not drawn:
-            raise PreventUpdate
-        address = restore(stored)
-        view = view_or_nothing(data, address)
-        now = _told(data, view)
-        if now == upto:
-            raise PreventUpdate
-        return _over_time(data, view, series_of(data, view, address.axis or TIME)), now
 
     @app.callback(
         Output("fr-opening", "children"), Input("version", "data"), State("address", "data"),
@@ -337,28 +302,27 @@ def _register(app: Any, data: Data) -> None:
     def renew(_: Any, stored: Stored | None) -> Any:
         return _opening(data, view_or_nothing(data, restore(stored)))
 
-    _choose(app, data)
     _tell(app, data)
-
-
-def _choose(app: Any, data: Data) -> None:
-    """Register the callbacks that change the instant."""
-
-    @app.callback(
-        Output("fr-at", "data", allow_duplicate=True),
-        Input("fr-free", "clickData"), Input("fr-churn", "clickData"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def point(free: Click | None, steps: Click | None, stored: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(stored))
-        chosen = _clicked(free if ctx.triggered_id == "fr-free" else steps)
-        known = isinstance(chosen, int) and 0 <= chosen <= len(view.recording.trace)
-        return chosen if known else no_update
 
 
 def _tell(app: Any, data: Data) -> None:
     """Register the callbacks that show details of the instant."""
-    stack_table.register_rows(app, "fr-pins")
+    for name in ("fr-pins", "fr-lines", "fr-calls"):
+        stack_table.register_rows(app, name)
+
+    @app.callback(
+        Output("fr-lines", "rowData"), Output("fr-calls", "rowData"), Input("version", "data"),
+        State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def go_on(_: Any, stored: Stored | None) -> Any:
+        return reserved.rows(data, view_or_nothing(data, restore(stored)))
+
+    @app.callback(
+        Output("fr-jump", "children"), Input("fr-at", "data"), State("address", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def explain(at: int | None, stored: Stored | None) -> Any:
+        return reserved.sentence(data, view_or_nothing(data, restore(stored)), at)
 
     @app.callback(
         Output("fr-fit", "children"), Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
@@ -375,11 +339,5 @@ def _tell(app: Any, data: Data) -> None:
         return fits, rows, heading
 
 
-def _clicked(click: Any) -> Any:
-    """Return the instant of the clicked point."""
-    points = (click or {}).get("points") or [{}]
-    return next((p["customdata"] for p in points if isinstance(p.get("customdata"), int)), None)
-
-
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,
-            register=_register, has_timeline=True)  # fmt: skip
+            register=_register, has_timeline=True, behind=counting("fragmentation"))  # fmt: skip

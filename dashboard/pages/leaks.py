@@ -24,7 +24,7 @@ from ..data import Data, View
 from ..figures import growth
 from ..figures.drawing.names import place
 from ..queries.kept_sources import kept_sources
-from . import Context, Page
+from . import Context, Page, counting
 
 MOST_SHOWN = 8
 
@@ -188,4 +188,5 @@ def _register(app: Any, data: Data) -> None:
     renewal.register(app, data, "lk", _content)
 
 
-PAGE = Page(name="leaks", title="Leaks", order=50, path="/leaks", layout=_layout, register=_register)
+PAGE = Page(name="leaks", title="Leaks", order=50, path="/leaks", layout=_layout, register=_register,
+            behind=counting("leak", "growing_batch"))  # fmt: skip

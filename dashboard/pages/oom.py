@@ -15,6 +15,7 @@ from vramscope.analysis.pins import PinningLine, pinning_lines, pins
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.missing import full_device, missing_parts
 from vramscope.model.finding import Finding
+from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
@@ -318,8 +319,10 @@ def _register(app: Any, data: Data) -> None:
 
 
 def _behind(data: Data, view: View) -> Behind:
-    if not len(view.recording.trace) or last_oom(data, view) >= 0:
+    if not len(view.recording.trace):
         return Behind()
+    if last_oom(data, view) >= 0:
+        return Behind(int((view.recording.trace.action == Action.OOM).sum()))
     return Behind(nothing=_without_failure(view)[0])
 
 

@@ -58,13 +58,6 @@ class Click(TypedDict, total=False):
     points: list[Point] | None
 
 
-class SelectedRow(TypedDict, total=False):
-    """A row of a table that was selected."""
-
-    id: str
-    stack: int | None
-
-
 OutcomeWord = Literal["running", "finished", "failed", "died", "file", "gone"]
 """How a run ended (``model.recording.Outcome``), or that it cannot be read any more."""
 

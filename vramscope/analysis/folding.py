@@ -112,6 +112,14 @@ class Folded:
         """The node to name, by original stack_id: the user's frame, else the library's; 0 for neither."""
         return np.where(self.of > 0, self.of, self.library)
 
+    @property
+    def line_of_stack(self) -> NDArray[Any]:
+        """A number, by original stack_id, that stacks of the same named file and line share; 0 for none."""
+        stacks = self.stacks
+        lines = np.stack([stacks.file, stacks.line], axis=1)
+        number = np.unique(lines[1:], axis=0, return_inverse=True)[1].reshape(-1)
+        return np.append(0, number + 1)[self.place]
+
     def is_library(self, node: int) -> bool:
         """Whether a node of ``stacks`` is a library's frame, named because no frame is the user's."""
         return node >= self.first_library

@@ -1,31 +1,5 @@
-// Plotly's charts over time follow the timeline.
+// What Dash leaves open: names of check boxes, the title, the state of a run, text that is being typed.
 (function () {
-  const S = window.vramscope.store;
-  const axis = (gd) => gd._fullLayout.xaxis;
-
-  // What is out of view follows where it comes into view: a drawing takes 50 ms, for which all others wait.
-  const seen = new IntersectionObserver(follow);
-  function follow() {
-    const charts = [...document.querySelectorAll(".follows .js-plotly-plot")].filter((gd) => gd._fullLayout);
-    if (!charts.length) return;
-    const { a: from, b: to } = S.state, [a, b] = from === null ? window.vramscope.timeline.whole() : [from, to];
-    if (a === null) return;
-    for (const gd of charts) {
-      seen.observe(gd);
-      const shown = axis(gd).range, { top, bottom } = gd.getBoundingClientRect();
-      if (bottom > 0 && top < innerHeight && (shown[0] !== a || shown[1] !== b)) Plotly.relayout(gd, { "xaxis.range": [a, b] });
-    }
-  }
-  // After the server has been asked.
-  S.on("view rests", () => setTimeout(follow));
-  // A chart that is laid out while the timeline is zoomed.
-  let queued = false;
-  new MutationObserver(function () {
-    if (queued) return;
-    queued = true;
-    requestAnimationFrame(() => { queued = false; follow(); });
-  }).observe(document.documentElement, { childList: true, subtree: true });
-
   // Dash calls its check boxes the options of a list; to a screen reader they are a group of check boxes.
   function named() {
     for (const list of document.querySelectorAll(".legend[role=listbox]")) {

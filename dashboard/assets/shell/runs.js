@@ -150,7 +150,20 @@
     return made.get(key).tr;
   }
 
+  // Sort, filter and folders are in the address, so that a link and a reload restore them.
+  function restore() {
+    const url = new URLSearchParams(location.search), key = (url.get("sort") || "").replace(/^-/, "");
+    if (HEADS.some(([name]) => name === key)) Object.assign(view, { sort: key, down: url.get("sort")[0] === "-" });
+    if (FILTERS.some(([name]) => name === url.get("filter"))) view.filter = url.get("filter");
+    view.grouped = url.get("folders") === "1" || view.grouped;
+  }
+  function remember() {
+    const isUsual = view.sort === "started_s" && view.down;
+    window.vramscope.store.remember({ sort: isUsual ? null : `${view.down ? "-" : ""}${view.sort}`, filter: view.filter === "all" ? null : view.filter, folders: view.grouped ? 1 : null });
+  }
+
   function frame() {
+    restore();
     const box = element("input", { type: "search", id: "runs-search", className: "search", placeholder: "Find a run", value: new URLSearchParams(location.search).get("q") || "" });
     const label = element("label", {}, element("span", { className: "unseen" }, "Find a run"), box);
     const filters = element("div", { className: "segments", id: "runs-filters" });
@@ -218,7 +231,7 @@
   }
   document.addEventListener("input", (event) => { if (event.target.id === "runs-search") search(event.target.value); });
   document.addEventListener("change", (event) => {
-    if (event.target.id === "runs-grouped") { view.grouped = event.target.checked; draw(); }
+    if (event.target.id === "runs-grouped") { view.grouped = event.target.checked; remember(); draw(); }
     const id = event.target.closest(".runs td.tick") && event.target.dataset.run;
     if (!id) return;
     view.ticked = view.ticked.filter((each) => each !== id);
@@ -238,10 +251,12 @@
     } else if (sort) {
       view.down = view.sort === sort.dataset.key ? !view.down : NUMBERS.has(sort.dataset.key);
       view.sort = sort.dataset.key;
+      remember();
       draw();
     } else if (filter) {
       view.filter = filter.dataset.filter;
       view.limit = CHUNK;
+      remember();
       draw();
       here.querySelector(`[data-filter="${view.filter}"]`).focus();
     } else if (to && !event.defaultPrevented && event.button === 0 && !(event.metaKey || event.ctrlKey || event.shiftKey || event.altKey)) {

@@ -43,14 +43,15 @@
   }
 
   // Where everything lies, in pixels of the page.
-  function layout(width, height, isTall) {
+  function layout(width, height, isTall, calls) {
     const map = { left: LEFT, top: 4, width: width - LEFT - RIGHT, height: isTall ? 24 : 16 };
     const lane = isTall ? 11 : 8;
-    const top = map.top + map.height + GAP, bottom = height - TICK - LABELS - lane - 4;
+    const top = map.top + map.height + GAP, bottom = height - TICK - LABELS - lane - 4 - calls;
     return {
       map,
       plot: { left: LEFT, top, width: width - LEFT - RIGHT, height: Math.max(bottom - top, 10) },
-      lane: { top: bottom + 4, height: lane }, labels: bottom + 4 + lane, axis: height - TICK,
+      calls: { top: bottom + 4, height: calls - 3 },
+      lane: { top: bottom + 4 + calls, height: lane }, labels: bottom + 4 + lane + calls, axis: height - TICK,
     };
   }
 
@@ -353,6 +354,23 @@
     }
   }
 
+  // What the driver gave, up, and what it got back, down, from the middle of a lane; a retry is a wider sign.
+  function calls(context, at, box, view, data, t) {
+    const xs = data["driver.x"] || [], came = data["driver.came"], went = data["driver.went"], half = at.height / 2;
+    const most = xs.reduce((top, _, i) => Math.max(top, came[i], went[i]), 1), middle = at.top + half;
+    context.fillStyle = t.grid;
+    context.fillRect(box.left, middle - 0.5, box.width, 1);
+    for (let i = 0; i < xs.length; i++) {
+      if (xs[i] < view.a || xs[i] > view.b) continue;
+      const x = Math.round(view.px(xs[i])) - 1, tall = (n) => (n ? Math.max(2, half * Math.sqrt(n / most)) : 0);
+      context.fillStyle = t.reserved;
+      context.fillRect(x, middle - tall(came[i]), 3, tall(came[i]));
+      context.fillStyle = t.ink3;
+      context.fillRect(x, middle, 3, tall(went[i]));
+      if (data["driver.retry"][i]) { context.fillStyle = t.warn; context.fillRect(x - 1, middle, 5, half); }
+    }
+  }
+
   // Borders where steps are wide enough, labels with even numbers at even distances.
   function stepsOf(context, at, box, view, data, t) {
     const { px } = view, start = data["step.start"], end = data["step.end"], numbers = data["step.number"];
@@ -505,6 +523,6 @@
   }
 
   window.vramscope = Object.assign(window.vramscope || {}, {
-    draw: { before, layout, theme, sharp, begin, steps, areas, curves, level, heights, positions, lanes, stepsOf, peak, flags, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
+    draw: { before, layout, theme, sharp, begin, steps, areas, curves, level, heights, positions, lanes, calls, stepsOf, peak, flags, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
   });
 })();

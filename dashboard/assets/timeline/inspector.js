@@ -80,6 +80,7 @@
   function rowPicked(rows) {
     const row = rows && rows[0];
     if (row && row.term) window.vramscope.narrow(row.term);
+    else if (row && row.at !== undefined) inspect(row.stack ? `l${row.stack}` : "i", row.at);
     else if (row && row.stack) inspect(`l${row.stack}`);
     else if (row && row.block !== undefined) inspect(`b${row.block}`);
     return window.dash_clientside.no_update;

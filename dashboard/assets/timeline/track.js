@@ -1,7 +1,7 @@
 // One timeline per page: drawn at once from what the browser has, refined by the server.
 (function () {
   const D = window.vramscope.draw, S = window.vramscope.store, T = S.state;
-  const NEAR_PX = 5, CLICK_PX = 4, LEAST_EVENTS = 4, LEAST_S = 2e-6, KEPT = 6, DOUBLE_MS = 230;
+  const NEAR_PX = 5, CLICK_PX = 4, LEAST_EVENTS = 4, LEAST_S = 2e-6, KEPT = 6, DOUBLE_MS = 230, CALLS_PX = 25;
   const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i1: Int8Array, i2: Int16Array, i4: Int32Array, f8: Float64Array };
   const stores = new Map(), tracks = new Map();
   let pointer = null, pageScrolled = 0;
@@ -66,10 +66,10 @@
     }
   }
 
-  // A run opens at its first step, unless the link names a zoom or an instant; what lies before folds into a button.
+  // A run opens at its first step, unless the link names a zoom or an instant before that; what lies before folds into a button.
   function openOnTraining(track) {
-    const { training } = track.data.whole;
-    if (training && T.a === null && T.at === null) look(track, training[0], training[1]);
+    const { training } = track.data.whole, x = S.positionOf(T.at);
+    if (training && T.a === null && (x === null || x >= training[0])) look(track, training[0], training[1]);
   }
   function foldedStart(track) {
     const { figure, data, place } = track, button = figure.querySelector(".track-break"), { training, extent: [begin] } = data.whole;
@@ -220,7 +220,7 @@
     const { figure, data } = track, width = figure.clientWidth, height = figure.clientHeight;
     if (!data.whole || !width || !height) return;
     const began = performance.now();
-    track.place = D.layout(width, height, !figure.classList.contains("strip-track"));
+    track.place = D.layout(width, height, !figure.classList.contains("strip-track"), track.of.parts ? CALLS_PX : 0);
     const t = D.theme(data.whole.colors);
     scene(D.sharp(figure.querySelector(".track-plot"), width, height), track, t);
     small(track, width, t);
@@ -266,6 +266,7 @@
     context.restore();
     context.font = `11.5px ${t.sans}`;
     const best = finest(track, (now.a + now.b) / 2);
+    if (track.of.parts) D.calls(context, place.calls, place.plot, now, best, t);
     D.lanes(context, place.lane, place.plot, now, best, t);
     D.stepsOf(context, place, place.plot, now, best, t);
     D.positions(context, place.plot, now, place.axis, t);
@@ -389,6 +390,15 @@
     tell(track, tip, its, x);
   }
 
+  // The calls of the driver under the pointer.
+  function callsAt(track, data, px) {
+    const xs = Array.from(data["driver.x"] || []), now = view(track), i = xs.findIndex((x) => Math.abs(now.px(x) - px) < 5);
+    if (i < 0) return [];
+    const values = [["Reserved by the driver", data["driver.came"][i]], ["Given back", data["driver.went"][i]]];
+    return values.filter(([, n]) => n).map(([name, n]) => ["tip-value", name, window.vramscope.bytes(n)])
+      .concat(data["driver.retry"][i] ? [["tip-when", "the cache was released for a request"]] : []);
+  }
+
   function tell(track, tip, its, x) {
     const data = finest(track, x), step = stepAt(track, x), where = [words(track, x), step === null ? "" : `step ${step}`, phaseAt(track, x)].filter(Boolean).join(" · ");
     const lines = [["tip-when", where]];
@@ -400,6 +410,7 @@
     const isSplit = parts.some(([name, value]) => name === "inactive_split" && value);
     if (parts.length && data.envelope) lines.push(["tip-when", isSplit ? "where it was most fragmented:" : "where most was allocated:"]);
     for (const [name, value] of parts) lines.push(["tip-value", name.replace("_", " "), window.vramscope.bytes(value)]);
+    lines.push(...callsAt(track, data, its.x));
     const flag = (track.flags || []).find((each) => Math.abs(each.x - its.x) < 8);
     for (const name of flag ? [...new Set(flag.names)].slice(0, 4) : []) {
       const same = flag.names.filter((each) => each === name).length;
@@ -441,10 +452,11 @@
   // The page learns the instant after the frame that shows it: what Dash does with it takes longer than a frame.
   let isTelling = false;
   function tellPage(track) {
-    if (!track.stores.at || isTelling) return;
+    if (!track.stores.at || isTelling || track.known === T.at) return;
     isTelling = true;
     requestAnimationFrame(() => setTimeout(function () {
       isTelling = false;
+      track.known = T.at;
       if (tracks.has(track.figure)) dash_clientside.set_props(track.stores.at, { data: T.at });
     }));
   }
@@ -597,7 +609,7 @@
     tracks.set(figure, track);
     window.vramscope.links.shows(of);
     S.read(of.axis);
-    track.place = D.layout(figure.clientWidth || 600, figure.clientHeight || 120, !figure.classList.contains("strip-track"));
+    track.place = D.layout(figure.clientWidth || 600, figure.clientHeight || 120, !figure.classList.contains("strip-track"), track.of.parts ? CALLS_PX : 0);
     new ResizeObserver(() => { redraw(); refine(); S.tell("view"); }).observe(figure);
     if (track.data.whole) { redraw(); refine(); } else ask(track, true).then(refine);
   }
@@ -648,6 +660,7 @@
     S.scrub(null);
     // An address names its instant and its zoom: the zoom stays, wherever the instant lies.
     if (String(instant) !== new URLSearchParams(location.search).get("at")) isToReveal = true;
+    if (track) track.known = instant;
     S.choose(instant);
     if (!track) return none();
     revealChosen(track);
@@ -673,6 +686,11 @@
     told = null;
   });
   S.on(["instant", "scrub"], redraw);
+  // An instant picked in a table or the inspector.
+  S.on("instant", function () {
+    for (const track of tracks.values()) tellPage(track);
+    if (T.at !== null && S.positionOf(T.at) === null) { isToReveal = true; refine(); }
+  });
 
   // For a picture under the axes, and for whoever looks at what is drawn.
   function boxOf(figure) {

@@ -25,9 +25,7 @@ GROUPS = {"": "Blocks", "line": "Lines", "module": "Modules", "category": "Categ
 """What a row of the table is, and the word on its button."""
 _NO_MODULE = "no module"
 _FORMULA = re.compile("[=+\\-@\t\r\n'＝＋－＠]")  # noqa: RUF001 — spreadsheets take the wide forms for the same
-_BYTES = {"type": "rightAligned", "sort": "desc", "valueFormatter": {"function": "vsBytes(params.value)"},
-          "filter": False}  # fmt: skip
-_COUNT = {"type": "rightAligned", "filter": False, "valueFormatter": {"function": "vsCount(params.value)"}}
+_BYTES = stack_table.BYTES | {"sort": "desc"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +65,9 @@ def columns(group: str, *, is_live: bool) -> list[dict[str, Any]]:
                  "cellRenderer": "VsShare", "context": stack_table.from_width(560)}  # fmt: skip
         name = GROUPS[group].removesuffix("s") if group != "category" else "Category"
         return [where | {"headerName": name}, {"field": "size", "headerName": "Bytes", "width": 120} | _BYTES,
-                share, {"field": "count", "headerName": "Blocks", "width": 100} | _COUNT,
+                share, {"field": "count", "headerName": "Blocks", "width": 100} | stack_table.COUNT,
                 {"field": "largest", "headerName": "Largest", "width": 112,
-                 "context": stack_table.from_width(640)} | _BYTES | {"sort": None}]  # fmt: skip
+                 "context": stack_table.from_width(640)} | stack_table.BYTES]  # fmt: skip
     lived = {"field": "life", "flex": 1, "minWidth": 92, "type": "rightAligned"}
     if is_live:
         age = {"headerName": "Age", "headerTooltip": "Since its allocation, at that instant"}
@@ -158,10 +156,7 @@ def _keys(data: Data, view: View, which: NDArray[Any], group: str) -> tuple[NDAr
         return module, lambda i: _module(known.paths[int(module[i])])
     code, stack = folded(data, view), data.ask(view, "lifetimes").stack_id[which]
     node = code.place[stack]
-    # A line called from several places is one row.
-    lines = np.stack([code.stacks.file[node], code.stacks.line[node]], axis=1)
-    keys = np.unique(lines, axis=0, return_inverse=True)[1].reshape(-1)
-    return np.where(node > 0, keys + 1, 0), lambda i: _line(code, int(node[i]), int(stack[i]))
+    return code.line_of_stack[stack], lambda i: _line(code, int(node[i]), int(stack[i]))
 
 
 def _category(which: int) -> dict[str, Any]:

@@ -15,19 +15,16 @@ from vramscope.units import format_duration
 from ...answers import folded
 from ...data import Data, View
 from .. import panel as panels
-from .stack_table import from_width, grid, marked_place, no_rows
+from .stack_table import BYTES, from_width, grid, marked_place, no_rows
 
 MAX_PINS = 200
 
 _COLUMNS = [
     {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
-    {"field": "kept", "headerName": "Keeps", "width": 112, "type": "rightAligned", "sort": "desc",
-     "valueFormatter": {"function": "vsBytes(params.value)"},
-     "headerTooltip": "Free bytes of its segment, which cannot be released while this block is live"},
-    {"field": "size", "headerName": "Block", "width": 108, "type": "rightAligned",
-     "valueFormatter": {"function": "vsBytes(params.value)"}},
-    {"field": "segment", "headerName": "Segment", "width": 112, "type": "rightAligned",
-     "valueFormatter": {"function": "vsBytes(params.value)"}, "context": from_width(640)},
+    {"field": "kept", "headerName": "Keeps", "width": 112, "sort": "desc",
+     "headerTooltip": "Free bytes of its segment, which cannot be released while this block is live"} | BYTES,
+    {"field": "size", "headerName": "Block", "width": 108} | BYTES,
+    {"field": "segment", "headerName": "Segment", "width": 112, "context": from_width(640)} | BYTES,
     {"field": "others", "headerName": "Beside", "width": 104, "type": "rightAligned",
      "headerTooltip": "Other blocks in use in the same segment", "context": from_width(760)},
     {"field": "age", "headerName": "Age", "width": 96, "type": "rightAligned"},

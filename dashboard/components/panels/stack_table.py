@@ -23,6 +23,10 @@ MAX_SOURCE_BYTES = 2 << 20
 NO_FRAME = "libraries only"
 
 
+BYTES = {"type": "rightAligned", "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False}
+COUNT = {"type": "rightAligned", "valueFormatter": {"function": "vsCount(params.value)"}, "filter": False}
+
+
 def from_width(least_table_px: int) -> dict[str, int]:
     """Return the context of a column that only tables of at least that width in pixels show."""
     return {"leastTablePx": least_table_px}
@@ -36,13 +40,11 @@ _COLUMNS = [
     {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
      "context": from_width(700),
      "headerTooltip": "The last library function on the way to the allocator"},
-    {"field": "bytes", "headerName": "Allocated", "width": 130, "type": "rightAligned", "sort": "desc",
-     "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False},
+    {"field": "bytes", "headerName": "Allocated", "width": 130, "sort": "desc"} | BYTES,
     {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 124, "filter": False,
      "cellRenderer": "VsShare", "context": from_width(640)},
-    {"field": "count", "headerName": "Blocks", "width": 88, "type": "rightAligned", "filter": False,
-     "valueFormatter": {"function": "vsCount(params.value)"},
-     "headerTooltip": "Allocations alive at this instant"},
+    {"field": "count", "headerName": "Blocks", "width": 88,
+     "headerTooltip": "Allocations alive at this instant"} | COUNT,
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from vramscope.model.marks import Phase
 from vramscope.units import format_name
 
 from ...address import Address, restore
-from ...answers import moment, neighbor, series_of
+from ...answers import ask_allowing_stale, moment, neighbor, series_of
 from ...data import Data, View
 from ...figures import composition, doubts, track
 from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
@@ -142,6 +142,8 @@ def _columns(data: Data) -> Response:
     areas = {}
     if api.word("parts", ("", "1")):
         areas = composition.columns(series, data.ask(view, "fragmentation").parts, interval, width)
+        calls = ask_allowing_stale(data, view, "driver_calls")
+        areas |= composition.calls_of_driver(series, calls, interval, width)
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
     facts["phases"] = {int(phase): format_name(phase) for phase in Phase if phase != Phase.OTHER}
     facts["notes"] = doubts.noted(view.recording, series)

@@ -1,11 +1,13 @@
-"""What came from the driver and went back is counted step by step, and nothing of it is lost."""
+"""What came from the driver and went back is counted, and nothing of it is lost."""
 
 import captures
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis.churn import churn, churn_of
+from vramscope.analysis.churn import GAINS, Churn, churn_of
+from vramscope.analysis.driver_calls import driver_calls
 from vramscope.analysis.what_if import what_if
 from vramscope.formats.torch_snapshot import read
 from vramscope.model.device import Process
@@ -30,16 +32,14 @@ def test_by_hand(recording):
         stacks=stacks, steps=Steps.of(index=[7, 8], start_event=[1, 5], end_event=[5, 8]),
     )  # fmt: skip
 
-    found = churn(made)
+    found, calls = churn_of(made), driver_calls(made)
 
-    assert found.step.tolist() == [-1, 0, 1]
-    assert found.n_made.tolist() == [1, 2, 1]
-    assert found.made_bytes.tolist() == [100, 320, 50]
-    assert found.n_released.tolist() == [0, 2, 1]
-    assert found.released_bytes.tolist() == [0, 120, 300]
-    assert found.n_retries.tolist() == [0, 1, 0]
-    assert found.n_ooms.tolist() == [0, 0, 1]
-    assert found.retries == (4,)
+    assert (found.n_made, found.made_bytes) == (4, 470)
+    assert (found.n_released, found.released_bytes) == (3, 420)
+    assert (found.n_retries, found.n_ooms) == (1, 1)
+    assert calls.step.tolist() == [-1, 0, 0, 0, 0, 1, 1]
+    assert calls.n_bytes.tolist() == [100, 20, 20, 100, 300, 300, 50]
+    assert calls.is_retry.tolist() == [False, False, False, True, False, False, False]
 
 
 SPLIT, COLLECTS = {"max_split_size": str(2000)}, {"garbage_collection_threshold": "0.5"}
@@ -89,8 +89,8 @@ def test_the_counts_of_a_record_are_those_of_the_allocator_that_predicts_it(name
 
 
 def test_of_nothing_there_is_nothing():
-    assert churn(Recording()).total == churn_of(Recording())
-    assert churn(Recording()).n_made.tolist() == [0]
+    assert churn_of(Recording()) == Churn()
+    assert len(driver_calls(Recording())) == 0
 
 
 @given(OPS, st.integers(0, 30), st.integers(0, 80), st.integers(0, 80))
@@ -100,9 +100,10 @@ def test_what_was_made_less_what_went_is_the_change_of_the_reserved_bytes(play, 
     recording = Recording(trace=played.recording.trace, initial=played.recording.initial, steps=steps)
     reserved = [row[3] for row in played.totals]
 
-    found = churn(recording)
+    calls = driver_calls(recording)
 
-    change = found.made_bytes - found.released_bytes
+    change = np.where(np.isin(calls.kind, GAINS), calls.n_bytes, -calls.n_bytes)
     last = len(reserved) - 1
     assert change.sum() == reserved[-1] - reserved[0]
-    assert change[1] == reserved[min(start + length, last)] - reserved[min(start, last)]
+    inside = change[calls.step == 0].sum()
+    assert inside == reserved[min(start + length, last)] - reserved[min(start, last)]

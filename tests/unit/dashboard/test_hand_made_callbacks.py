@@ -156,7 +156,7 @@ def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
         "ph-graph-pick.data": {"row": 1, "picks": 1},
         "pk-table.selectedRows": [{"id": "1"}], "ov-table.selectedRows": [{"id": "1", "stack": 2}],
         "al-table.selectedRows": [{"id": "1"}], "pk-root.data": 1, "pk-at.data": 3, "ph-chosen.data": 3,
-        "pk-icicle-pick.data": {"node": 1}, "selected.data": {"what": "l1", "at": 3}, "fr-upto.data": 12,
+        "pk-icicle-pick.data": {"node": 1}, "selected.data": {"what": "l1", "at": 3},
         "location.pathname": "/overview", "location.search": f"?run={run}", "poll.n_intervals": 1,
         "tick.n_intervals": 1, "fr-size.data": "1 MiB", "fi-size.data": 40, "wf-row.data": 0,
     }  # fmt: skip

@@ -1,8 +1,10 @@
 """The menu says of a page, before it is opened, whether anything lies behind it."""
 
+from pathlib import Path
 from typing import Any
 
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers import findings
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import pages
 from vramscope.dashboard.server.app import _menu
@@ -43,6 +45,24 @@ def test_a_run_without_steps_and_one_that_ran_out_of_memory(tmp_path, make_progr
 
     assert found["Phases"].title == "No steps were found"
     assert (found["Out of memory"].className, found["Out of memory"].title) == ("", "")
+    assert [getattr(part, "children", part) for part in found["Out of memory"].children] == [
+        "Out of memory",
+        "1",
+    ]
+
+
+def test_findings_are_counted_once_they_are_known():
+    data = Data(Path(__file__).parents[3] / "sample_traces")
+    run = next(run for run, path in data.runs.paths().items() if path.name == "gan-retain-graph")
+    before = entries(data, "/peak", run)["Leaks"].children
+    found = findings(data, data.view(Address(run=run))).findings
+    after = entries(data, "/peak", run)["Leaks"].children
+
+    assert before == "Leaks"
+    assert [getattr(part, "children", part) for part in after] == [
+        "Leaks",
+        str(sum(each.kind in {"leak", "growing_batch"} for each in found)),
+    ]
 
 
 def test_ranks_are_offered_where_there_are_several(tmp_path, make_program):

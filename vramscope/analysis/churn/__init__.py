@@ -7,11 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import UNLIMITED, Settings
-from vramscope.analysis import Analysis
 from vramscope.analysis.churn.free_segments import free_segment_bytes
-from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int64, Table
 from vramscope.model.trace import Action
 
 GAINS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
@@ -35,61 +32,18 @@ class Churn:
     n_ooms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ChurnOverTime(Table):
-    """One row per step, and a first row for events outside of all steps."""
-
-    step: Int64
-    """Row of ``Recording.steps``; −1 outside of every step."""
-    n_made: Int64
-    made_bytes: Int64
-    n_released: Int64
-    released_bytes: Int64
-    n_retries: Int64
-    """Retries; each stalls the device: the whole cache is released before the driver is asked again."""
-    n_ooms: Int64
-    retries: tuple[int, ...] = ()
-    """The instants right after the releases of each retry."""
-
-    @property
-    def total(self) -> Churn:
-        """The sums over all rows."""
-        return Churn(**{name: int(column.sum()) for name, column in self.columns() if name != "step"})
-
-
-def churn(recording: Recording) -> ChurnOverTime:
-    """Traffic with the driver, step by step; 10 ms per million events.
-
-    The rows sum up to the churn that ``fragmentation`` gives for the whole recording.
-    """
-    trace, steps = recording.trace, recording.steps
-    n_rows = len(steps) + 1
-
-    def counted(events: NDArray[Any]) -> NDArray[Any]:
-        return np.bincount(steps_of(steps, events) + 1, minlength=n_rows)
-
-    def summed(events: NDArray[Any]) -> NDArray[Any]:
-        total = np.zeros(n_rows, dtype="i8")
-        np.add.at(total, steps_of(steps, events) + 1, trace.size[events])
-        return total
-
-    made, released = (np.flatnonzero(np.isin(trace.action, kinds)) for kinds in (GAINS, LOSSES))
-    retries = retry_events(recording)
-    return ChurnOverTime.of(
-        step=np.arange(n_rows) - 1,
-        n_made=counted(made),
-        made_bytes=summed(made),
-        n_released=counted(released),
-        released_bytes=summed(released),
-        n_retries=counted(retries),
-        n_ooms=counted(np.flatnonzero(trace.action == Action.OOM)),
-        retries=tuple((retries + 1).tolist()),
-    )
-
-
 def churn_of(recording: Recording) -> Churn:
-    """Traffic with the driver over the whole recording."""
-    return churn(recording).total
+    """Traffic with the driver over the whole recording; ``driver_calls`` has every call of it."""
+    trace = recording.trace
+    made, released = (np.isin(trace.action, kinds) for kinds in (GAINS, LOSSES))
+    return Churn(
+        n_made=int(made.sum()),
+        made_bytes=int(trace.size[made].sum()),
+        n_released=int(released.sum()),
+        released_bytes=int(trace.size[released].sum()),
+        n_retries=len(retry_events(recording)),
+        n_ooms=int((trace.action == Action.OOM).sum()),
+    )
 
 
 def retry_events(recording: Recording) -> NDArray[Any]:
@@ -131,10 +85,3 @@ def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any])
         failed = recording.trace.action[last + 1] == Action.OOM
         found &= failed | (smallest < settings.max_split_size)
     return found
-
-
-ANALYSIS = Analysis(
-    "churn",
-    "How often did memory come from the driver and go back, step by step, and when was the cache released?",
-    churn,
-)

@@ -1,0 +1,153 @@
+"""The panels of what was reserved: why it rose at a call of the driver, by whose lines, and every call."""
+
+from typing import Any
+
+import numpy as np
+from dash import html
+
+from vramscope.analysis.driver_calls import (
+    DriverCalls,
+    jump_at,
+    jump_words,
+    largest_jump,
+    reserved_by,
+)
+from vramscope.model.trace import Action
+from vramscope.units import format_bytes, format_count
+
+from ...answers import ask_allowing_stale, folded, moment, state_of
+from ...data import Data, View
+from .. import panel as panels
+from .pins import function_of
+from .stack_table import BYTES, COUNT, from_width, grid, marked_place, no_rows
+
+MAX_ROWS = 500
+_WORD = {Action.SEGMENT_ALLOC: "cudaMalloc", Action.SEGMENT_FREE: "cudaFree",
+         Action.SEGMENT_MAP: "map", Action.SEGMENT_UNMAP: "unmap"}  # fmt: skip
+_LINES = [
+    {"field": "where", "headerName": "Requested by", "flex": 3, "minWidth": 170, "cellRenderer": "VsWhere"},
+    {"field": "size", "headerName": "Reserved", "width": 124, "sort": "desc"} | BYTES,
+    {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 118, "cellRenderer": "VsShare",
+     "context": from_width(520)},
+    {"field": "count", "headerName": "Calls", "width": 84} | COUNT,
+    {"field": "steps", "headerName": "When", "flex": 1.2, "minWidth": 110, "cellClass": "dim",
+     "context": from_width(600)},
+]  # fmt: skip
+_CALLS = [
+    {"field": "when", "headerName": "When", "flex": 2.4, "minWidth": 150, "cellClass": "dim"},
+    {"field": "call", "headerName": "Call", "width": 104},
+    {"field": "size", "headerName": "Bytes", "width": 108} | BYTES,
+    {"field": "asked", "headerName": "Request", "width": 108, "context": from_width(680)} | BYTES,
+    {"field": "where", "headerName": "By", "flex": 3, "minWidth": 170, "cellRenderer": "VsWhere",
+     "context": from_width(500)},
+]  # fmt: skip
+
+
+def layout(data: Data, view: View, at: int | None) -> list[Any]:
+    """Return both panels; nothing where the driver was never called."""
+    calls: DriverCalls = ask_allowing_stale(data, view, "driver_calls")
+    if not len(calls):
+        return []
+    by_line, by_call = rows(data, view)
+    lines = grid("fr-lines", by_line, _LINES, no_rows("Nothing was reserved."))
+    every = grid("fr-calls", by_call, _CALLS, no_rows("The driver was not called."))
+    lines.className = every.className = "table short"
+    words = f"the largest {MAX_ROWS} of {len(calls):,}" if len(calls) > MAX_ROWS else ""
+    heading = html.Div(sentence(data, view, at), id="fr-jump")
+    return [
+        html.Section(heading, className="panel jump", **{"aria-label": "Why reserved memory rose"}),
+        html.Div(
+            [
+                panels.panel("What was reserved, by whom", lines, label="What was reserved, by whom"),
+                panels.panel("Calls of the driver", every, beside=html.Span(words, className="dim")),
+            ],
+            className="pair",
+        ),
+    ]
+
+
+def rows(data: Data, view: View) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of both tables."""
+    calls: DriverCalls = ask_allowing_stale(data, view, "driver_calls")
+    return _lines(data, view, calls), _calls(data, view, calls)
+
+
+def sentence(data: Data, view: View, at: int | None) -> list[Any]:
+    """Return why memory was reserved at the last call before *at*; None is the largest of later steps."""
+    calls: DriverCalls = ask_allowing_stale(data, view, "driver_calls")
+    row = largest_jump(calls, at)
+    if row < 0:
+        return [html.P("Nothing was reserved up to here.", className="dim")]
+    event = int(calls.event[row])
+    found = data.derive(view, ("jump", event), lambda r: jump_at(r, calls, row, state_of(data, view, event)))
+    which = "The largest jump" if at is None else "The last jump up to here"
+    return [
+        html.H3(f"{which}: {moment(data, view, event + 1).words}"),
+        html.P(jump_words(view.recording.stacks, found), className="support"),
+        html.P(_step(view, calls, row), className="dim"),
+    ]
+
+
+def _step(view: View, calls: DriverCalls, row: int) -> str:
+    """Return what the whole step reserved."""
+    step = int(calls.step[row])
+    mine = calls.rows(calls.step == step)
+    came, n_calls = mine.gains, int(mine.gains.n_calls.sum())
+    went = int(mine.n_bytes.sum() - came.n_bytes.sum())
+    name = (
+        f"Step {int(view.recording.steps.index[step])}"
+        if step >= 0
+        else "Before and between steps the program"
+    )
+    back = f" and gave back {format_bytes(went)}" if went else ""
+    n_retries, came_bytes = int(mine.is_retry.sum()), format_bytes(int(came.n_bytes.sum()))
+    retried = f"; the cache was released {n_retries:,} × for a request" if n_retries else ""
+    return f"{name} reserved {came_bytes} in {format_count(n_calls, 'call')}{back}{retried}."
+
+
+def _lines(data: Data, view: View, calls: DriverCalls) -> list[dict[str, Any]]:
+    found, code = reserved_by(view.recording.stacks, calls), folded(data, view)
+    whole = max(int(found.n_bytes.sum()), 1)
+    return [
+        _named(code, int(found.stack_id[i])) | {
+            "id": str(i), "size": int(found.n_bytes[i]), "share": int(found.n_bytes[i]) / whole,
+            "count": int(found.n_calls[i]), "steps": _steps(view, calls, found, i),
+        }
+        for i in range(min(len(found), MAX_ROWS))
+    ]  # fmt: skip
+
+
+def _steps(view: View, calls: DriverCalls, found: Any, i: int) -> str:
+    """Return the first and last step in which a line had memory reserved."""
+    rows = np.searchsorted(calls.event, (found.first_event[i], found.last_event[i]))
+    first, last = (int(each) for each in calls.step[rows])
+    names = [f"{int(view.recording.steps.index[each])}" if each >= 0 else "" for each in (first, last)]
+    if not any(names):
+        return "outside of steps"
+    return f"step {names[0]}" if names[0] == names[1] else f"{names[0] or 'before'} to step {names[1]}"
+
+
+def _calls(data: Data, view: View, calls: DriverCalls) -> list[dict[str, Any]]:
+    rows = np.arange(len(calls))
+    if len(rows) > MAX_ROWS:
+        rows = np.sort(np.argpartition(-calls.n_bytes, MAX_ROWS)[:MAX_ROWS])
+    code = folded(data, view)
+    return [_call(data, view, code, calls, row) for row in rows.tolist()]
+
+
+def _call(data: Data, view: View, code: Any, calls: DriverCalls, row: int) -> dict[str, Any]:
+    event, asked = int(calls.event[row]), int(calls.requested_bytes[row])
+    count = f"{int(calls.n_calls[row])} × " if calls.n_calls[row] > 1 else ""
+    word = "retry" if calls.is_retry[row] else _WORD[Action(int(calls.kind[row]))]
+    return _named(code, int(calls.stack_id[row])) | {
+        "id": str(event), "at": event, "when": moment(data, view, event + 1).words, "call": count + word,
+        "size": int(calls.n_bytes[row]), "asked": asked if asked >= 0 else None,
+    }  # fmt: skip
+
+
+def _named(code: Any, stack: int) -> dict[str, Any]:
+    return {
+        "where": function_of(code, stack)[:160],
+        "place": marked_place(code, int(code.place[stack]))[:120],
+        "stack": stack,
+    }
