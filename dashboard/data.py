@@ -74,10 +74,11 @@ class Data:
         self._refused: dict[str, tuple[Stamp, VramscopeError]] = {}
         """Why a run cannot be read, with the stamp of those files."""
 
-    def is_open(self, name: str) -> bool:
-        """Return whether a run is open, so that its events are read."""
+    def is_open(self, name: str, key: Hashable = None) -> bool:
+        """Return whether a run is open, so that its events are read; with *key*, that answer known too."""
         with self._lock:
-            return name in self._open
+            opened = self._open.get(name)
+            return opened is not None and (key is None or opened.has(key))
 
     def open_ahead(self, name: str) -> None:
         """Open a run for which nobody waits: reading it pauses while users wait for other runs."""
@@ -171,10 +172,6 @@ class Data:
         """Return the answer of the analysis *question*, computed once per (view, options)."""
         key = (question, *sorted(options.items()))
         return self.derive(view, key, lambda recording: answer(recording, question, **options))
-
-    def has(self, view: View, what: Hashable) -> bool:
-        """Return whether *what* of :meth:`derive` is known already."""
-        return self._opened(view.run_id).has((view.key, what))
 
     def derive(self, view: View, what: Hashable, make: Callable[[Recording], Any]) -> Any:
         """Return ``make(recording)``, computed once per (view, *what*).
