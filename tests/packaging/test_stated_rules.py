@@ -144,6 +144,7 @@ ELSEWHERE = {
     "export_chrome_trace",
     "mem_tracker",
     "masked_select",
+    "reshard_after_forward",
     "skip_memory_metrics",
     "vramscope_events_total",
     "vramscope_failed_allocations_total",
