@@ -47,7 +47,7 @@ def _mode() -> Note:
     )
 
 
-class CountersOnly:
+class CountersOnly(hooks.Listener):
     """Records torch's and the driver's counters of this process's device."""
 
     def __init__(self, options: Options, failed: Failed) -> None:  # noqa: ARG002
@@ -67,8 +67,6 @@ class CountersOnly:
         self._lock = threading.Lock()
         self._marks: list[MarkRow] = []
         self._has_noted_mode = False
-
-    # ------------------------------------------------------------------------------- as a Capture
 
     def start(self, sink: Sink) -> None:
         """Begin recording to *sink*."""
@@ -149,8 +147,6 @@ class CountersOnly:
             self._sampler.retire()
         self._sink = None
 
-    # ------------------------------------------------------------------------- as a hooks.Listener
-
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
         """Record an event of the program together with torch's counters at the same time."""
         if self._sink is None:
@@ -164,26 +160,10 @@ class CountersOnly:
         with self._lock:
             self._marks.append(row)
 
-    def forward_begins(self, module: Any) -> None:
-        """No-op: counters mode does not record modules."""
-
-    def forward_ends(self, inputs: Any, result: Any) -> None:
-        """No-op: counters mode does not label tensors."""
-
-    def backward_ends(self) -> None:
-        """No-op: counters mode does not label tensors."""
-
-    def step_begins(self, optimizer: Any) -> None:
-        """No-op: counters mode does not label tensors."""
-
     def step_ends(self, optimizer: Any) -> None:  # noqa: ARG002
         """Read what NCCL's communicators hold; counters mode does not label tensors."""
         if self._sampler is not None:
             self._sampler.communicators.read()
 
 
-def _always() -> bool:
-    return True
-
-
-SOURCE = Source("counters", available=_always, open=CountersOnly)
+SOURCE = Source("counters", available=lambda: True, open=CountersOnly)

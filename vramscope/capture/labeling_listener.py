@@ -8,13 +8,14 @@ import torch
 
 from vramscope.capture import Failed
 from vramscope.capture.holders.growth_watch import Watch
+from vramscope.capture.hooks import Listener
 from vramscope.capture.hooks.checkpointing import Checkpointing
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.labels import AddLabels, Labeler
 from vramscope.capture.torch_versions.allocator_settings import allocator_conf
 
 
-class LabelingListener:
+class LabelingListener(Listener):
     """The part of a source that listens to the hooks; the marks are the source's own."""
 
     def __init__(self, failed: Failed, modules: ModuleLog, watch: Watch, add_labels: AddLabels) -> None:

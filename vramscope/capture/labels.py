@@ -35,8 +35,6 @@ _call = methodcaller("__call__")
 
 
 class _RootModule:
-    """A root module with its parameters and buffers and the threads that call it."""
-
     __slots__ = ("buffers", "calls", "parameters", "reference", "threads")
 
     def __init__(self, reference: "weakref.ref[Any]") -> None:
@@ -267,7 +265,6 @@ class Labeler:
     def _add(
         self, storages: Sequence[Any], category: Category, names: Sequence[str], element_bytes: Sequence[int]
     ) -> None:
-        """Add labels and remember the storages that they were added to."""
         added = list(compress(storages, self._add_labels(storages, category, names, element_bytes)))
         self._seen.update(zip(map(_CDATA, added), map(weakref.ref, added), strict=True))
         if len(self._seen) > self._most_seen:

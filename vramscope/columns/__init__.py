@@ -17,8 +17,6 @@ class GrowingColumn:
     is written to. A column of zeros, as CUDA streams and pools mostly are, is never written to.
     """
 
-    __slots__ = ("_data", "_in_file", "_is_zero", "_n_rows", "_scratch", "high", "low")
-
     def __init__(self, dtype: str, scratch: Scratch | None = None) -> None:
         self._data = np.zeros(0, dtype)
         self._is_zero = True

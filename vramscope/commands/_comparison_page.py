@@ -1,6 +1,7 @@
 """The comparison of all ranks as JSON, and as a page of at most 45 lines, however many ranks there are."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from vramscope.analysis.findings import Shared, ranks_words
@@ -176,7 +177,6 @@ def _imbalance(found: Imbalance) -> Text:
 
 
 def _notes(summaries: Sequence[RankSummary]) -> Iterator[Block]:
-    """Yield one note of each kind, with all ranks that have one of this kind."""
     notes = notes_of_ranks(summaries)
     for text, ranks in notes[:NOTES_SHOWN]:
         yield Text(f"{_ranks(ranks)}: {_short(text)}", "note")
@@ -193,9 +193,6 @@ def _short(text: str) -> str:
     return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
 
 
-# ------------------------------------------------------------------------------------------ as JSON
-
-
 def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
     """Return the comparison as JSON of schema 1, without findings: the same wherever the ranks are read."""
     fleet = compared.fleet
@@ -207,7 +204,7 @@ def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
         "unreadable": [{"rank": rank} for rank, _ in compared.unreadable],
         "running": list(fleet.running),
         "restarts": {str(rank): n for rank, n in sorted(fleet.restarts.items())},
-        "ended": [_ended_as_json(each) for each in fleet.ended],
+        "ended": [asdict(each) | {"outcome": each.outcome.value} for each in fleet.ended],
         "groups": [_group_as_json(group) for group in fleet.groups],
         "outliers": [_odd_as_json(odd) for odd in fleet.odd],
         "first_failure": None if fleet.failure is None else _failure_as_json(fleet.failure),
@@ -225,17 +222,6 @@ def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
             for each in fleet.strays
         ],
         "searched": list(compared.searched),
-    }
-
-
-def _ended_as_json(ended: Ended) -> dict[str, Any]:
-    return {
-        "rank": ended.rank,
-        "host": ended.host,
-        "outcome": ended.outcome.value,
-        "error": ended.error,
-        "time_ns": ended.time_ns,
-        "last_step": ended.last_step,
     }
 
 
@@ -298,8 +284,4 @@ def _imbalance_as_json(found: Imbalance) -> dict[str, Any]:
 def _line_as_json(line: LineBytes | None) -> dict[str, Any]:
     if line is None or not line.frames:
         return {"where": None, "calls": None}
-    frame = line.frames[0]
-    return {
-        "where": {"file": frame.file, "line": frame.line, "function": frame.function},
-        "calls": line.via or None,
-    }
+    return {"where": line.frames[0]._asdict(), "calls": line.via or None}

@@ -51,9 +51,7 @@ def _one(number: int) -> Any:
 
 
 def _n_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _watched(results: Iterator[Output], inputs: Sequence[Input], words: str, say: Say) -> Iterator[Output]:

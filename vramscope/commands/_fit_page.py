@@ -102,7 +102,6 @@ def _replayed(answer: FitAnswer, here: Placed) -> str:
 
 
 def _too_small(answer: FitAnswer, here: Placed) -> str:
-    """Return why a device is too small."""
     plain = here.plain
     if not plain.fits:
         return (
@@ -159,7 +158,6 @@ def _without_a_device(answer: FitAnswer) -> str:
 
 
 def _to_do(answer: FitAnswer) -> Iterator[Block]:
-    """Yield what to set: the environment's line, the program's line."""
     found = answer.settings
     if found is None or found.advised is None:
         return

@@ -45,7 +45,6 @@ def page(found: Prediction, summary: Summary) -> Iterator[Block]:
 
 
 def _otherwise(found: Prediction) -> Iterator[Block]:
-    """Yield what became of the runs in which a value that nobody computed was another one."""
     if not found.otherwise:
         return
     yield Heading("With another answer where a value decides that a dry run does not compute", level=3)
@@ -116,9 +115,6 @@ def by_module(summary: Summary) -> list[tuple[str, int]]:
     return sorted(sums.items(), key=lambda item: -item[1])
 
 
-# ------------------------------------------------------------------------------------------- cards
-
-
 def _cards(found: Prediction) -> Iterator[Block]:
     yield Heading("On each card", level=3)
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -153,9 +149,6 @@ def headroom_words(card: OnCard) -> str:
 
 def _spare(n_bytes: int) -> str:
     return f"{'−' if n_bytes < 0 else ''}{format_bytes(abs(n_bytes))}"
-
-
-# ----------------------------------------------------------------------------------------- largest
 
 
 def largest_page(size: Size, found: LargestSize, card: str, *, is_stopped: bool) -> Iterator[Block]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
-from vramscope.analysis.lines import Line, line_words, lines, place_words
+from vramscope.analysis.lines import line_words, lines, place_words
 from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.private_pools import pool_words
 from vramscope.analysis.summary import StepPeak, Summary, has_allocator
@@ -82,7 +82,6 @@ def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
 
 
 def _fullest(ordered: Sequence[Summary], top: int) -> Iterator[Block]:
-    """Yield the fullest recording in detail, and the notes of all recordings, each once."""
     notes: dict[str, list[Recording]] = {}
     for summary in ordered:
         for note in summary.recording.notes:
@@ -174,14 +173,12 @@ def _headline(summary: Summary) -> Iterator[Block]:
 
 
 def _lower_bounds(summary: Summary) -> Iterator[Block]:
-    """Yield that figures are lower bounds, where events are missing."""
     if not summary.verdicts.peak_is_exact:
         why = summary.verdicts.missing[0].text
         yield Text(f"peaks below are lower bounds, and steps and findings incomplete: {why}", "warning")
 
 
 def _sampled(summary: Summary) -> Iterator[Block]:
-    """Yield peaks from samples, which are lower bounds."""
     found = summary.sampled
     if found is None:
         return
@@ -196,17 +193,14 @@ def _sampled(summary: Summary) -> Iterator[Block]:
 
 def _samples(summary: Summary) -> Iterator[Block]:
     """Yield the maxima of the counters; events, if there are any, give torch's part in more detail."""
-    words = {name: _driver_word(name) for name in _DRIVERS_VIEW}
+    words = {
+        name: name.removesuffix("_bytes").removesuffix("_percent").replace("_", " ") for name in _DRIVERS_VIEW
+    }
     yield from _highest(summary, "Highest values that the driver reported", words)
     yield from _highest(summary, "Most host memory", _HOST)
 
 
-def _driver_word(name: str) -> str:
-    return name.removesuffix("_bytes").removesuffix("_percent").replace("_", " ")
-
-
 def _highest(summary: Summary, title: str, words: Mapping[str, str]) -> Iterator[Block]:
-    """Yield the highest and the last value of each named column that has any."""
     counters = summary.recording.counters
     rows = tuple(
         (
@@ -288,7 +282,6 @@ def _private_pools(summary: Summary) -> Iterator[Block]:
 
 
 def _annotated(summary: Summary, top: int) -> Iterator[Block]:
-    """Show the texts that the program put on blocks of the peak."""
     shown = list(summary.annotated.items())[:top]
     rows = [(format_bytes(n_bytes), f"{n_blocks:,}", text[:200]) for text, (n_blocks, n_bytes) in shown]
     if rows:
@@ -325,17 +318,13 @@ def _live_set(summary: Summary, top: int) -> Iterator[Block]:
     is_all = total == summary.peak["allocated"].n_bytes
     of = "at the peak" if is_all else "at the peak of the events with detail"
     yield Heading(f"{format_bytes(total)} allocated {of}, by the line that allocated it", level=3)
-    rows = [_line(line, total) for line in places[:top]]
+    rows = [(*_amount(line.n_bytes, line.n_blocks, total), line_words(line)) for line in places[:top]]
     rest = places[top:]
     if rest:
         n_bytes, n_blocks = sum(line.n_bytes for line in rest), sum(line.n_blocks for line in rest)
         more = f"{format_count(len(rest), 'more place')} (--top {len(places)})"
         rows.append((*_amount(n_bytes, n_blocks, total), more))
     yield Grid(("bytes", "share", "blocks", "line"), tuple(rows), "rrrl")
-
-
-def _line(line: Line, total: int) -> tuple[str, ...]:
-    return (*_amount(line.n_bytes, line.n_blocks, total), line_words(line))
 
 
 def _amount(n_bytes: int, n_blocks: int, total: int) -> tuple[str, ...]:

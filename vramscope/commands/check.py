@@ -1,5 +1,6 @@
 """Checks a run against limits, for CI: the exit code is 3 if one is exceeded, or cannot be judged."""
 
+import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -7,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
+from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
+from vramscope.units import format_bytes, parse_bytes, printable
 
 if TYPE_CHECKING:
     from vramscope.analysis.compare import Change
@@ -66,9 +69,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check the limits; return 3 if one is exceeded, or cannot be judged."""
-    import json
-
-    from vramscope.commands._waiting import waiting
     from vramscope.loading import load
 
     limits = _limits(args)
@@ -92,8 +92,6 @@ def run(args: Namespace) -> int:
 
 def _limits(args: Namespace) -> dict[str, float]:
     """Return the limits by name. Raises UsageError if there is none, or one is not plausible."""
-    from vramscope.units import parse_bytes
-
     limits: dict[str, float] = {}
     for name in ("max_peak", "max_reserved"):
         text = getattr(args, name)
@@ -117,9 +115,6 @@ def _limits(args: Namespace) -> dict[str, float]:
     return limits
 
 
-# -------------------------------------------------------------------------------------- the verdicts
-
-
 def _gated(run: "Run", verdicts: list[LimitCheck], *, allows_incomplete: bool) -> list[LimitCheck]:
     """Return the same, where no limit passes that the recordings do not decide; a broken one is broken."""
     from vramscope.analysis.verdicts.missing import missing_ranks
@@ -132,7 +127,6 @@ def _gated(run: "Run", verdicts: list[LimitCheck], *, allows_incomplete: bool) -
 
 
 def _held(run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
-    """Yield the result of each limit for each recording; an unknown value does not pass."""
     quantities = {"max_peak": "allocated", "max_reserved": "reserved"}
     for recording in run.recordings:
         for limit, quantity in quantities.items():
@@ -144,7 +138,6 @@ def _held(run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
 
 def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> LimitCheck:
     from vramscope.analysis.peak import peak
-    from vramscope.units import format_bytes
 
     if not _has_events(recording):
         return _sampled(recording, limit, quantity, allowed)
@@ -165,7 +158,6 @@ def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) 
     Between two samples there may have been more, unless torch's own peak was sampled.
     """
     from vramscope.analysis.sampled_peaks import sampled_peaks
-    from vramscope.units import format_bytes
 
     found = sampled_peaks(recording)
     most = int(getattr(found, f"{quantity}_bytes"))
@@ -182,7 +174,6 @@ def _sampled(recording: "Recording", limit: str, quantity: str, allowed: float) 
 
 def _fragmented(recording: "Recording", allowed: float) -> LimitCheck:
     from vramscope.analysis.fragmentation import fragmentation
-    from vramscope.units import format_bytes
 
     limit = "max_fragmentation"
     if not _has_events(recording):
@@ -199,7 +190,6 @@ def _fragmented(recording: "Recording", allowed: float) -> LimitCheck:
 
 
 def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator[LimitCheck]:
-    """Yield the results of comparing peaks with an earlier run, with the lines that grew."""
     from vramscope.commands._pairs import alone, pairs
 
     if base is None:
@@ -213,7 +203,6 @@ def _grown(base: "Run | None", run: "Run", limits: dict[str, float]) -> Iterator
 
 def _growth(before: "Recording", after: "Recording", allowed: float) -> LimitCheck:
     from vramscope.analysis.compare import compare
-    from vramscope.units import format_bytes
 
     if not (_has_events(before) and _has_events(after)):
         return _unknown(after, "max_growth", "both need events to be compared", allowed)
@@ -233,8 +222,6 @@ def _growth(before: "Recording", after: "Recording", allowed: float) -> LimitChe
 
 
 def _grown_line(change: "Change") -> str:
-    from vramscope.units import format_bytes
-
     module = f" [{change.module}]" if change.module else ""
     where = " outside of steps" if change.is_outside and not change.n_steps else ""
     return f"+{format_bytes(change.n_bytes)} {change.name}{module}{where}"
@@ -276,12 +263,7 @@ def _unknown(recording: "Recording", limit: str, why: str, allowed: float) -> Li
     return LimitCheck(limit, rank, device, False, text, -1, allowed, False, why)
 
 
-# ------------------------------------------------------------------------------------------- output
-
-
 def _print(verdicts: list[LimitCheck]) -> None:
-    from vramscope.units import printable
-
     for verdict in verdicts:
         print(f"{_word(verdict)}  {_name(verdict)}: {printable(_whole_text(verdict))}")
     if any(not verdict.is_decided and not verdict.passed for verdict in verdicts):
@@ -295,7 +277,6 @@ def _word(verdict: LimitCheck) -> str:
 
 
 def _whole_text(verdict: LimitCheck) -> str:
-    """Return the text with the reason why the limit is not decided."""
     if verdict.is_decided or verdict.reason in verdict.text:
         return verdict.text
     return f"{verdict.text}; not decided: {verdict.reason}"
@@ -308,8 +289,6 @@ def _name(verdict: LimitCheck) -> str:
 def junit(verdicts: list[LimitCheck]) -> str:
     """Return JUnit XML for CI servers: one test suite, one test case per result."""
     from xml.etree import ElementTree as ET
-
-    from vramscope.units import printable
 
     failures = str(sum(not verdict.passed for verdict in verdicts))
     counts = {"tests": str(len(verdicts)), "failures": failures, "errors": "0", "skipped": "0", "time": "0"}

@@ -45,7 +45,6 @@ def run(args: Namespace) -> int:
 
 
 def _start(directory: Path, steps: int) -> "subprocess.Popen[bytes]":
-    """Start the training process; return when its recording has begun."""
     script = directory.with_name(f"{directory.name}.py")
     if directory.exists() or script.exists():
         raise UsageError(f"{directory}: there is something already; choose another --output")
@@ -67,7 +66,6 @@ def _start(directory: Path, steps: int) -> "subprocess.Popen[bytes]":
 
 
 def _serve(directory: Path, port: int | None) -> int:
-    """Serve the dashboard of the recording until it is stopped; return the exit code."""
     from vramscope import commands, registry
 
     print(_LOOK, flush=True)

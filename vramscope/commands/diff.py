@@ -1,15 +1,19 @@
 """The differences between two runs."""
 
+import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
+from vramscope.commands._document import Block, Grid, Heading, Text, print_page
+from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
+from vramscope.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from vramscope.analysis.compare import Change, Comparison
-    from vramscope.commands._document import Block
     from vramscope.model.recording import Recording, Run
 
 _KINDS = {
@@ -41,13 +45,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the differences between two runs; return the exit code."""
-    import json
-    from dataclasses import replace
-
     from vramscope.analysis.verdicts import undecided_difference
-    from vramscope.commands._document import print_page
     from vramscope.commands._pairs import alone, chosen, pairs
-    from vramscope.commands._waiting import waiting
     from vramscope.loading import load
 
     if args.top < 1 or not 0 <= args.tolerance <= 100:
@@ -133,9 +132,8 @@ def _page(
     found: "list[tuple[Recording, Comparison, str]]",
     left: "tuple[list[Recording], list[Recording]]",
     top: int,
-) -> "Iterator[Block]":
+) -> Iterator[Block]:
     from vramscope.analysis.findings import ranks_words
-    from vramscope.commands._document import Heading, Text
 
     yield Heading(f"{before.name} → {after.name}", level=1)
     for name, recordings in zip((before.name, after.name), left, strict=True):
@@ -151,10 +149,7 @@ def _page(
             yield from _one(comparison, undecided, top)
 
 
-def _one(comparison: "Comparison", undecided: str, top: int) -> "Iterator[Block]":
-    from vramscope.commands._document import Text
-    from vramscope.units import format_bytes, format_count
-
+def _one(comparison: "Comparison", undecided: str, top: int) -> Iterator[Block]:
     n_steps = len(comparison.steps)
     if not max(comparison.peak_before_bytes, comparison.peak_after_bytes):
         yield Text("no byte was allocated in either: there is nothing to compare", "note")
@@ -178,9 +173,7 @@ def _one(comparison: "Comparison", undecided: str, top: int) -> "Iterator[Block]
         yield from _table(title, comparison.of(kind), top, n_steps)
 
 
-def _table(title: str, changes: "tuple[Change, ...]", top: int, n_steps: int) -> "Iterator[Block]":
-    from vramscope.commands._document import Grid, Heading, Text
-
+def _table(title: str, changes: "tuple[Change, ...]", top: int, n_steps: int) -> Iterator[Block]:
     if not changes:
         return
     yield Heading(title, level=3)
@@ -191,8 +184,6 @@ def _table(title: str, changes: "tuple[Change, ...]", top: int, n_steps: int) ->
 
 
 def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
-    from vramscope.units import format_bytes, format_count
-
     sign = "+" if change.n_bytes > 0 else ""
     steps = [format_count(change.n_steps, "step")] if change.n_steps and n_steps else []
     outside = ["outside"] if change.is_outside and n_steps else []

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vramscope.commands import Command
+from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
+from vramscope.units import format_bytes, format_count
 
 
 class _Formats:
@@ -35,9 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Write a run in another format; return the exit code."""
     from vramscope import export, registry
-    from vramscope.commands._waiting import waiting
     from vramscope.loading import load
-    from vramscope.units import format_bytes
 
     chosen = registry.part(export, export.Export, args.to)
     output = Path(args.output)
@@ -51,8 +51,7 @@ def run(args: Namespace) -> int:
     with waiting(f"writing {output}"):
         files = chosen.write(loaded, output)
     size = sum(file.stat().st_size for file in files)
-    n_files = "1 file" if len(files) == 1 else f"{len(files)} files"
-    print(f"{n_files}, {format_bytes(size)}: {output}")
+    print(f"{format_count(len(files), 'file')}, {format_bytes(size)}: {output}")
     return 0
 
 

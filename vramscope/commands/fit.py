@@ -1,16 +1,19 @@
 """Explains why a run did not fit, and finds what would: settings by replay, cards, batches, strategies."""
 
+import json
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
+from vramscope.commands._document import print_terminal
+from vramscope.commands._waiting import progress, waiting
 from vramscope.errors import UsageError
+from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from vramscope.analysis.fit.answer import FitAnswer, Target
     from vramscope.analysis.fit.reruns import Reruns
     from vramscope.analysis.settings_advice import Candidate
@@ -61,14 +64,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print what would fit; return the exit code."""
-    import json
-
     from vramscope.analysis.fit import FitProgress, fit_all, fullest_first
-    from vramscope.commands._document import print_terminal
     from vramscope.commands._fit_json import as_json
     from vramscope.commands._fit_page import page
     from vramscope.commands._pairs import chosen
-    from vramscope.commands._waiting import waiting
     from vramscope.loading import load
 
     done = _Done()
@@ -99,9 +98,6 @@ def run(args: Namespace) -> int:
 
 def _rerun(answer: "FitAnswer", recording: "Recording", command: str) -> "FitAnswer":
     """Return the answer with what-ifs that were run dry: after Ctrl-C those that were over by then."""
-    from dataclasses import replace
-
-    from vramscope.commands._waiting import progress
     from vramscope.prediction.what_ifs import rerun
 
     latest: list[Reruns] = []
@@ -121,7 +117,6 @@ def _rerun(answer: "FitAnswer", recording: "Recording", command: str) -> "FitAns
 
 
 def _alike(recordings: "tuple[Recording, ...]", like: "Recording") -> "Recording":
-    """Return the recording of another run on the same rank and device, else its fullest one."""
     from vramscope.analysis.fit import fullest_first
 
     if not recordings:
@@ -142,7 +137,6 @@ class _Done:
         self._n_tried = 0
 
     def begin(self, stage: str) -> None:
-        """Note that the stage before is finished."""
         if self._begun in _STAGES and self._begun not in self._stages:
             self._stages.append(self._begun)
         self._begun = stage
@@ -158,28 +152,21 @@ class _Done:
         return crew(trial, wanted, "replaying", self._add)
 
     def _add(self, candidate: "Candidate", outcome: "ReplayResult") -> str:
-        """Count one more setting; return the best so far in words."""
         self._n_tried += 1
         if outcome.fits and (self._best is None or outcome.peak_reserved_bytes < self._best[0]):
             self._best = outcome.peak_reserved_bytes, candidate.name
         return self._best_words()
 
     def _best_words(self) -> str:
-        from vramscope.units import format_bytes
-
         return f"best: {self._best[1]}, {format_bytes(self._best[0])}" if self._best else ""
 
     def report(self) -> str:
-        """Return how far it came, in one line."""
         found = [*self._stages]
         if self._n_tried and "settings" not in found:
             best = self._best_words()
             found.append(f"{self._n_tried} of {self._n_settings} settings{f' ({best})' if best else ''}")
         missing = [stage for stage in _STAGES if stage not in self._stages]
         return f"stopped; finished: {', '.join(found) or 'nothing'}; not finished: {', '.join(missing)}"
-
-
-# ------------------------------------------------------------------------------------ what is asked
 
 
 def _question(args: Namespace, recording: "Recording", others: "list[Recording]") -> Any:
@@ -190,7 +177,7 @@ def _question(args: Namespace, recording: "Recording", others: "list[Recording]"
         sizes = tuple(tuple(_numbers(part)) for part in args.batch.split(";"))
         checked_sizes(sizes, [recording, *others])
     return Question(
-        targets=tuple(_targets(args.capacity)),
+        targets=tuple(_target(part.strip()) for part in (args.capacity or "").split(",") if args.capacity),
         setting=_asked(args, recording),
         others=tuple(others),
         batch_sizes=sizes,
@@ -224,15 +211,10 @@ def _asked(args: Namespace, recording: "Recording") -> "Candidate | None":
     )
 
 
-def _targets(text: str | None) -> "list[Target]":
-    return [_target(part.strip()) for part in text.split(",")] if text else []
-
-
 def _target(text: str) -> "Target":
     """Return a card by its name, or by the bytes that torch would find on it."""
     from vramscope.analysis.fit.answer import Target
     from vramscope.model.cards import CARDS, OWNED, card_named, names_near
-    from vramscope.units import format_bytes, parse_bytes
 
     # 4090 is a card; 24 would be the size of one, and is a size without its unit.
     card = None if text.isdecimal() and len(text) < 4 else card_named(text)

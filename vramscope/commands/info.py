@@ -1,13 +1,16 @@
 """The contents of a run or file."""
 
+import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
+from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
+from vramscope.commands._waiting import waiting
+from vramscope.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from vramscope.commands._document import Block
     from vramscope.model.recording import Recording, Run
 
 
@@ -19,10 +22,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the contents of a run; return the exit code."""
-    import json
-
-    from vramscope.commands._document import print_terminal
-    from vramscope.commands._waiting import waiting
     from vramscope.loading import load
 
     with waiting(f"reading {args.path}"):
@@ -97,9 +96,7 @@ def _note(note: Any) -> dict[str, Any]:
     return {"code": note.code, "text": note.text, "value": note.value}
 
 
-def _page(contents: dict[str, Any]) -> Iterator["Block"]:
-    from vramscope.commands._document import Heading, Text
-
+def _page(contents: dict[str, Any]) -> Iterator[Block]:
     yield Heading(f"{contents['name']}: {contents['outcome']}", level=1)
     if contents["error"]:
         yield Text(contents["error"], "error")
@@ -109,9 +106,7 @@ def _page(contents: dict[str, Any]) -> Iterator["Block"]:
         yield from _recording_page(recording)
 
 
-def _recording_page(recording: dict[str, Any]) -> Iterator["Block"]:
-    from vramscope.commands._document import Grid, Heading, Text
-
+def _recording_page(recording: dict[str, Any]) -> Iterator[Block]:
     yield Heading(f"rank {recording['rank']}, device {recording['device']} ({recording['source']})")
     for note in recording["notes"]:
         yield Text(note["text"], "note")
@@ -125,8 +120,6 @@ def _title(key: str) -> str:
 
 def _word(key: str, value: Any) -> str:
     """Return a value as text; empty if it is not known."""
-    from vramscope.units import format_bytes, format_duration
-
     if value is None:
         return ""
     if isinstance(value, dict):

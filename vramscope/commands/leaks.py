@@ -1,16 +1,21 @@
 """Memory that grows from step to step: where, by which mistake, and what holds it."""
 
+import json
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
+from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
+from vramscope.commands._waiting import waiting
+from vramscope.errors import UsageError
 from vramscope.model.codes import FindingKind, Severity
+from vramscope.units import format_bytes, parse_bytes, printable
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
     from vramscope.analysis.verdicts.growth import MemoryGrowth
-    from vramscope.commands._document import Block
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording, Run
 
@@ -36,20 +41,14 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the leaks of a run; return the exit code."""
-    import json
-
     from vramscope.analysis.findings import with_modules
     from vramscope.analysis.leaks import findings, leaks
     from vramscope.analysis.summary import summarize
     from vramscope.analysis.verdicts.growth import memory_growth
     from vramscope.analysis.verdicts.missing import missing_parts
-    from vramscope.commands._document import print_terminal
     from vramscope.commands._links import files_of
-    from vramscope.commands._waiting import waiting
     from vramscope.commands.report import as_json, growth_as_json
-    from vramscope.errors import UsageError
     from vramscope.loading import load
-    from vramscope.units import parse_bytes
 
     try:
         least = parse_bytes(args.min_bytes_per_step)
@@ -79,11 +78,8 @@ def run(args: Namespace) -> int:
 
 def _exit_code(run: "Run", growths: "list[MemoryGrowth]", args: Namespace) -> int:
     """Return 3 where there is a leak; also where that is not decided, unless incomplete data are allowed."""
-    import sys
-
     from vramscope.analysis.verdicts.growth import GrowthVerdict
     from vramscope.analysis.verdicts.missing import missing_ranks
-    from vramscope.units import printable
 
     if any(growth.verdict is GrowthVerdict.LEAKS for growth in growths):
         return 3
@@ -108,9 +104,7 @@ def as_json_findings(found: "Iterable[tuple[Recording, list[Finding]]]") -> list
 
 def _page(
     run: "Run", located: "list[list[Finding]]", results: "list[Leaks]", growths: "list[MemoryGrowth]"
-) -> "Iterator[Block]":
-    from vramscope.commands._document import Heading, Text
-
+) -> Iterator[Block]:
     for note in run.notes:
         yield Text(note.text, "note")
     for recording, findings, result, growth in zip(run.recordings, located, results, growths, strict=True):
@@ -126,9 +120,7 @@ def _page(
             yield Text(growth.text, "quiet")
 
 
-def _finding_blocks(finding: "Finding") -> "Iterator[Block]":
-    from vramscope.commands._document import Grid, Text
-
+def _finding_blocks(finding: "Finding") -> Iterator[Block]:
     yield Text(finding.claim, "plain" if finding.severity == Severity.INFO else finding.severity)
     evidence = finding.evidence
     kept, path = evidence.get("kept_at"), evidence.get("holder_path")
@@ -144,8 +136,6 @@ def _finding_blocks(finding: "Finding") -> "Iterator[Block]":
 
 
 def _line(line: "dict[str, object]") -> str:
-    from vramscope.units import format_bytes
-
     where = f"{line['file']}:{line['line']} {line['function']}" if line["file"] else "no stack recorded"
     where += " (by its backward)" if line.get("in_backward") else ""
     return f"{where}  {format_bytes(int(str(line['bytes_per_step'])))} a step"

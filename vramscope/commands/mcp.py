@@ -1,8 +1,10 @@
 """Answers questions about recordings to agents, over the Model Context Protocol on stdin and stdout."""
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from vramscope.commands import Command
+from vramscope.errors import UsageError
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -17,10 +19,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Serve until the client closes stdin; return the exit code."""
-    from pathlib import Path
-
     from vramscope.commands._mcp_tools import serve
-    from vramscope.errors import UsageError
 
     root = Path(args.root).resolve()
     if not root.is_dir():

@@ -7,7 +7,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
+from vramscope.commands._document import print_terminal
 from vramscope.commands._waiting import progress
+from vramscope.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +86,6 @@ def _predict(args: Namespace, trial: "Trial") -> int:
     if args.cards:
         found = on_each_card(found, trial, lambda n, of: progress(f"cards: {n} of {of}"))
     from vramscope.analysis.summary import summarize
-    from vramscope.commands._document import print_terminal
     from vramscope.commands._predict_page import page
 
     summary = summarize(found.recording)
@@ -100,14 +101,9 @@ def _import_page() -> None:
     import vramscope.commands._predict_page  # noqa: F401
 
 
-# ------------------------------------------------------------------------------------ the largest
-
-
 def _search(args: Namespace, trial: "Trial", sizes: "Sequence[Size]") -> int:
-    from vramscope.commands._document import print_terminal
     from vramscope.commands._predict_page import largest_page
     from vramscope.prediction.trial import room_of
-    from vramscope.units import format_bytes
 
     room = room_of(args.card, args.capacity)
     card = f"the {room.name} ({format_bytes(room.total_bytes)})"
@@ -130,7 +126,6 @@ def _searched(trial: "Trial", size: "Size", room_bytes: int) -> "tuple[LargestSi
     """Return what the dry runs say, and whether Ctrl-C stopped them."""
     from vramscope.prediction.children import run_dry
     from vramscope.prediction.largest import LargestSize, largest_of
-    from vramscope.units import format_bytes
 
     latest = [LargestSize(())]
 
@@ -174,9 +169,6 @@ def _largest_as_json(
             for size, found in answers
         ],
     }
-
-
-# ------------------------------------------------------------------------------------- for machines
 
 
 def as_json(found: "Prediction", summary: "Summary") -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """All ranks of a run compared: groups, missing, ended and odd ranks, and the line that differs."""
 
+import json
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vramscope.commands import Command
+from vramscope.commands._document import Heading, print_terminal
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,11 +37,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the comparison of all ranks; return the exit code."""
-    import json
-
     from vramscope.analysis.findings import finding_as_json
     from vramscope.commands._comparison_page import comparison, comparison_as_json, shared_findings
-    from vramscope.commands._document import Heading, print_terminal
     from vramscope.fleet import compared_run
     from vramscope.model.finding import Located
 
@@ -64,8 +64,6 @@ def run(args: Namespace) -> int:
 
 
 def _engine(args: Namespace) -> "Engine":
-    from functools import partial
-
     if args.engine == "ray":
         from vramscope.fleet.ray_engine import mapped_by_ray
 

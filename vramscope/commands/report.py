@@ -1,20 +1,26 @@
 """The report of a run: peaks, what is allocated at the peak, steps and findings."""
 
+import json
+import shutil
+import sys
+import tempfile
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import Command
+from vramscope.commands._document import Heading, print_page
+from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from vramscope.analysis.forecast import Outlook
     from vramscope.analysis.lines import LiveBytes
     from vramscope.analysis.summary import StepPeak, Summary
     from vramscope.analysis.verdicts.growth import MemoryGrowth
     from vramscope.analysis.verdicts.missing import Missing
-    from vramscope.model.stacks import Frame
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -37,14 +43,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the report of a run; return the exit code."""
-    import json
-    from dataclasses import replace
-
     from vramscope.analysis.summary import summarize
-    from vramscope.commands._document import print_page
     from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import page
-    from vramscope.commands._waiting import waiting
     from vramscope.loading import load
 
     if args.top < 1:
@@ -68,11 +69,6 @@ def run(args: Namespace) -> int:
 
 def _report_of_input(args: Namespace) -> int:
     """Print the report of what standard input has, which is kept in a file meanwhile."""
-    import shutil
-    import sys
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as folder:
         args.path = str(Path(folder) / "standard input")
         with Path(args.path).open("wb") as file:
@@ -81,12 +77,8 @@ def _report_of_input(args: Namespace) -> int:
 
 
 def _report_where(args: Namespace) -> int:
-    import json
-
     from vramscope.analysis.allocations import parse
-    from vramscope.commands._document import print_page
     from vramscope.commands._pairs import chosen
-    from vramscope.commands._waiting import waiting
     from vramscope.commands._where_page import as_json, where_page
     from vramscope.loading import load
 
@@ -116,11 +108,9 @@ def _has_many_ranks(path: str) -> bool:
 
 
 def _report_of_many(args: Namespace) -> int:
-    """Print the comparison of all ranks, and the rank to look at first in detail."""
     from vramscope.analysis.summary import summarize
     from vramscope.commands._comparison_page import comparison, first_to_look_at, shared_findings
     from vramscope.commands._crew import crew
-    from vramscope.commands._document import Heading, print_page
     from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import FINDINGS_SHOWN, fullest
     from vramscope.fleet import compared_run
@@ -247,13 +237,9 @@ def _live_row(row: "LiveBytes", total: int, *, has_categories: bool) -> dict[str
         "share": row.n_bytes / total,
         "category": row.category.name.lower() if has_categories else None,
         "module": row.module or None,
-        "where": _frame(row.frames[0]) if is_known else None,
-        "frames": [_frame(frame) for frame in row.frames],
+        "where": row.frames[0]._asdict() if is_known else None,
+        "frames": [frame._asdict() for frame in row.frames],
     }
-
-
-def _frame(frame: "Frame") -> dict[str, Any]:
-    return {"file": frame.file, "line": frame.line, "function": frame.function}
 
 
 COMMAND = Command(

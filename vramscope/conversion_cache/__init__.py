@@ -156,7 +156,6 @@ def _tidy(newest: Path, largest_bytes: int) -> None:
 
 
 def _files(directory: Path) -> Iterator[tuple[int, int, Path]]:
-    """Yield when each file was last used, its size in bytes, and its path."""
     for path in directory.iterdir():
         if path.suffix in (_SUFFIX, ".part"):
             with suppress(OSError):

@@ -82,7 +82,6 @@ def stack_text(stacks: Stacks, stack_id: int) -> str:
 
 
 def _about(recording: Recording) -> pa.Table:
-    """Return one row: process, device and source of the recording."""
     process = asdict(recording.process)
     settings, mesh = process.pop("allocator"), process.pop("mesh")
     device = {f"device_{name}": value for name, value in asdict(recording.device).items()}

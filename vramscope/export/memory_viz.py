@@ -15,6 +15,7 @@ import numpy as np
 
 from vramscope.allocator.state_index import StateIndex
 from vramscope.export import Export
+from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording, Run
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Stacks
@@ -98,9 +99,6 @@ def _events(recording: Recording, frames: _Frames) -> Iterable[dict[str, Any]]:
 
 
 def _device_free(recording: Recording) -> dict[int, int]:
-    """Return the bytes free on the device at each OOM event, where the recording knows them."""
-    from vramscope.model.marks import MarkKind
-
     marks = recording.marks
     is_oom = marks.kind == MarkKind.OOM
     return dict(zip((marks.event[is_oom] - 1).tolist(), marks.value[is_oom].tolist(), strict=True))
@@ -135,7 +133,6 @@ def _sum(blocks: Iterable[dict[str, Any]], key: str, *states: str) -> int:
 
 
 def _blocks(state: Snapshot, frames: _Frames) -> list[list[dict[str, Any]]]:
-    """Return the blocks of each segment, by address."""
     blocks = state.blocks
     made: list[list[dict[str, Any]]] = [[] for _ in range(len(state.segments))]
     for row in np.argsort(blocks.address, kind="stable").tolist():

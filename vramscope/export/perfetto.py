@@ -62,7 +62,6 @@ class _Packets:
         return packet
 
     def _track(self, name: str, *, is_counter: bool = False) -> tuple[int, Any]:
-        """Return the id of a new track, and the packet that describes it and makes it the default."""
         uuid = self._uuid()
         packet = self._protos.TracePacket(trusted_packet_sequence_id=uuid, sequence_flags=1)
         packet.trace_packet_defaults.track_event_defaults.track_uuid = uuid

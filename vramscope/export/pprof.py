@@ -40,12 +40,10 @@ class _Profile:
         self._samples: list[bytes] = []
 
     def add(self, stack: tuple[Frame, ...], n_bytes: int) -> None:
-        """Add a stack, outermost frame first, with its bytes."""
         locations = [self._location(frame) for frame in reversed(stack)]
         self._samples.append(_packed(1, locations) + _packed(2, [n_bytes]))
 
     def message(self, started_ns: int) -> bytes:
-        """The whole message."""
         value_type = _varint(1, self._text("allocated_at_peak")) + _varint(2, self._text("bytes"))
         comment = self._text("vramscope: allocated bytes at the peak of allocated bytes")
         parts = [_bytes(_SAMPLE_TYPE, value_type)]

@@ -20,7 +20,6 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.holders import KINDS, Holders
 from vramscope.model.marks import ROOT_MODULE, Labels, Marks, Note, Phases
-from vramscope.model.past import Past
 from vramscope.model.recording import Recording, Run
 from vramscope.model.stacks import Stacks
 
@@ -112,15 +111,7 @@ _CARD_WORDS = frozenset(
 def redacted(run: Run) -> Run:
     """Return *run* without paths, names of the program, commands, hosts and texts of errors and notes.
 
-    Parameters
-    ----------
-    run
-        The run; it is not changed.
-
-    Returns
-    -------
-    Run
-        The same events, steps, phases, samples and states: every figure of a report stays.
+    Events, steps, phases, samples and states are the same: every figure of a report stays.
     """
     words = _Replacements()
     return replace(
@@ -263,6 +254,7 @@ def _is_setting(name: str, text: str) -> bool:
 
 
 def _recording(recording: Recording, words: _Replacements) -> Recording:
+    past = recording.past
     return replace(
         recording,
         source=recording.source if recording.source in _SOURCES else "snapshot",
@@ -274,13 +266,9 @@ def _recording(recording: Recording, words: _Replacements) -> Recording:
         phases=_named(recording.phases, words),
         labels=_named(recording.labels, words),
         holders=_holders(recording.holders, words),
-        past=_past(recording.past, words),
+        past=replace(past, marks=_named(past.marks, words), phases=_named(past.phases, words)),
         notes=_notes(recording.notes),
     )
-
-
-def _past(past: Past, words: _Replacements) -> Past:
-    return replace(past, marks=_named(past.marks, words), phases=_named(past.phases, words))
 
 
 def _named(table: Named, words: _Replacements) -> Named:

@@ -100,7 +100,6 @@ def _times(recording: Recording) -> NDArray[Any]:
 
 
 def _by_category(recording: Recording) -> Iterator[tuple[Category, NDArray[Any]]]:
-    """Yield each category that occurs, with its allocated bytes at every instant."""
     found = lifetimes(recording)
     category = assign(recording, found).category
     for each in np.unique(category).tolist():
@@ -108,7 +107,6 @@ def _by_category(recording: Recording) -> Iterator[tuple[Category, NDArray[Any]]
 
 
 def _allocated(found: Allocations, n_events: int) -> NDArray[Any]:
-    """Return the allocated bytes of the given blocks at every instant."""
     change = np.zeros(n_events + 1, "i8")
     served = found.rows(found.free_event >= -1)
     np.add.at(change, served.alloc_event + 1, served.block_size)

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ def contents(path: Path) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
-    return _inflated(path) if data[:2] == _GZIP else data
+    return b"".join(iter(partial(_Inflating(path).read, _CHUNK), b"")) if data[:2] == _GZIP else data
 
 
 class Stream(Protocol):
@@ -50,10 +51,6 @@ def opened(path: Path) -> Iterator[Stream]:
 
 
 class _Inflating:
-    """The decompressed bytes of a gzip, within limits."""
-
-    __slots__ = ("_file", "_given", "_limit", "_path", "_size")
-
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, gzip.open(path)  # noqa: SIM115 closed with its last reference
         self._size, self._given = path.stat().st_size, 0
@@ -66,22 +63,12 @@ class _Inflating:
             raise FormatError(f"{self._path}: damaged gzip ({error}): copy it or dump it again") from None
         self._given += len(piece)
         if self._given > self._limit:
-            raise _too_large(self._path, self._size, self._limit)
+            raise FormatError(
+                f"{self._path}: {format_bytes(self._size)} of gzip unpack to more than "
+                f"{format_bytes(self._limit)}, as no snapshot does. If you trust it, unpack it yourself: "
+                "gunzip -k"
+            )
         return piece
-
-
-def _too_large(path: Path, size: int, limit: int) -> FormatError:
-    return FormatError(
-        f"{path}: {format_bytes(size)} of gzip unpack to more than {format_bytes(limit)}, "
-        "as no snapshot does. If you trust it, unpack it yourself: gunzip -k"
-    )
-
-
-def _inflated(path: Path) -> bytes:
-    file, pieces = _Inflating(path), []
-    while piece := file.read(_CHUNK):
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def beginning(head: bytes) -> bytes:
@@ -99,14 +86,21 @@ def beginning(head: bytes) -> bytes:
 
 def parsed(path: Path, each: Callable[[dict[str, Any]], Any] | None = None) -> Any:
     """Return the content of a JSON file, gzipped or not; *each* replaces every object by its result."""
-    data = contents(path)
+    with collector_off():
+        try:
+            return json.loads(contents(path), object_hook=each)
+        except (ValueError, RecursionError) as error:
+            text = f"{path}: damaged JSON ({str(error)[:200]}): copy it or export it again"
+            raise FormatError(text) from None
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Pause cyclic garbage collection: with millions of live containers it would double the time."""
     enabled = gc.isenabled()
-    # There are millions of live containers and no garbage: cyclic garbage collection would double the time.
     gc.disable()
     try:
-        return json.loads(data, object_hook=each)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: damaged JSON ({str(error)[:200]}): copy it or export it again") from None
+        yield
     finally:
         if enabled:
             gc.enable()

@@ -15,8 +15,6 @@ class Pairs:
     A block that is freed without an allocation pre-dates the trace. Sizes are positive.
     """
 
-    __slots__ = ("_builder", "_live", "_next", "predating_bytes")
-
     def __init__(self, builder: TotalsTrace) -> None:
         self._builder = builder
         self._live: dict[Hashable, list[int]] = {}

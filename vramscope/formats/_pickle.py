@@ -10,16 +10,15 @@ memo to gigabytes, a BYTEARRAY8 prefix allocates before it reads, hashing nested
 time or overflows the C stack, and a FRAME that ends inside of an opcode shifts what is read next.
 """
 
-import gc
 import io
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from vramscope.errors import FormatError
+from vramscope.formats._file import collector_off
 
 # The opcodes of a torch snapshot, matched thousands at a time: 20 ns each, where a loop takes 150 ns.
 # Ordered by their frequency in torch's files; each alternative is whole opcodes. "." is any byte.
@@ -92,18 +91,6 @@ class PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse every import that a pickle requests."""
         raise FormatError(f"refused to import {module[:100]!r}.{name[:100]!r}; {_ADVICE}")
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """Pause cyclic garbage collection: with millions of live containers it would double the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _unframed(data: bytes) -> bytes:

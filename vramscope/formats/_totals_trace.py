@@ -46,8 +46,6 @@ class TotalsAt(NamedTuple):
 
 
 class _TraceRow(NamedTuple):
-    """One event of the trace."""
-
     action: int
     time_ns: int
     address: int
@@ -57,16 +55,6 @@ class _TraceRow(NamedTuple):
 
 class TotalsTrace:
     """Builder of a trace and of the state before it."""
-
-    __slots__ = (
-        "_before",
-        "_initially_reserved_bytes",
-        "_moved_bytes",
-        "_pending",
-        "_rows",
-        "_used",
-        "reserved",
-    )
 
     def __init__(self, reserved: int = 0) -> None:
         """Start with *reserved* bytes reserved before the first event."""

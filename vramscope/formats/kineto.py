@@ -56,8 +56,6 @@ _NO_STACKS = Note(
 
 
 class _Event(NamedTuple):
-    """One ``[memory]`` event of the profiler."""
-
     time_ns: int
     n_bytes: int
     """The size in bytes; negative for a free."""
@@ -216,7 +214,7 @@ def _totals_trace(events: Sequence[_Event]) -> tuple[TotalsTrace, list[Note]]:
         if size:
             move = pairs.begin if event.n_bytes > 0 else pairs.end
             move(known_as, size, event.time_ns, event.address)
-    notes = _unknown(events)
+    notes = [_no_totals(first)] if first.allocated is None else _contradictions(events)
     if first.allocated is not None:
         rest = first.allocated - first.n_bytes - pairs.predating_bytes
         if rest > 0:
@@ -224,11 +222,6 @@ def _totals_trace(events: Sequence[_Event]) -> tuple[TotalsTrace, list[Note]]:
     if pairs.predating_bytes:
         notes.insert(0, _late(pairs.predating_bytes))
     return builder, notes
-
-
-def _unknown(events: Sequence[_Event]) -> list[Note]:
-    """Return notes on what these events do not contain."""
-    return _contradictions(events) if events[0].allocated is not None else [_no_totals(events[0])]
 
 
 def _late(n_bytes: int) -> Note:
@@ -296,7 +289,6 @@ def _process(header: dict[str, Any]) -> Process:
 
 
 def _properties(header: dict[str, Any], index: int) -> tuple[str, int]:
-    """Return the name of a device and its capacity in bytes."""
     listed = header.get("deviceProperties")
     for known in listed if type(listed) is list else ():
         if type(known) is dict and known.get("id") == index:

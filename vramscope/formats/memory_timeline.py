@@ -5,6 +5,7 @@ several blocks with the same size and category an event is about; their sums do 
 """
 
 import re
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,7 @@ def _checked(rows: Any) -> list[list[int]]:
         time_ns, action, n_bytes, category = row
         if not (-1 <= time_ns < _MOST and 1 <= action <= 4 and abs(n_bytes) < _MOST and 0 <= category <= 7):
             raise FormatError(f"row {at:,} has a number out of range: the file is damaged")
-    return sorted(rows, key=_time)
-
-
-def _time(row: list[int]) -> int:
-    return row[0]
+    return sorted(rows, key=itemgetter(0))
 
 
 def _recording(rows: list[list[int]]) -> Recording:
@@ -107,8 +104,6 @@ def _recording(rows: list[list[int]]) -> Recording:
 
 
 class _Book:
-    """Collects the rows of a timeline in order."""
-
     def __init__(self) -> None:
         self.builder = TotalsTrace()
         self.pairs = Pairs(self.builder)

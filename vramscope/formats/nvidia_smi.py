@@ -7,13 +7,13 @@ devices in turn, and be cut at the end.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, contents
+from vramscope.formats.log.times import LOCAL_TIME, time_ns
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
@@ -24,7 +24,6 @@ from vramscope.units import format_bytes, parse_bytes
 _WORDS = re.compile(r"memory\.(used|total|free)|used_(gpu_)?memory|utilization\.gpu")
 _CELL = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(%|(?:[KMGT]i?)?B)?\s*")
 _SECONDS = re.compile(r"\d{9,11}(\.\d+)?")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _STAMP = re.compile(r"\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
 _IDENTITY = ("index", "gpu", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "name", "gpu_name")
 _ALIASES = {
@@ -37,7 +36,6 @@ _ALIASES = {
 }
 _UNKNOWN = -1
 _LARGEST = 1 << 50
-_LAST_NS = 1 << 62
 _MOST_TOLD = 20
 _MOST_COLUMNS = 1000
 """The most columns of a log; nvidia-smi has some 130."""
@@ -52,7 +50,6 @@ _WITHOUT_RESERVE = Note(
     NoteCode.WITHOUT_RESERVE,
     "the device's total is not in this file: used and free together are shown, without the driver's reserve",
 )
-_LOCAL_TIME = Note(NoteCode.LOCAL_TIME, "times have no zone in this file: they are shown as if they were UTC")
 
 
 class _Column(NamedTuple):
@@ -73,7 +70,6 @@ class _Log(NamedTuple):
     notes: list[Note]
 
     def cell(self, name: str, row: int) -> str:
-        """Return a cell; empty if there is no such column."""
         return self.cells[name][row] if name in self.cells else ""
 
     def column(self, name: str, rows: Sequence[int], meaning: Callable[[str], int]) -> list[int]:
@@ -85,7 +81,6 @@ class _Log(NamedTuple):
         return [known[cells[row]] for row in rows]
 
     def sizes(self, name: str, rows: Sequence[int]) -> list[int]:
-        """Return the cells of *rows* in bytes."""
         unit = next((column.unit for column in self.columns if column.name == name), "")
         return self.column(name, rows, lambda cell: _bytes(cell, unit))
 
@@ -145,11 +140,14 @@ def _log(text: str) -> _Log:
         notes.append(Note(NoteCode.TRUNCATED, "the last line is cut: left out", 1))
     cells = dict(zip([column.name for column in columns], zip(*whole, strict=True), strict=False))
     stamps = cells.get("timestamp", ("",) * len(whole))
-    known = {stamp: _time_ns(stamp) for stamp in set(stamps)}
+    known = {
+        stamp: int(float(stamp) * 1e9) if _SECONDS.fullmatch(stamp) else time_ns(stamp)
+        for stamp in set(stamps)
+    }
     if not named:
         notes.append(_headerless(columns))
-    if any(time_ns and not _ZONE.search(stamp) for stamp, time_ns in known.items()):
-        notes.append(_LOCAL_TIME)
+    if any(moment and not _ZONE.search(stamp) for stamp, moment in known.items()):
+        notes.append(LOCAL_TIME)
     return _Log(columns, cells, [known[stamp] for stamp in stamps], notes)
 
 
@@ -218,23 +216,6 @@ def _headerless(columns: Sequence[_Column]) -> Note:
     return Note(NoteCode.NO_HEADER, f"no column names in this file; by its cells it has: {known}")
 
 
-def _time_ns(text: str) -> int:
-    """Return the Unix time in nanoseconds; 0 if it is missing or unreadable."""
-    if _SECONDS.fullmatch(text):
-        return int(float(text) * 1e9)
-    try:
-        moment = datetime.fromisoformat(
-            (text[:-1] + "+00:00" if text[-1:] == "Z" else text).replace("/", "-")
-        )
-    except ValueError:
-        return 0
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    since = moment - _EPOCH
-    n_ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
-    return n_ns if 0 <= n_ns < _LAST_NS else 0
-
-
 def _by_device(log: _Log) -> dict[int, list[int]]:
     """Return the rows of each device by its index, which is the log's own if it has such a column."""
     offered = [column.name for column in log.columns if column.name in _IDENTITY]
@@ -243,17 +224,14 @@ def _by_device(log: _Log) -> dict[int, list[int]]:
     index = {key: at for at, key in enumerate(distinct)}
     for at, name in enumerate(offered):
         numbers = {key[at] for key in distinct}
-        if name in ("index", "gpu") and len(numbers) == len(distinct) and all(map(_is_index, numbers)):
+        are_indices = all(re.fullmatch(r"\d{1,4}", each, re.ASCII) for each in numbers)
+        if name in ("index", "gpu") and len(numbers) == len(distinct) and are_indices:
             index = {key: int(key[at]) for key in distinct}
             break
     groups: dict[int, list[int]] = {}
     for row, key in enumerate(keys):
         groups.setdefault(index[key], []).append(row)
     return groups
-
-
-def _is_index(text: str) -> bool:
-    return re.fullmatch(r"\d{1,4}", text, re.ASCII) is not None
 
 
 def _recording(index: int, rows: list[int], log: _Log) -> Recording:
@@ -290,7 +268,6 @@ def _device(index: int, row: int, log: _Log, total_bytes: int) -> Device:
 
 
 def _largest(rows: list[int], log: _Log) -> tuple[Process, list[int], list[Note]]:
-    """Return the process that used most memory, its rows, and a note on each other process."""
     if "pid" not in log.cells:
         return Process(), rows, []
     by_pid: dict[str, list[int]] = {}

@@ -53,7 +53,6 @@ def read(path: Path) -> Run:
 
 
 def _take_events(database: sqlite3.Connection, found: Figures) -> None:
-    """Add the bytes that each process holds on each device, after each event."""
     held: dict[tuple[int, int], dict[int, int]] = {}
     total: dict[tuple[int, int], int] = {}
     for time_ns, pid, device, address, n_bytes, is_free in _events(database):

@@ -18,8 +18,8 @@ from vramscope.formats import Format, Watch
 from vramscope.formats._fast_snapshot import packed
 from vramscope.formats._fast_snapshot.events import snapshot_of
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
-from vramscope.formats._file import UTF8_MARK, beginning, contents, opened
-from vramscope.formats._pickle import collector_off, loads
+from vramscope.formats._file import UTF8_MARK, beginning, collector_off, contents, opened
+from vramscope.formats._pickle import loads
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note

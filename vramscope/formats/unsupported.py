@@ -32,8 +32,6 @@ _SAVED = (
 
 
 class _UnsupportedKind(NamedTuple):
-    """One kind of file that cannot be read."""
-
     name: str
     fits: Callable[[bytes], bool]
     """Returns whether the first bytes of the content are of this kind."""

@@ -13,12 +13,10 @@ _SCHEMA = 1
 def known_peak(file: Path, test: str, source: str) -> int | None:
     """The committed peak of a test in bytes, on CUDA or the simulated device; None where there is none.
 
-    Raises
-    ------
-    FormatError
-        If the file is no baseline.
+    Raises FormatError if the file is no baseline.
     """
-    peak = _tests(file, _text(file)).get(test, {}).get(source)
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    peak = _tests(file, text).get(test, {}).get(source)
     return None if peak is None else int(peak)
 
 
@@ -32,10 +30,6 @@ def keep_peak(file: Path, test: str, source: str, n_bytes: int) -> None:
         tests.setdefault(test, {})[source] = n_bytes
         opened.truncate(0)
         opened.write(json.dumps({"schema": _SCHEMA, "tests": tests}, indent=2, sort_keys=True) + "\n")
-
-
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 def _tests(file: Path, text: str) -> dict[str, Any]:

@@ -61,14 +61,9 @@ class Measurement(NamedTuple):
 def measurements(
     summaries: Iterable[RankSummary], labels: Mapping[str, str] | None = None
 ) -> Iterator[Measurement]:
-    """Yield every measurement of the first ``MOST_RANKS`` summaries.
+    """Yield every measurement of the first ``MOST_RANKS`` summaries, one per rank.
 
-    Parameters
-    ----------
-    summaries
-        One per rank.
-    labels
-        Labels beside ``rank`` and ``device``, the same for all.
+    *labels* are those beside ``rank`` and ``device``, the same for all.
     """
     for summary in sorted(summaries, key=lambda each: each.process.rank)[:MOST_RANKS]:
         for device in summary.devices:

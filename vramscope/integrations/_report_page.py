@@ -15,12 +15,9 @@ PAGE_NAME = "vramscope.html"
 
 @contextmanager
 def report_page(recording: Path) -> Iterator[Path | None]:
-    """Write the page of *recording* to a temporary folder; None, and a warning, where that fails.
+    """Write the page of the run in *recording* to a temporary folder; None, and a warning, where that fails.
 
-    Parameters
-    ----------
-    recording
-        The directory of the run. The page needs ``vramscope[dashboard]``, and a second per million events.
+    The page needs ``vramscope[dashboard]``, and a second per million events.
     """
     with TemporaryDirectory(prefix="vramscope-") as folder:
         page: Path | None = Path(folder) / PAGE_NAME

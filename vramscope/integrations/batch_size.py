@@ -144,8 +144,6 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 class _SavedState:
-    """Saved states, gradients and random states, and what restores them."""
-
     def __init__(self, objects: tuple[Stateful, ...]) -> None:
         import torch
 
@@ -190,7 +188,6 @@ class _SavedState:
                 self._gradients.append((parameter, None))
 
     def restore_all(self) -> None:
-        """Load every saved state, gradient and random state again."""
         import torch
 
         for each, state in self._states:
@@ -208,7 +205,6 @@ class _SavedState:
 
 
 def _on_cpu(state: Any) -> Any:
-    """Copy a state to host memory."""
     import torch
 
     if isinstance(state, torch.Tensor):

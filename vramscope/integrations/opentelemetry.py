@@ -43,8 +43,6 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> None:
 
 
 class _Collection:
-    """The measurements of one collection, made once for all instruments."""
-
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._found: tuple[Measurement, ...] = ()

@@ -67,8 +67,6 @@ class Metrics:
 
 
 class _ScrapedServer(ThreadingMixIn, WSGIServer):
-    """A server with a thread for each scrape."""
-
     daemon_threads = True
 
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vramscope.errors import FormatError
 from vramscope.model.codes import FindingKind
+from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.model.finding import Finding
@@ -85,9 +87,7 @@ def _check_limits(
 def _check_baseline(
     item: pytest.Function, recordings: "tuple[Recording, ...]", file: Path, tolerance: float
 ) -> None:
-    from vramscope.errors import FormatError
     from vramscope.integrations._baseline import keep_peak, known_peak
-    from vramscope.units import format_bytes
 
     fullest = max(recordings, key=_own_peak)
     # The file lies beside the test, so its own path is no part of the name.
@@ -108,8 +108,6 @@ def _check_baseline(
 
 
 def _size(size: str | int) -> int:
-    from vramscope.units import parse_bytes
-
     try:
         return parse_bytes(size)
     except ValueError as error:
@@ -125,7 +123,6 @@ def _steps(steps: int = 20) -> int:
 
 
 def _recorded(call: Callable[[], None], n_calls: int) -> "tuple[Recording, ...]":
-    """Record *n_calls* calls; if there are several, each one is a step."""
     from vramscope.loading import load
     from vramscope.recorder import record
 
@@ -140,8 +137,6 @@ def _recorded(call: Callable[[], None], n_calls: int) -> "tuple[Recording, ...]"
 
 
 def _check_limit(recordings: "tuple[Recording, ...]", limit: int) -> None:
-    from vramscope.units import format_bytes
-
     for recording in recordings:
         most = _own_peak(recording)
         if most > limit:
@@ -168,7 +163,6 @@ def _own_peak(recording: "Recording") -> int:
 
 def _largest(recording: "Recording") -> str:
     from vramscope.analysis.folding import bytes_by_line, fold
-    from vramscope.units import format_bytes
 
     held, folded = recording.by_stack(), fold(recording.stacks)
     found = bytes_by_line(folded, held.stack_id, held.bytes, held.count)

@@ -44,7 +44,7 @@ def answering(trial: Trial) -> Answering:
         )
     found = _with_moments(first)
     own = replace(trial, directory=None, is_quiet=True)
-    answers = _to_try(found)
+    answers = [each for choice in found.choices for each in choice.otherwise][:_MOST_OTHERS]
     if answers:
         outcomes = yield [replace(own, answer=answer) for answer in answers]
         found = with_others(found, list(zip(answers, outcomes, strict=True)))
@@ -126,10 +126,6 @@ def _with_moments(first: Prediction) -> Prediction:
 
 def _lower(phase: "Phase | None") -> str | None:
     return None if phase is None else phase.name.lower()
-
-
-def _to_try(found: Prediction) -> list[ChangedAnswer]:
-    return [each for choice in found.choices for each in choice.otherwise][:_MOST_OTHERS]
 
 
 def with_others(found: Prediction, others: Sequence[tuple[ChangedAnswer, Outcome]]) -> Prediction:

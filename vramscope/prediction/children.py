@@ -113,7 +113,6 @@ class _Processes:
             yield number, place, _outcome(pipe, process)
 
     def stop(self) -> None:
-        """End every process."""
         for _, _, process in self._running.values():
             process.terminate()
         for _, _, process in self._running.values():
@@ -192,9 +191,6 @@ def _outcome(pipe: Connection, process: Any) -> Outcome:
 
 def _n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# ------------------------------------------------------------------------------------ in the child
 
 
 def _child(trial: Trial, pipe: Connection) -> None:

@@ -4,12 +4,12 @@ Peaks grow almost linearly with a batch, so each size that fits says where to lo
 shown by runs of their own: one size that fits, and the next one, which does not.
 """
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from vramscope.errors import VramscopeError
 from vramscope.model.prediction import Prediction
+from vramscope.prediction.answering import discard
 
 _MOST_TRIALS = 24
 _MOST_SIZE = 1 << 24
@@ -83,8 +83,7 @@ def largest_of(
             found = answer(size)
         except VramscopeError as error:
             return SizeTrial(size, None, 0, str(error))
-        # A search runs ten sizes and more, 2 MB each.
-        shutil.rmtree(found.run.parent, ignore_errors=True)
+        discard(found)
         return SizeTrial(size, found.fits, found.peak_reserved_bytes)
 
     return search_largest(start, room_bytes, trial, note)

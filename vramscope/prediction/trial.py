@@ -7,18 +7,35 @@ from typing import TYPE_CHECKING
 
 from vramscope.errors import CaptureError, UsageError
 from vramscope.model.cards import card_named, fitting_name, names_near
+from vramscope.prediction.cards import HARDWARE, Hardware
+from vramscope.prediction.on_cards import CardRoom
 from vramscope.units import parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.model.prediction import ChangedAnswer
-    from vramscope.prediction.dry.cards import Hardware
-    from vramscope.prediction.dry.changes import DryChange
-    from vramscope.prediction.on_cards import CardRoom
     from vramscope.prediction.script import Script
 
 DEFAULT_CARD = "H100"
 UNLIMITED_BYTES = 1 << 50
 """The capacity of a card on which no program runs out of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryChange:
+    """Everything that is done to one run."""
+
+    is_autocast: bool = False
+    """Forward and loss run under ``torch.autocast`` in bfloat16."""
+    checkpointed: int | None = None
+    """Number of blocks that are checkpointed, in the order of forward; -1 for all, None for no change."""
+    optimizer: str = ""
+    """``fused``, ``momentum`` (SGD), ``sgd``, ``loop`` or ``8bit`` (bitsandbytes) in the place of Adam and
+    AdamW; '' for no change.
+    """
+    accumulated: int = 1
+    """Optimizers step after so many calls of ``step()``."""
+    adapter_rank: int = 0
+    """Rank of the adapters (LoRA) that are trained in the place of all parameters; 0 for no change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +57,7 @@ class Trial:
     """The script that is run; None for a function."""
     arguments: tuple[str, ...] = ()
     """The arguments of the script."""
-    change: "DryChange | None" = None
+    change: DryChange | None = None
     """What is changed in the program from outside."""
     answer: "ChangedAnswer | None" = None
     """What one place of the program is answered instead of what the first run answers."""
@@ -60,10 +77,8 @@ class Trial:
         card_of(self.card, self.capacity)
 
 
-def card_of(name: str, capacity: str | int | None) -> tuple["Hardware", int]:
+def card_of(name: str, capacity: str | int | None) -> tuple[Hardware, int]:
     """The card that the words name, and its bytes or those of *capacity*; raises UsageError."""
-    from vramscope.prediction.dry.cards import HARDWARE
-
     names = {one.name: one for one in HARDWARE}
     chosen = fitting_name(name, names)
     card = None if chosen is None else card_named(chosen)
@@ -77,18 +92,14 @@ def card_of(name: str, capacity: str | int | None) -> tuple["Hardware", int]:
         raise UsageError(f"capacity: {error}") from None
 
 
-def room_of(name: str, capacity: str | int | None) -> "CardRoom":
+def room_of(name: str, capacity: str | int | None) -> CardRoom:
     """The card that the words name, with the capacity instead of its own; raises UsageError."""
-    from vramscope.prediction.on_cards import CardRoom
-
     hardware, total_bytes = card_of(name, capacity)
     card = card_named(hardware.name)
     most_bytes = 0 if card is None or capacity is not None else card.most_bytes
     return CardRoom(hardware.name, total_bytes, hardware.context_bytes, hardware.capability, most_bytes)
 
 
-def rooms() -> "tuple[CardRoom, ...]":
+def rooms() -> tuple[CardRoom, ...]:
     """Every card for which a program can be run dry, the smallest first."""
-    from vramscope.prediction.dry.cards import HARDWARE
-
     return tuple(room_of(each.name, None) for each in HARDWARE)

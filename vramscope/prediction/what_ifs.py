@@ -12,9 +12,10 @@ from vramscope.model.cards import words
 from vramscope.model.prediction import Prediction
 from vramscope.prediction import script
 from vramscope.prediction.answering import Outcome, discard
+from vramscope.prediction.cards import HARDWARE
 from vramscope.prediction.children import import_torch, run_all_dry
 from vramscope.prediction.sizes import Size, known_sizes
-from vramscope.prediction.trial import DEFAULT_CARD, UNLIMITED_BYTES, Trial, room_of
+from vramscope.prediction.trial import DEFAULT_CARD, UNLIMITED_BYTES, DryChange, Trial, room_of
 
 if TYPE_CHECKING:
     from vramscope.analysis.fit.answer import Target
@@ -68,8 +69,6 @@ _NOT_IN_DEVICES = frozenset({"8", "12", "16"})
 
 def card_of(device: str) -> str | None:
     """Return the known card that a device's name means; None for any other."""
-    from vramscope.prediction.dry.cards import HARDWARE
-
     asked = words(device)
     named = [(each, words(each.name) - _NOT_IN_DEVICES) for each in HARDWARE]
     known = [(len(name), each.name) for each, name in named if name <= asked]
@@ -93,8 +92,6 @@ def _trial(command: str, card: str, capacity_bytes: int) -> Trial:
 
 
 def _what_ifs(trial: Trial) -> Iterator[_WhatIf]:
-    from vramscope.prediction.dry.changes import DryChange
-
     free = replace(trial, capacity=UNLIMITED_BYTES)
     batch, sequence = known_sizes(trial.arguments)
 
@@ -184,8 +181,6 @@ def _peak(answer: Prediction, room_bytes: int) -> DryPeak:
 
 def _fewest_blocks(found: Reruns, trial: Trial, room_bytes: int, note: Note) -> Reruns:
     """Add the fewest checkpointed blocks that fit the device, where none does not and all do."""
-    from vramscope.prediction.dry.changes import DryChange
-
     plain = found.plain
     whole = next((row for row in found.rows if row.name == CHECKPOINTS), None)
     if plain is None or plain.fits is not False or whole is None or whole.peak is None or not whole.peak.fits:

@@ -54,12 +54,7 @@ def opened(url: str) -> tuple[Any, str]:
 def store_errors(url: str) -> Iterator[None]:
     """Turn what any store raises into one clear error.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is nothing at *url*.
-    StoreError
-        If the store refuses, or is not reached.
+    Raises UnknownNameError if there is nothing at *url*, StoreError if the store refuses, or is not reached.
     """
     try:
         yield

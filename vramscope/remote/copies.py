@@ -59,12 +59,8 @@ class RemoteTree:
     def listing(self) -> dict[str, Remote]:
         """Return all objects by their path below the URL; that of the URL itself is ``""``.
 
-        Raises
-        ------
-        UnknownNameError
-            If there is nothing at the URL.
-        StoreError
-            If the store is not reached, or refuses.
+        Raises UnknownNameError if there is nothing at the URL, StoreError if the store is not reached, or
+        refuses.
         """
         with store_errors(self.url):
             self._files.invalidate_cache()
@@ -121,10 +117,8 @@ class RemoteTree:
                 _make(directory, self.url)
             there = fetch(some)
             for home, below in _by_directory(there).items():
-                _note(
-                    self._local(home),
-                    {_base(name, self.path): _known(listed[name]) for name in below},
-                )
+                known = {_base(name, self.path): _known(listed[name]) for name in below}
+                _write_index(self._local(home), _index(self._local(home)) | known)
             for name in there:
                 if listed[name].changed_s:
                     os.utime(self._local(name), (listed[name].changed_s,) * 2)
@@ -289,10 +283,6 @@ def _index(directory: Path) -> dict[str, Any]:
         return side_file.document(directory / COPY_INDEX, _LARGEST_INDEX_BYTES)
     except side_file.DAMAGE:
         return {}
-
-
-def _note(directory: Path, known: Mapping[str, Any]) -> None:
-    _write_index(directory, _index(directory) | dict(known))
 
 
 def _write_index(directory: Path, known: Mapping[str, Any]) -> None:

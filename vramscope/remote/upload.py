@@ -160,7 +160,7 @@ class Upload:
                 # Parts that this manifest names were replaced by a summary before they were sent.
                 manifest, text = again
                 sent = self._send_files(manifest, with_growing=with_growing)
-            self._send_text(MANIFEST, text)
+            self._pipe(f"{opened(self.url)[1]}/{self._rank.name}/{MANIFEST}", text)
             self._remove_others({*sent, MANIFEST, SUMMARY_FILE, SOURCES_FILE, PREDICTION})
             if is_final:
                 self._check(sent)
@@ -262,9 +262,6 @@ class Upload:
                     out.discard()
                 raise
             out.close()
-
-    def _send_text(self, name: str, text: bytes) -> None:
-        self._pipe(f"{opened(self.url)[1]}/{self._rank.name}/{name}", text)
 
     def _pipe(self, target: str, data: bytes) -> None:
         if getattr(self._files, "protocol", "") in ("file", ("file", "local")):

@@ -38,8 +38,6 @@ def compressed(rows: pa.RecordBatch) -> memoryview:
 class SealedFile:
     """An append-only file of one stream; every message carries a checksum over the file up to it."""
 
-    __slots__ = ("_file", "_next", "_sum")
-
     def __init__(
         self,
         path: Path,

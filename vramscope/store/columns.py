@@ -13,19 +13,15 @@ from vramscope.store.schema import arrow_type, numpy_type
 class Names:
     """A table that holds each string once; index 0 is the empty string."""
 
-    __slots__ = ("_index",)
-
     def __init__(self) -> None:
         self._index = {"": 0}
 
     def indices(self, column: pa.Array) -> NDArray[Any]:
         """Return the index of each row's string; null counts as the empty string."""
         encoded = (column.fill_null("") if column.null_count else column).dictionary_encode()
-        own = np.array([self._add(text) for text in encoded.dictionary.to_pylist()], "i4")
+        texts = encoded.dictionary.to_pylist()
+        own = np.array([self._index.setdefault(text, len(self._index)) for text in texts], "i4")
         return own[to_numpy(encoded.indices)]
-
-    def _add(self, text: str) -> int:
-        return self._index.setdefault(text, len(self._index))
 
     def tuple(self) -> tuple[str, ...]:
         """Return the strings in the order of their indices."""

@@ -108,7 +108,6 @@ class StreamFile:
         self.unfinished_bytes = size - self.offset
 
     def _sealed(self, message: bytes) -> tuple[int, int]:
-        """Return the checksum up to *message* and the number of its batch."""
         is_expected = self.owner is not None and bool(self.owner.trace)
         if len(message) == _PREFIX.size:
             if is_expected:

@@ -18,7 +18,7 @@ from vramscope.store import schema
 from vramscope.store.integrity import FileSum
 from vramscope.store.liveness import Incarnation
 from vramscope.store.read import side_file
-from vramscope.store.write.own_file import OwnFile, replace_file
+from vramscope.store.write.own_file import OwnFile, replace_own
 
 _LONGEST = 16 << 20
 _LARGEST = 2**63
@@ -95,10 +95,7 @@ def write(path: Path, manifest: Manifest, *, durable: bool, own: OwnFile | None 
     data = _encoded(manifest)
     if manifest.outcome is Outcome.RUNNING or not durable:
         data += b" " * (ROOM_BYTES - 1) + b"\n"
-    if own is None:
-        replace_file(path, data, durable=durable)
-    else:
-        own.replace(data, durable=durable)
+    replace_own(path, data, own, durable=durable)
     return len(data)
 
 
@@ -224,7 +221,7 @@ def _from_json(document: Mapping[str, Any]) -> Manifest:
     devices = document.get("devices", [])
     if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
         raise ValueError("'devices' is not a list of objects; the manifest is damaged")
-    process = _mapping(document, "process")
+    process, files = _mapping(document, "process"), _mapping(document, "files")
     allocator = {str(key): str(value) for key, value in _mapping(process, "allocator").items()}
     mesh = {str(key): _get({"": value}, "", 0) for key, value in _mapping(process, "mesh").items()}
     return Manifest(
@@ -239,13 +236,9 @@ def _from_json(document: Mapping[str, Any]) -> Manifest:
         stopped=_get(document, "stopped", ""),
         cap=_cap(_mapping(document, "cap")) if "cap" in document else None,
         id=_get(document, "id", ""),
-        files=_files(_mapping(document, "files")),
+        files={name: _shape(FileSum, _mapping(files, name)) for name in files},
         is_changed=_is_changed(document),
     )
-
-
-def _files(document: Mapping[str, Any]) -> dict[str, FileSum]:
-    return {name: _shape(FileSum, _mapping(document, name)) for name in document}
 
 
 def _is_changed(document: Mapping[str, Any]) -> bool:
@@ -284,7 +277,6 @@ def _outcome(text: str, ended_ns: int) -> Outcome:
 
 
 def _shape(shape: type[Shape], document: Mapping[str, Any], **known: Any) -> Shape:
-    """Build the dataclass from the values of its field names; a missing field keeps its default."""
     default = shape()
     found = {
         f.name: _get(document, f.name, getattr(default, f.name)) for f in fields(shape) if f.name not in known

@@ -44,7 +44,6 @@ def unreachable(rank: Path, cap: Cap | None) -> int:
 
 
 def _numbers(rank: Path) -> set[int]:
-    """Return the numbers of the parts' directories, without the first part (the rank's own directory)."""
     found = (re.fullmatch("part([1-9][0-9]{0,8})", path.name) for path in rank.iterdir())
     return {int(match[1]) for match in found if match is not None}
 

@@ -20,7 +20,7 @@ from vramscope.model.rank_summary import DeviceSummary, Failure, LineBytes, Peak
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
 from vramscope.store.read import side_file
-from vramscope.store.write.own_file import OwnFile, replace_file
+from vramscope.store.write.own_file import OwnFile, replace_own
 
 SUMMARY_FILE = "summary.json"
 LARGEST_BYTES = 200_000
@@ -77,10 +77,7 @@ def write_summary(path: Path, stored: StoredSummary, own: OwnFile | None = None)
     ``LARGEST_BYTES``. Raises OSError if it cannot be written; it is then unchanged.
     """
     data = _fitted(stored)
-    if own is None:
-        replace_file(path, data)
-    else:
-        own.replace(data)
+    replace_own(path, data, own)
     return len(data)
 
 
@@ -185,14 +182,8 @@ def _device_json(summary: DeviceSummary, frames: dict[Frame, int]) -> dict[str, 
         "failed": summary.n_failed,
         "failure": None
         if failure is None
-        else {
-            "step": failure.step,
-            "time_ns": failure.time_ns,
-            "requested_bytes": failure.requested_bytes,
-            "reserved_bytes": failure.reserved_bytes,
-            "allocated_bytes": failure.allocated_bytes,
-            "lines": _lines_json(failure.lines, frames),
-        },
+        else {name: getattr(failure, name) for name in _FAILURE}
+        | {"lines": _lines_json(failure.lines, frames)},
         "samples": dict(summary.samples),
         "notes": [[note.code, note.text, note.value] for note in summary.notes],
         "findings": None if summary.findings is None else [_finding_json(each) for each in summary.findings],

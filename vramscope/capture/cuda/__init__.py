@@ -69,8 +69,6 @@ class Cuda(LabelingListener):
         self._limits: dict[int, int] = {}
         """The last limit noted of each device in bytes."""
 
-    # ------------------------------------------------------------------------------- as a Capture
-
     def start(self, sink: Sink) -> None:
         """Begin recording; memory that is allocated already becomes the initial state."""
         self._reader.sink = sink
@@ -176,8 +174,6 @@ class Cuda(LabelingListener):
             *(note for sampler in self._samplers.values() for note in sampler.notes()),
         ]
 
-    # ------------------------------------------------------------------------- as a hooks.Listener
-
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
         """Record an event of the program; ``event`` holds the allocation count until the history is read."""
         if self._reader.sink is None:
@@ -202,8 +198,6 @@ class Cuda(LabelingListener):
         for sampler in list(self._samplers.values()):
             sampler.step_ends()
 
-    # ------------------------------------------------------------------------- background threads
-
     def _sample(self, device: Device) -> None:
         if device.index not in self._samplers:
             self._samplers[device.index] = Sampler(device.index, device.uuid, self.failed)
@@ -225,8 +219,6 @@ class Cuda(LabelingListener):
     def _read_if_free(self) -> None:
         # A reading by another thread is as good.
         self._reader.read(wait_s=0)
-
-    # ------------------------------------------------------------------------ around torch's calls
 
     def _out_of_memory(self, device: int) -> None:
         """Write the events and the limit to disk before the program sees its OutOfMemoryError."""

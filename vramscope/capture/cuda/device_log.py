@@ -112,8 +112,6 @@ class DeviceLog:
         """Whether the device was never used, so that there is nothing to write."""
         return not self.is_begun and not any(raw.counts(self.device)[1])
 
-    # ------------------------------------------------------------------------- what is new
-
     def find(self, raw: RawReading) -> NewEntries:
         """Find the new entries and how many are missing before them; from here on they count as read."""
         ring = raw.ring(self.device)
@@ -139,8 +137,6 @@ class DeviceLog:
         self._tail = [*kept, *(_key(row) for row in ring[max(start or 0, len(ring) - TAIL) :])][-TAIL:]
         n_allocations = UNCOUNTED if is_reset else self._counts.alloc
         return NewEntries(start or 0, is_whole, n_lost, n_allocations, events)
-
-    # ----------------------------------------------------------------------------------- writing
 
     def write(self, sink: Sink, reading: Reading, entries: NewEntries, records: HookRecords) -> None:
         """Write the new events with their block sizes, and the marks and labels that belong to them."""
@@ -294,8 +290,6 @@ class DeviceLog:
             places = _instants_of(moments, trace, (n, n_before))
             paths = [(k, *row[1:]) for k, (_, row) in zip(places, records.holders, strict=True)]
             sink.append(Holders.of_paths(paths), self.device)
-
-    # ------------------------------------------------------------------------------- conversions
 
     def _normalized(self, history: DeviceHistory) -> Trace:
         """Convert a trace: no snapshots, pools in the recording's numbering, and times that never decrease.

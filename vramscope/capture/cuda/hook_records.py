@@ -134,7 +134,6 @@ class HookLog:
 
 
 def _allocations(stats: Any) -> int:
-    """The number of allocations in the statistics of a device."""
     return int(stats["allocation"]["all"]["allocated"])
 
 

@@ -145,6 +145,5 @@ def _with_forward(trace: list[Any]) -> list[Any]:
 
 
 def _frames(lines: list[str]) -> list[Any]:
-    """Parse formatted lines, outermost first, into frames, innermost first."""
     matches = [_LINE.match(line) for line in reversed(lines)]
     return [{"filename": m[1], "line": int(m[2]), "name": m[3]} for m in matches if m is not None]

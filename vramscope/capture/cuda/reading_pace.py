@@ -57,8 +57,6 @@ class ReadingPace:
             self._n_read = n_allocations
         self._read_at = monotonic()
 
-    # ------------------------------------------------------------------------------ when to read
-
     def reads_at_boundary(self, n_allocations: int, has_unread: Callable[[], bool]) -> bool:
         """Whether a boundary of the program reads, at an allocation count; asked eight times a step."""
         # An allocation makes about three entries: one for itself and two for its free.
@@ -90,8 +88,6 @@ class ReadingPace:
         is_long = self._n_left >= history.FEWEST_EMPTIED and not self._is_retrying()
         least = max(age_s, self.take_s / _MOST_TIME_SHARE) if is_long else age_s
         return monotonic() - self._read_at > least and has_unread()
-
-    # ------------------------------------------------------------------------- emptying the ring
 
     def wants_emptying(self, n_new: Callable[[], int]) -> bool:
         """Whether the ring is worth emptying, and that is safe enough.

@@ -41,9 +41,6 @@ def hook_calls() -> None:
     _hook_data()
 
 
-# ----------------------------------------------------------------------------------------- backward
-
-
 def _hook_backward() -> None:
     if hasattr(torch.autograd.graph, _ENGINE):
         places: list[tuple[Any, str]] = [(torch.autograd.graph, _ENGINE), (torch.autograd, _ENGINE)]
@@ -115,9 +112,6 @@ def _end_backward(listener: Listener, keeps: int) -> None:
     listener.backward_ends()
 
 
-# -------------------------------------------------------------------------------------- checkpoints
-
-
 def _hook_checkpoints() -> None:
     """Hook torch.utils.checkpoint, which repeats any function inside backward, not only modules."""
     if hasattr(_checkpoint, "_recomputation_hook"):
@@ -163,9 +157,6 @@ def _begin_recompute(_listener: Listener) -> None:
 
 def _end_recompute(_listener: Listener) -> None:
     end(Phase.RECOMPUTE, 0, CHECKPOINT)
-
-
-# ---------------------------------------------------------------------------------------- optimizer
 
 
 def _hook_optimizers() -> None:
@@ -224,9 +215,6 @@ def _grad_scaler() -> Any:
 
 
 _GRAD_SCALER = _grad_scaler()
-
-
-# --------------------------------------------------------------------------------------------- data
 
 
 def _hook_data() -> None:

@@ -106,9 +106,6 @@ def _leave_module(log: ModuleLog, modules: list[int], calls: int) -> None:
         log.changed(around)
 
 
-# ------------------------------------------------------------------------------------ roots only
-
-
 def hook_roots() -> None:
     """Hook the outermost calls alone, for a listener without a module log.
 
@@ -150,9 +147,6 @@ def _after_root(module: Any, args: Any, *rest: Any) -> None:
     thread.calls = 0
     leave_root()
     guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
-
-
-# ------------------------------------------------------------------------- reports to the listener
 
 
 def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:

@@ -7,7 +7,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from concurrent.futures import thread as thread_pool
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.compiler import is_compiling
@@ -26,11 +26,14 @@ _IDLE = thread_pool._worker.__code__
 """Code of the innermost frame of a ThreadPoolExecutor's thread that waits; a task has frames of its own."""
 
 
-class Listener(Protocol):
-    """Receives what the program does.
+class Listener:
+    """Receives what the program does; what a source overrides is what it looks at.
 
     Its methods may raise: ``failed`` then receives the error and the training goes on.
     """
+
+    failed: Callable[[Exception], None]
+    """Receives an error of vramscope itself."""
 
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
         """An event of the program at this moment."""
@@ -50,13 +53,8 @@ class Listener(Protocol):
     def step_ends(self, optimizer: Any) -> None:
         """A call of ``optimizer.step()`` returned, so the optimizer's state exists."""
 
-    def failed(self, error: Exception) -> None:
-        """An error of vramscope itself occurred."""
-
 
 class _OpenPhase(NamedTuple):
-    """A phase that is open on a thread."""
-
     phase: Phase
     value: int
     name: str

@@ -82,8 +82,6 @@ class Simulated(LabelingListener, SimulatedDevice):
         """What the data loader that a thread runs has allocated so far, by thread."""
         self._threads, self._other_threads = set[int](), set[int]()
 
-    # ------------------------------------------------------------------------------- as a Capture
-
     def start(self, sink: Sink) -> None:
         """Begin recording; storages that exist already become the initial state."""
         self._storages.adopt(everything=True, frozen=self._frozen())
@@ -190,8 +188,6 @@ class Simulated(LabelingListener, SimulatedDevice):
         self._noted.update(note.code for note in new)
         return new
 
-    # ------------------------------------------------- as a hooks.Listener and a StorageListener
-
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
         """Record an event of the program at this moment."""
         if self._storages.quiet:
@@ -262,8 +258,6 @@ class Simulated(LabelingListener, SimulatedDevice):
     def _add_holder(self, storage: Any, words: Sequence[Word]) -> None:
         if _is_known(self._storages, storage):
             self._queue.extend((HOLDER, time_ns(), storage._cdata, words, None, None, None))
-
-    # ------------------------------------------------------------------------------------ writing
 
     def _keep_up(self) -> None:
         """Empty the queue, and write here where the writer's thread does not keep up."""

@@ -92,8 +92,6 @@ class SimulatedDevice:
     def _note(self, note: Note) -> None:
         self._notes.append(note)
 
-    # ---------------------------- emptying the queue: under the lock, in order, never interrupted
-
     def _catch_up(self) -> None:
         """Empty the queue, on any thread; this never waits for the disk."""
         undisturbed(self._work, _LONGEST_WAIT_S)

@@ -191,9 +191,6 @@ def found(function: PrivateFunction) -> Callable[..., Any] | None:
     return call
 
 
-# ---------------------------------------------------------------------------------- arguments by their names
-
-
 @dataclass(frozen=True, slots=True)
 class Binding:
     """A private function with its arguments."""
@@ -319,8 +316,6 @@ def _heard(
 
 
 class _Instead:
-    """A module in which one name means something else."""
-
     def __init__(self, module: Any, name: str, value: Any) -> None:
         self._of = (module, name, value)
 

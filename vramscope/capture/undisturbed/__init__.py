@@ -44,8 +44,6 @@ def unheld(do: Callable[[], object], most_looks: int = MOST_LOOKS) -> bool:
 
 
 class _Task:
-    """One piece of work that another thread runs."""
-
     __slots__ = ("_claim", "_do", "_end", "_error", "_is_over")
 
     def __init__(self, do: Callable[[], object]) -> None:

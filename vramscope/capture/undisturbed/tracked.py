@@ -49,8 +49,6 @@ class _Kinds:
 
 
 class _ObjectsOfTypes:
-    """The objects of some types."""
-
     def __init__(self, ids_of_types: set[int]) -> None:
         self._ids = ids_of_types
         self.found: list[Any] = []

@@ -61,11 +61,7 @@ from vramscope.formats._fast_snapshot.decoded import (
     decode,
 )
 from vramscope.formats._fast_snapshot.frame_lists import FrameLists
-from vramscope.formats._fast_snapshot.opcode_blocks import (
-    Body,
-    Irregular,
-    Readable,
-)
+from vramscope.formats._fast_snapshot.opcode_blocks import Body, Irregular
 from vramscope.formats._fast_snapshot.opcode_shapes import Shapes
 from vramscope.formats._fast_snapshot.opcodes import (
     FIRST_BYTES,
@@ -78,6 +74,7 @@ from vramscope.formats._fast_snapshot.opcodes import (
 )
 from vramscope.formats._fast_snapshot.runs import ActionNumbers, EventRun, RunColumns
 from vramscope.formats._fast_snapshot.windows import PAD, Windows, candidates
+from vramscope.formats._file import Stream
 
 WINDOW = 6 << 20
 """Bytes of a window. The walk of 5 million events took 1.7 s with 6 MiB, and 2.0 with 16. With 2 it took 2.4:
@@ -119,7 +116,7 @@ class Packed:
     """The number of bytes after the end of the pickle."""
 
 
-def packed(file: Readable, window: int = WINDOW, watch: Watch | None = None, n_bytes: int = 0) -> Packed:
+def packed(file: Stream, window: int = WINDOW, watch: Watch | None = None, n_bytes: int = 0) -> Packed:
     """Read the snapshot pickled in *file* without an object for each event.
 
     *window* are the bytes to read at a time, and *watch* is called after each; memory is reserved for
@@ -137,8 +134,6 @@ def packed(file: Readable, window: int = WINDOW, watch: Watch | None = None, n_b
 
 
 class _OpcodeWalk:
-    """Walks the opcodes of a file from the first to the last."""
-
     def __init__(self, windows: Windows, n_bytes: int, watch: Watch | None, beside: Executor) -> None:
         self._windows, self._watch, self._beside = windows, watch, beside
         self._n_unread, self._run_bytes = n_bytes, 0
@@ -266,7 +261,6 @@ class _OpcodeWalk:
             pass
 
     def _step(self, target: int) -> bool:
-        """Advance by some opcodes; return whether that was possible."""
         if self._stopped or self._at >= self._end:
             return False
         found = OPCODES.match(self._data, self._at, target)
@@ -305,7 +299,6 @@ class _OpcodeWalk:
         self._at += len(piece)
 
     def _define(self, memo: int, word: bytes) -> None:
-        """Note that *memo* is the index of the string *word*."""
         if len(self.shapes.names) >= _MOST_DEFINITIONS:
             raise Irregular
         self.shapes.names[memo] = word.decode()

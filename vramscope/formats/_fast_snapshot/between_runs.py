@@ -12,7 +12,8 @@ from vramscope.formats._fast_snapshot.frame_lists import FrameLists
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 from vramscope.formats._fast_snapshot.opcodes import get, memo_indices, references, write_memo_indices
 from vramscope.formats._fast_snapshot.runs import EventRun
-from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, collector_off, verify
+from vramscope.formats._file import collector_off
+from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, verify
 
 
 class LongText(bytes):
@@ -49,7 +50,6 @@ def built(pieces: Sequence[Piece], lists: FrameLists, wanted: Sequence[int]) -> 
 
 
 def _kept(pieces: Sequence[Piece]) -> tuple[bytearray, NDArray[np.int64], list[int]]:
-    """Return the opcodes, the offsets of the references in them, and the offset of each run."""
     kept, at, cuts = bytearray(), [], []
     for piece in pieces:
         if isinstance(piece, EventRun):
@@ -67,8 +67,6 @@ class _MemoNumbers:
     Of what is in the runs it sees the lists of frames that the opcodes refer to, each at the place of its
     run. To number all objects of the runs took 130 MB for a file of 5 million events.
     """
-
-    __slots__ = ("_end", "_first", "_n_before", "needed")
 
     def __init__(self, runs: Sequence[EventRun], used: NDArray[np.int64]) -> None:
         """*used* are the memo indices that the opcodes refer to."""
@@ -97,7 +95,6 @@ class _MemoNumbers:
         return others + rank
 
     def needed_of(self, i: int) -> slice:
-        """Return where in ``needed`` the lists of run *i* are."""
         return slice(*np.searchsorted(self.needed, (self._first[i + 1], self._end[i + 1])))
 
 

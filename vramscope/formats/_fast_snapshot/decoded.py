@@ -89,8 +89,6 @@ def decode(
 class _ShapeNumbers:
     """Reads numbers of events, for all shapes at once that have them at the same offset."""
 
-    __slots__ = ("_columns", "_rows", "_shape", "shapes")
-
     def __init__(self, rows: EventCandidates, shapes: Shapes) -> None:
         met = np.flatnonzero(np.bincount(rows.shape + 1, minlength=1)[1:])
         self.shapes = [shapes.known[at] for at in met.tolist()]
@@ -124,7 +122,6 @@ class _ShapeNumbers:
         return found
 
     def has(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
-        """Return the mask of the events whose shape has the value."""
         return np.array([*map(bool, values), False]).take(self._shape)
 
     def of_shapes(self, values: Sequence[int]) -> NDArray[Any]:
@@ -132,7 +129,6 @@ class _ShapeNumbers:
         return np.array([*values, 0], "i4").take(self._shape)
 
     def values(self, name: str) -> tuple[Value | None, ...]:
-        """Return the location of the value *name* in each shape."""
         return tuple(shape.values.get(name) for shape in self.shapes)
 
 
@@ -155,8 +151,6 @@ def _fill(found: Decoded, numbers: _ShapeNumbers) -> None:
 
 
 class _OpenEnds(NamedTuple):
-    """The events that contain their list of frames, and where it ends."""
-
     at: NDArray[Any]
     """The rows."""
     whole: NDArray[Any]
@@ -185,7 +179,6 @@ def _open_ends(found: Decoded, at: NDArray[Any], given: tuple[bytes | bytearray,
 
 
 def _close(found: Decoded, ends: _OpenEnds, lists: FrameLists) -> None:
-    """Enter the lists of frames of the events that contain them."""
     known = ends.number >= 0
     found.end[ends.at] = 0
     found.frames[ends.whole[known]] = ends.number[known]

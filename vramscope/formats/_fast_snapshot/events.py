@@ -43,8 +43,6 @@ def snapshot_of(found: Packed) -> Any:
 
 @dataclass(slots=True, eq=False)
 class _Layout:
-    """The rows of a trace that belong to each run, and those that are dicts."""
-
     first_row: int
     """The first row of the trace among those of all traces."""
     runs: list[tuple[int, EventRun]]
@@ -68,8 +66,6 @@ class _Joined:
     Objects that several traces share stay the same, as stacks are distinguished by identity.
     """
 
-    __slots__ = ("_columns", "_found", "_lists", "layouts")
-
     def __init__(self, found: Packed, traces: Sequence[list[Any]]) -> None:
         self._found, self._columns = found, found.columns
         objects = found.objects
@@ -83,7 +79,6 @@ class _Joined:
         self._columns.spread(found.runs, first, n_rows)
 
     def events(self, layout: _Layout) -> Events:
-        """Return the events of one device's trace."""
         rest = events_of(Rows(layout.dicts, "event {}".format))
         words, action = self._actions(layout, rest)
         pool_ids, pool = self._pools(layout, rest)
@@ -119,7 +114,6 @@ class _Joined:
         return (*words, *rest.words), action
 
     def _texts(self, layout: _Layout, rest: Events) -> tuple[tuple[int, str], ...]:
-        """Return the rows that carry a text of the program, and the text."""
         of_dicts = [(layout.at_dicts[row], text) for row, text in rest.metadata]
         if self._columns.is_zero("text"):
             return tuple(of_dicts)

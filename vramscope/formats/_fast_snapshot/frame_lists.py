@@ -23,8 +23,6 @@ _FEW = 500
 class _ListNumbers(dict[bytes, int]):
     """Maps the opcodes of a list to its number; −1 if they are not a list of frames."""
 
-    __slots__ = ("frames", "highest")
-
     def __init__(self) -> None:
         self.frames: list[list[int]] = []
         self.highest: list[int] = []
@@ -41,8 +39,6 @@ class _ListNumbers(dict[bytes, int]):
 
 class _Recent:
     """A cache of recent lists, looked up by their bytes without a Python object for each."""
-
-    __slots__ = ("_entry", "_masks", "_n_entries", "_numbers", "_rows", "_sizes", "_weights", "width")
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -79,7 +75,6 @@ class _Recent:
         return number, slot
 
     def learn(self, slot: int, opcodes: bytes, number: int) -> None:
-        """Store a list in *slot*."""
         if self._n_entries == _MOST_RECENT:
             self._entry[:], self._n_entries = 0, 1
         self._entry[slot] = entry = self._n_entries
@@ -93,8 +88,6 @@ class FrameLists:
 
     torch writes a list per call, of references to shared frames; nearly all repeat an earlier one.
     """
-
-    __slots__ = ("_known", "_memo", "_numbers", "_recent")
 
     def __init__(self) -> None:
         self._known = _ListNumbers()

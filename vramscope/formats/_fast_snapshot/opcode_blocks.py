@@ -1,6 +1,6 @@
 """Reads the opcodes of a pickle of protocol 4 or 5 in blocks, without the pickle's frame headers."""
 
-from typing import Protocol
+from vramscope.formats._file import Stream
 
 FRAME = 0x95
 _LONG_TEXT_WIDTH = {ord("X"): 4, 0x8D: 8}
@@ -13,14 +13,6 @@ class Irregular(Exception):  # noqa: N818 not an error: the other reader takes o
     """The file is damaged or not as torch writes it; the reader that checks every opcode takes over."""
 
 
-class Readable(Protocol):
-    """A binary file that can be read in sequence."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return up to *size* bytes; b'' at the end."""
-        ...
-
-
 class Body:
     """The opcodes of a pickle without its frame headers.
 
@@ -28,9 +20,7 @@ class Body:
     reads it. So no opcode can hide there.
     """
 
-    __slots__ = ("_file", "_rest", "_taken")
-
-    def __init__(self, file: Readable) -> None:
+    def __init__(self, file: Stream) -> None:
         """Read the header. Raises Irregular if the protocol is not 4 or 5."""
         self._file = file
         self._rest = 0

@@ -69,23 +69,6 @@ class Shape:
 
 
 class _Learner:
-    """Learns a shape by reading one event opcode by opcode."""
-
-    __slots__ = (
-        "at",
-        "bits",
-        "data",
-        "empties",
-        "gets",
-        "keys",
-        "mask",
-        "n_known",
-        "n_memo",
-        "shapes",
-        "text",
-        "values",
-    )
-
     def __init__(self, data: bytes | bytearray, start: int, shapes: "Shapes", n_known: int) -> None:
         self.data, self.at, self.shapes, self.n_known = data, start, shapes, n_known
         self.bits, self.mask = bytearray(), bytearray()
@@ -247,8 +230,6 @@ class EventCandidates:
 
 class Shapes:
     """The shapes learned from one file."""
-
-    __slots__ = ("_order", "empties", "known", "names")
 
     def __init__(self) -> None:
         self.known: list[Shape] = []

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 
 def _sized(opcode: bytes, sizes: Iterable[int]) -> bytes:
-    """Return the pattern of a value after its size in one byte."""
     return opcode + rb"(?:" + b"|".join(re.escape(bytes([n])) + b"." * n for n in sizes) + rb")"
 
 

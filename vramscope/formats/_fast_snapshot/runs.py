@@ -43,8 +43,6 @@ class EventRun(NamedTuple):
 class ActionNumbers:
     """Numbers the actions of events in order of occurrence, so that one byte is enough."""
 
-    __slots__ = ("_number", "memos")
-
     def __init__(self) -> None:
         self.memos: list[int] = []
         """The memo index of each action."""
@@ -74,8 +72,6 @@ class RunColumns:
     part that is not needed is never touched. A column in which all is 0 is not touched at all. The columns of
     a window are copied while the next one is read.
     """
-
-    __slots__ = ("_beside", "_columns", "_copied", "_pending", "_room", "n_rows")
 
     def __init__(self, beside: Executor) -> None:
         self._beside = beside

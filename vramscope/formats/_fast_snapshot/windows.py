@@ -47,8 +47,6 @@ class Windows:
     buffers take turns: allocating one per window would cost as much as copying into it.
     """
 
-    __slots__ = ("_beside", "_body", "_coming", "_other", "_size")
-
     def __init__(self, body: Body, size: int, beside: Executor) -> None:
         self._body, self._size, self._beside = body, size, beside
         self._other = self._buffer(size)

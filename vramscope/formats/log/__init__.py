@@ -21,9 +21,7 @@ from vramscope.formats.log.oom_messages import messages
 from vramscope.formats.log.patterns import amounts, names_memory
 from vramscope.formats.log.series import Figures, LogMoment
 from vramscope.formats.log.tables import TableReader
-from vramscope.formats.log.times import moment
-from vramscope.model.codes import NoteCode
-from vramscope.model.marks import Note
+from vramscope.formats.log.times import LOCAL_TIME, moment
 from vramscope.model.recording import Run
 
 _LARGEST_JSON_BYTES = 64 << 20
@@ -33,7 +31,6 @@ _SOURCES = re.compile(
     re.IGNORECASE,
 )
 """Names of source code, which may quote a message and is no run."""
-_LOCAL_TIME = Note(NoteCode.LOCAL_TIME, "times have no zone in this file: they are shown as if they were UTC")
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -78,7 +75,7 @@ def read(path: Path) -> Run:
         recordings=recordings,
         started_ns=min(times, default=0),
         ended_ns=max(times, default=0),
-        notes=(_LOCAL_TIME,) if times else (),
+        notes=(LOCAL_TIME,) if times else (),
     )
 
 
@@ -124,7 +121,6 @@ def _document(path: Path) -> Any:
 
 
 def _read_text(file: Stream, found: Figures, *, has_document: bool) -> Iterator[None]:
-    """Read one text into *found*; yields after each line that was looked at."""
     lines, reader = LineReader(file), _TextReader(found, has_document=has_document)
     for line in lines:
         reader.take(line)
@@ -133,8 +129,6 @@ def _read_text(file: Stream, found: Figures, *, has_document: bool) -> Iterator[
 
 
 class _TextReader:
-    """Reads one text, line by line."""
-
     def __init__(self, found: Figures, *, has_document: bool) -> None:
         self._found, self._has_document = found, has_document
         self._tables = TableReader(found)
@@ -148,7 +142,6 @@ class _TextReader:
         return self._csv is not None or self._tables.wants_all
 
     def take(self, line: TextLine) -> None:
-        """Read one line."""
         lower = line.text.lower()
         if self._csv is not None:
             self._row(line)
@@ -166,7 +159,6 @@ class _TextReader:
         self._csv = self._csv if is_row else None
 
     def _fail(self, line: TextLine, lower: str) -> bool:
-        """Read the messages of errors in a line; return whether it has any."""
         if not any(word in lower for word in ("out of memory", "allowed memory", "resource_exhausted")):
             return False
         failed = list(messages(line.text, line.before, line.after))

@@ -149,7 +149,6 @@ def _name(found: re.Match[str]) -> str:
 
 
 def _bytes(row: Wording, found: re.Match[str]) -> int:
-    """Return the bytes; −1 where the unit is not known."""
     number = float(found["number"].replace(",", ""))
     groups = found.groupdict()
     unit = (

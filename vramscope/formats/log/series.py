@@ -71,8 +71,6 @@ class Sample(NamedTuple):
 
 
 class _LoggedSeries(NamedTuple):
-    """What one column of a device is in the file."""
-
     column: str
     origin: str
     name: str
@@ -313,7 +311,6 @@ def _runs(samples: list[Sample]) -> list[list[int]]:
 
 
 def _steps(samples: list[Sample], times: list[int]) -> Steps:
-    """Return the steps of the last run that the samples name; a step ends with its last sample."""
     ends: dict[int, int] = {}
     for row in _runs(samples)[-1]:
         if samples[row].moment.step >= 0:

@@ -17,8 +17,6 @@ def _is(origin: str, column: str, name: str, n_bytes: int, device: int = UNKNOWN
 
 
 class _Head(NamedTuple):
-    """The columns of a table by their place."""
-
     origin: str
     columns: dict[str, int]
     """The place by the name in small letters."""

@@ -4,8 +4,11 @@ import re
 from datetime import datetime, timezone
 
 from vramscope.formats.log.series import LogMoment
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN
+from vramscope.model.marks import Note
 
+LOCAL_TIME = Note(NoteCode.LOCAL_TIME, "times have no zone in this file: they are shown as if they were UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST_NS = 1 << 62
 _STAMP = re.compile(
@@ -35,10 +38,10 @@ def moment(text: str) -> LogMoment:
     return LogMoment(time_ns(text), int(step[1]) if step else UNKNOWN)
 
 
-def time_ns(text: str, *, is_day_first: bool = True) -> int:
+def time_ns(text: str) -> int:
     """Return the first time in *text* as Unix nanoseconds; 0 if it has none. Without a zone it is UTC.
 
-    Of ``03-11-2026`` the day comes first unless it cannot, or *is_day_first* is False.
+    Of ``03-11-2026`` the day comes first unless it cannot.
     """
     found = _STAMP.search(text) if ":" in text else None
     if found is None:
@@ -49,8 +52,7 @@ def time_ns(text: str, *, is_day_first: bool = True) -> int:
         date = int(found["year"]), int(found["month"]), int(found["day"])
     else:
         first, second = int(found["first"]), int(found["second"])
-        is_day = second <= 12 and (is_day_first or first > 12)
-        date = int(found["late"]), *((second, first) if is_day else (first, second))
+        date = int(found["late"]), *((second, first) if second <= 12 else (first, second))
     hour = _hour(found["clock"], found["half"])
     fraction = int((found["part"] or "0")[:9].ljust(9, "0"))
     return _unix_ns(date, hour, fraction, found["zone"] or "")

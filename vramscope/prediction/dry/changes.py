@@ -10,7 +10,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,30 +18,13 @@ from torch.utils.checkpoint import checkpoint
 
 from vramscope.capture.undisturbed.tracked import tracked_objects
 from vramscope.prediction.dry.shim.patches import Patches
+from vramscope.prediction.trial import DryChange
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 _FEWEST_STEPS = 2
 """Gradients and optimizer states are there together from the second step on."""
 _REPLACED = (torch.optim.Adam, torch.optim.AdamW)
 """Optimizers with two moments, for which another one may stand."""
-
-
-@dataclass(frozen=True, slots=True)
-class DryChange:
-    """Everything that is done to one run."""
-
-    is_autocast: bool = False
-    """Forward and loss run under ``torch.autocast`` in bfloat16."""
-    checkpointed: int | None = None
-    """Number of blocks that are checkpointed, in the order of forward; -1 for all, None for no change."""
-    optimizer: str = ""
-    """``fused``, ``momentum`` (SGD), ``sgd``, ``loop`` or ``8bit`` (bitsandbytes) in the place of Adam and
-    AdamW; '' for no change.
-    """
-    accumulated: int = 1
-    """Optimizers step after so many calls of ``step()``."""
-    adapter_rank: int = 0
-    """Rank of the adapters (LoRA) that are trained in the place of all parameters; 0 for no change."""
 
 
 class Changed:
@@ -104,9 +86,6 @@ def changed(change: DryChange) -> Iterator[Changed]:
         yield result
 
 
-# -------------------------------------------------------------------------------------------- autocast
-
-
 class _AutocastHooks:
     """Enters autocast at the outermost forward, and leaves it where backward begins."""
 
@@ -132,7 +111,8 @@ class _AutocastHooks:
     def _before(self, *_: Any) -> None:
         self._depth += 1
         # A recompute in backward has the autocast that checkpoint() gives back to it.
-        if self._depth > 1 or self._context is not None or _is_in_backward():
+        is_in_backward = torch._C._current_graph_task_id() != -1
+        if self._depth > 1 or self._context is not None or is_in_backward:
             return
         if torch.is_autocast_enabled("cuda"):
             self._result.has_own_autocast = True
@@ -157,13 +137,6 @@ class _AutocastHooks:
         context, self._context = self._context, None
         if context is not None:
             context.__exit__(None, None, None)
-
-
-def _is_in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
-# --------------------------------------------------------------------------------------- checkpointing
 
 
 class _Checkpoints:
@@ -219,9 +192,6 @@ def _is_block(module: torch.nn.Module) -> bool:
     return (
         has_forward and next(module.children(), None) is not None and any(True for _ in module.parameters())
     )
-
-
-# ------------------------------------------------------------------------------------------ optimizers
 
 
 def _replace_optimizers(kind: str, result: Changed, patches: Patches) -> None:
@@ -314,9 +284,6 @@ _REPLACE: dict[str, Callable[[Changed, Any], None]] = {
     "loop": partial(_with_kernels, False),
     "8bit": _to_8_bits,
 }
-
-
-# ------------------------------------------------------------------------------------------- adapters
 
 
 def _adapt(rank: int, result: Changed, patches: Patches) -> None:

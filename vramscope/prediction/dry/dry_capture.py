@@ -42,10 +42,6 @@ _NCCL_BYTES = 1 << 30
 _PASSES_WITHOUT_OPTIMIZER = 64
 
 
-def _has_optimizer() -> bool:
-    return bool(tracked_objects(lambda kind: issubclass(kind, torch.optim.Optimizer)))
-
-
 class _OwnStorages:
     """Storages on our own device, reported by the mode as they are made, so none is seen late."""
 
@@ -137,8 +133,6 @@ class Predicted(Simulated):
         self._n_taken = 0
         self.garbage = Garbage(self._allocated_now)
 
-    # ------------------------------------------------------------------------------- as a Capture
-
     def notes(self) -> list[Note]:
         """What makes the figures less than certain, for whoever opens the recording."""
         found, reasons = super().notes(), self.reasons
@@ -172,8 +166,6 @@ class Predicted(Simulated):
         """Nothing: whatever is frozen is older than the device."""
         return ()
 
-    # ------------------------------------------------------------------------------------- the answer
-
     @property
     def certainty(self) -> str:
         """``checked``, ``estimate`` or ``cannot_tell``."""
@@ -200,10 +192,12 @@ class Predicted(Simulated):
         least = max(int(low * (1 - share)) - below, 0)
         return least, None if high is None else int(high * (1 + share)) + above
 
-    # -------------------------------------------------------------------------- as a MemoryListener
-
     def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
-        """Follow the events of one operator, in their order."""
+        """Follow the events of one operator, in their order.
+
+        What it took and neither gave back nor keeps is freed at its end; it may take *perhaps* more bytes
+        meanwhile.
+        """
         taken: list[Life] = []
         for kind, value in events:
             self._happens(kind, value, taken, frame)
@@ -291,8 +285,6 @@ class Predicted(Simulated):
     def _free_bytes(self) -> int:
         return (self._allocator.capacity_bytes or 0) - self._allocator.reserved_bytes
 
-    # ------------------------------------------------------------------------------- as torch.cuda asks
-
     def _allocated_now(self) -> int:
         self._work()
         return self._allocator.allocated_bytes
@@ -339,8 +331,6 @@ class Predicted(Simulated):
         with self._at_work:
             self._allocator.empty_cache()
 
-    # --------------------------------------------------------------------------- as a hooks.Listener
-
     def backward_ends(self) -> None:
         """Stops a program that changes its parameters itself after as many passes as a step may have."""
         super().backward_ends()
@@ -348,7 +338,7 @@ class Predicted(Simulated):
         if (
             self._most_steps is not None
             and self._n_backwards == _PASSES_WITHOUT_OPTIMIZER
-            and not _has_optimizer()
+            and not tracked_objects(lambda kind: issubclass(kind, torch.optim.Optimizer))
         ):
             self.ended_after = f"{self._n_backwards} backward passes, as it has no optimizer of torch"
             self.cuda.end_program()

@@ -7,7 +7,7 @@ too; small ones are real, so that data loaders, random choices and counters of t
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -30,6 +30,9 @@ from vramscope.prediction.dry.shim.replacements import WHOLE, replacements
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.host_values import HostValues
 from vramscope.prediction.dry.values.unknown import assume
+
+if TYPE_CHECKING:
+    from vramscope.prediction.dry.dry_capture import Predicted
 
 Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What an operator raises whose result no dry run can know."""
@@ -62,20 +65,6 @@ _HOST = torch.device("cpu")
 _SPARSE = "how many rows a sparse tensor has depends on values that a dry run does not have"
 
 
-class MemoryListener(Protocol):
-    """Receives the events of the device's memory, in their order."""
-
-    def works(self, events: list[Event], perhaps: int, frame: Any) -> None:
-        """Follow the events of one operator, in their order.
-
-        What it took and neither gave back nor keeps is freed at its end; it may take *perhaps* more bytes
-        meanwhile.
-        """
-
-    def resizes(self, storage: Any, frame: Any) -> None:
-        """Report that a storage has another size than before."""
-
-
 class DryMode(TorchDispatchMode):
     """The mode of one dry run."""
 
@@ -84,7 +73,7 @@ class DryMode(TorchDispatchMode):
         self.device = device
         self.doubts = doubts
         self.so_far = so_far
-        self.listener: MemoryListener | None = None
+        self.listener: Predicted | None = None
         # Without a formula for its shapes an operator would be run on real zeros of our device, which ends
         # the process: it is refused instead.
         self.fake = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
@@ -231,8 +220,6 @@ class DryMode(TorchDispatchMode):
         device = torch.device(device)
         return self.device if device.type in ("cuda", NAME) else device
 
-    # ---------------------------------------------------------------------------------- real or fake
-
     def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         if func._schema.name not in _FACTORIES or not args:
             return False
@@ -273,8 +260,6 @@ class DryMode(TorchDispatchMode):
         """Report what a copy to the host takes, of a tensor that is not contiguous."""
         if self.listener is not None:
             self.listener.works([("taken", n_bytes)], 0, sys._getframe(5))
-
-    # -------------------------------------------------------------------------------------- as shapes
 
     def _shaped(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         try:

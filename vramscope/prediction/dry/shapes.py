@@ -55,8 +55,6 @@ class ShapeMemo:
         self._known[full] = self._maker(out, given)
         return out
 
-    # ------------------------------------------------------------------------- how to make it again
-
     def _maker(self, out: Any, given: list[Any]) -> Callable[[list[Any]], Any] | None:
         """A function of the given tensors that makes such a result; None where there is none."""
         if type(out) in (tuple, list):

@@ -107,7 +107,6 @@ def _several_threads(trace: Trace, phases: Phases) -> list[Note]:
 
 
 def _missing(marks: Marks, end: int, outcome: Outcome) -> list[Note]:
-    """Return a note on events that a closed run must have had and that are missing."""
     n_events = int(marks.event.max(initial=0))
     if outcome is Outcome.RUNNING or n_events <= end:
         return []

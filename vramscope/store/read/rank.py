@@ -127,7 +127,6 @@ class RankReader:
         return found
 
     def _missing(self, device: int | None) -> list[Note]:
-        """Return notes on what is missing in the files of a device, or of the whole rank."""
         # While the trace is written, the files are ahead of the manifest.
         if self.outcome is Outcome.RUNNING or not self._is_settled:
             return []
@@ -135,7 +134,6 @@ class RankReader:
         return list(completeness.missing_notes(self.manifest, self._all_files(), self.outcome, names))
 
     def _all_files(self) -> dict[str, StreamFile]:
-        """Return all files by their path in the rank's directory."""
         chains = [*self._notes.chain.files, *self._stacks.chain.files]
         chains += [file for streams in self._devices.values() for file in streams.files()]
         return {parts.file_of(file.path.parent, self.directory, file.path.name): file for file in chains}

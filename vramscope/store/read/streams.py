@@ -47,8 +47,6 @@ class FileChain:
     Nothing is read after a file that is not complete, as rows are identified by their number.
     """
 
-    __slots__ = ("_at", "_name", "_owner_of", "files")
-
     def __init__(self, homes: Sequence[Path], name: str, owner_of: OwnerOf) -> None:
         self._name = name
         self._at = 0
@@ -81,8 +79,6 @@ class FileChain:
 
 class ColumnStream:
     """A stream of flat columns; strings become indices into ``names``."""
-
-    __slots__ = ("_absent", "_columns", "_dtypes", "_names", "_required", "chain")
 
     def __init__(
         self, files: FileChain, stream: str, n_rows: int = 0, scratch: Scratch | None = None
@@ -158,8 +154,6 @@ def _dtype(kind: pa.DataType) -> str:
 class StateStream:
     """The allocator's states; only those that a recording uses are kept."""
 
-    __slots__ = ("_first_event", "_n_taken", "chain", "initial", "reported")
-
     def __init__(self, files: FileChain, first_event: int = 0) -> None:
         self.chain = files
         self._first_event = first_event
@@ -189,14 +183,11 @@ def _states(batch: pa.RecordBatch) -> list[tuple[bool, Snapshot]]:
     check_columns(batch, required_columns(STATES))
     events, times = numbers(batch, "event", "i8").tolist(), numbers(batch, "time_ns", "i8").tolist()
     reported = numbers(batch, "reported", "?").tolist()
-    return [
-        (reported[row], _checked(Snapshot(events[row], times[row], *_tables(batch, row))))
+    states = (
+        Snapshot(events[row], times[row], _rows(Segments, batch, row), _rows(Blocks, batch, row))
         for row in range(len(batch))
-    ]
-
-
-def _tables(batch: pa.RecordBatch, row: int) -> tuple[Segments, Blocks]:
-    return _rows(Segments, batch, row), _rows(Blocks, batch, row)
+    )
+    return list(zip(reported, map(_checked, states), strict=True))
 
 
 def _checked(state: Snapshot) -> Snapshot:

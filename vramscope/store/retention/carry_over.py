@@ -155,14 +155,12 @@ def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapsh
 
 
 def _last_handed_out(trace: Trace, first: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return addresses, and for each the last event that allocated it."""
     events = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))[::-1]
     address, at = np.unique(trace.address[events], return_index=True)
     return address, events[at] + first
 
 
 def _looked_up(known: tuple[NDArray[Any], NDArray[Any]], address: NDArray[Any]) -> NDArray[Any]:
-    """Return the event of each address; −1 for an address that is not in *known*."""
     addresses, events = known
     if not len(addresses):
         return np.full(len(address), -1)
@@ -171,7 +169,6 @@ def _looked_up(known: tuple[NDArray[Any], NDArray[Any]], address: NDArray[Any]) 
 
 
 def _joined(*tables: OfBlocks) -> OfBlocks:
-    """Concatenate tables and merge their names."""
     names = {"": 0}
     for table in tables:
         for name in table.names:

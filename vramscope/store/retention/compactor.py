@@ -242,7 +242,6 @@ def _devices(home: Path) -> set[int]:
 def _taken(
     homes: tuple[Path, Path], device: int, before: CarriedState | None, summary: _SummaryDirectory
 ) -> CarriedState | None:
-    """Compact one device's share of a part into the summary."""
     mine, following = _read(homes[0], device), _read(homes[1], device, events=False)
     if before is None and mine.states.initial is not None:
         before = CarriedState(mine.states.initial)

@@ -22,8 +22,6 @@ class AppendFile:
     the file.
     """
 
-    __slots__ = ("_fd", "_identity", "_path", "_state")
-
     def __init__(
         self, path: Path, known: tuple[Identity, int] | None = None, *, is_new: bool = False
     ) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vramscope.prediction.dry.cards import Hardware
+from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.placement import CurrentStream, GraphPools
 

@@ -8,7 +8,7 @@ dimensions ordered and joined as ``aten/src/ATen/TensorIterator.cpp`` does it.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vramscope.prediction.dry.cards import Hardware
+from vramscope.prediction.cards import Hardware
 
 _WARP = 32
 _MOST_THREADS = 512
@@ -97,7 +97,6 @@ def _joined(dims: Sequence[Dim]) -> list[Dim]:
 
 
 def _extent(dims: Sequence[Dim], kernel: Kernel) -> int:
-    """The largest offset of the input in bytes."""
     return 1 + sum((dim.size - 1) * dim.into for dim in dims) * kernel.element_bytes
 
 

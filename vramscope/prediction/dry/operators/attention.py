@@ -13,18 +13,16 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
+from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
-from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
+from vramscope.prediction.dry.operators._sizes import n_bytes
 from vramscope.prediction.dry.state import state
 
 _FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
 _EFFICIENT = "aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu"
 _HALF = (torch.float16, torch.bfloat16)
-
-
-# ------------------------------------------------------------------------------------------ the choice
 
 
 def _is_flash(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, card: Hardware) -> bool:
@@ -199,19 +197,12 @@ def _plain(  # noqa: PLR0913, PLR0917 -- the schema's
     return torch.matmul(products, value).to(dtype), products.to(dtype)
 
 
-# ----------------------------------------------------------------------------------------- the kernels
-
-
 def _rounded(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
 def _flash_width(width: int) -> int:
     return _rounded(width, 32 if width <= 128 else 64)
-
-
-def _bytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def _flash_forward(call: Call) -> OwnMemory:
@@ -251,7 +242,7 @@ def _flash_backward(call: Call) -> OwnMemory:
     grad, query, key, out = (call.args[i] for i in (0, 1, 2, 4))
     batch, heads, length, width = query.shape
     rounded = _rounded(length, 128)
-    before = [_bytes(one) for one in (grad, out) if not _is_by_length(one)]
+    before = [n_bytes(one) for one in (grad, out) if not _is_by_length(one)]
     after = [4 * batch * heads * rounded, 4 * batch * rounded * heads * _flash_width(width)]
     if key.size(1) != heads:
         after += [batch * key.size(2) * heads * width * key.element_size()] * 2
@@ -287,12 +278,12 @@ def _efficient_backward(call: Call) -> OwnMemory:
     Keys that a group of queries shares have a gradient for each query, which is summed at the end.
     """
     grad, query, key, value = call.args[:4]
-    copies = [("taken", _bytes(grad))] if not _is_by_length(grad) else []
+    copies = [("taken", n_bytes(grad))] if not _is_by_length(grad) else []
     rows, times = 4 * query.numel() // query.size(-1), query.size(1) // key.size(1)
-    shared = [("taken", times * _bytes(one)) for one in (key, value) if times > 1]
+    shared = [("taken", times * n_bytes(one)) for one in (key, value) if times > 1]
     made = [("made", 0), ("made", 1), ("made", 2), *([("made", 3)] if call.out[3] is not None else [])]
     if query.dtype == torch.float32:
-        product = _bytes(grad)
+        product = n_bytes(grad)
         sums = [("taken", product), ("taken", rows), ("taken", rows), ("given", rows), ("given", product)]
     else:
         sums = [("taken", rows)]

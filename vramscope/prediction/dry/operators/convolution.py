@@ -129,17 +129,14 @@ def _in_one_piece(tensor: Any) -> Any:
 
 def _within_a_range(call: Call, kernel: _Native) -> OwnMemory:
     """Copies of all that it is given and returns, the columns, and the product's workspace."""
-    given = [one for one in (*call.args[:3], *_outputs(call)) if isinstance(one, torch.Tensor)]
+    outs = call.out if isinstance(call.out, tuple) else (call.out,)
+    given = [one for one in (*call.args[:3], *outs) if isinstance(one, torch.Tensor)]
     most = 2 * sum(map(n_bytes, given)) + kernel.columns_bytes
     return OwnMemory(
         doubt=(Certainty.ESTIMATE, _RANGE),
         perhaps=most + sum(n for kind, n in taken_by_product(call.so_far) if kind == "taken"),
         kept=kept_by_product(call.so_far),
     )
-
-
-def _outputs(call: Call) -> tuple[Any, ...]:
-    return call.out if isinstance(call.out, tuple) else (call.out,)
 
 
 ROWS = {

@@ -81,10 +81,6 @@ def _masked(indices: Any) -> OwnMemory:
     return OwnMemory(doubt=_MASK, perhaps=16 * places + (1 << 16)) if masks else OwnMemory()
 
 
-def _index(call: Call) -> OwnMemory:
-    return _masked(call.given("indices"))
-
-
 def _put(call: Call) -> OwnMemory:
     """A number of the host goes to the device first; rows to be added up are sorted by where they go."""
     values = call.given("values")
@@ -120,7 +116,7 @@ ROWS = {
     "aten::_embedding_bag_forward_only": Row(_BAG, order=(2, 1, 0, 3)),
     "aten::_embedding_bag_dense_backward": Row(_BAG, _bag_backward),
     "aten::_embedding_bag_backward": Row(_BAG, _bag_backward),
-    "aten::index": Row(_PUT, _index),
+    "aten::index": Row(_PUT, lambda call: _masked(call.given("indices"))),
     "aten::index_put": Row(_PUT, _put),
     "aten::index_put_": Row(_PUT, _put),
     "aten::_index_put_impl_": Row(_PUT, _put),

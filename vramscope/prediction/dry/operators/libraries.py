@@ -20,18 +20,6 @@ def why_recurrent() -> str:
     return "what torch's own kernels for recurrent layers take is not in the table"
 
 
-def _recurrent(_: Call) -> OwnMemory:
-    return OwnMemory(doubt=(Certainty.CANNOT_TELL, why_recurrent()))
-
-
-def _transform(_: Call) -> OwnMemory:
-    return OwnMemory(doubt=_TRANSFORM)
-
-
-def _solver(_: Call) -> OwnMemory:
-    return OwnMemory(doubt=_SOLVER)
-
-
 def _batch_norm(call: Call) -> OwnMemory:
     if not torch.backends.cudnn.enabled:
         return OwnMemory()
@@ -41,15 +29,22 @@ def _batch_norm(call: Call) -> OwnMemory:
 
 ROWS = {
     **{
-        f"aten::{name}": Row("aten/src/ATen/native/cudnn/RNN.cpp", _recurrent)
+        f"aten::{name}": Row(
+            "aten/src/ATen/native/cudnn/RNN.cpp",
+            lambda _: OwnMemory(doubt=(Certainty.CANNOT_TELL, why_recurrent())),
+        )
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "_thnn_fused_lstm_cell")
     },
     **{
-        f"aten::{name}": Row("aten/src/ATen/native/cuda/SpectralOps.cpp", _transform)
+        f"aten::{name}": Row(
+            "aten/src/ATen/native/cuda/SpectralOps.cpp", lambda _: OwnMemory(doubt=_TRANSFORM)
+        )
         for name in ("_fft_r2c", "_fft_c2r", "_fft_c2c")
     },
     **{
-        f"aten::{name}": Row("aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp", _solver)
+        f"aten::{name}": Row(
+            "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp", lambda _: OwnMemory(doubt=_SOLVER)
+        )
         for name in (
             "_linalg_svd",
             "_linalg_eigh",

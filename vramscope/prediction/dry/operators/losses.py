@@ -10,7 +10,7 @@ import torch
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
-from vramscope.prediction.dry.operators._sizes import copy_of, taken
+from vramscope.prediction.dry.operators._sizes import first_copied, taken
 
 _LOSS = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
 _NLL = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
@@ -63,10 +63,6 @@ def _huber(call: Call) -> OwnMemory:
     return OwnMemory(before=(size,), after=sums) if _is_reduced(call) else OwnMemory()
 
 
-def _copied_grad(call: Call) -> OwnMemory:
-    return OwnMemory(after=copy_of(call.args[0]))
-
-
 ROWS = {
     "aten::mse_loss": Row(_LOSS, _in_place),
     "aten::smooth_l1_loss": Row(_LOSS, _in_place),
@@ -79,7 +75,7 @@ ROWS = {
     "aten::huber_loss_backward": Row(_LOSS),
     "aten::binary_cross_entropy_backward": Row(_LOSS),
     "aten::nll_loss_forward": Row(_NLL),
-    "aten::nll_loss_backward": Row(_NLL, _copied_grad),
+    "aten::nll_loss_backward": Row(_NLL, first_copied),
     "aten::nll_loss2d_forward": Row(_NLL, order=(1, 0)),
     "aten::nll_loss2d_backward": Row(_NLL),
 }

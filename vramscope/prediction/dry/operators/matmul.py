@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
-from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, RunSoFar
 from vramscope.prediction.dry.operators._sizes import passing
 

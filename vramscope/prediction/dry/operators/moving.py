@@ -2,7 +2,7 @@
 
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, taken
+from vramscope.prediction.dry.operators._sizes import copy_of, first_copied, n_bytes, taken
 from vramscope.prediction.dry.operators.embedding import sort_bytes
 
 _COPY = "aten/src/ATen/native/cuda: the kernel calls contiguous() on the gradient"
@@ -10,10 +10,6 @@ _SORT = "aten/src/ATen/native/cuda/Sort.cpp"
 _SCAN = "aten/src/ATen/native/cuda/ScanKernels.cpp"
 _SCATTER = "aten/src/ATen/native/cuda/ScatterGatherKernel.cu"
 _FOLD = "aten/src/ATen/native/cuda/Im2Col.cu and Col2Im.cu"
-
-
-def _first_copied(call: Call) -> OwnMemory:
-    return OwnMemory(after=copy_of(call.args[0]))
 
 
 def _scan(call: Call) -> OwnMemory:
@@ -107,7 +103,7 @@ _COPIED = (
 )
 
 ROWS = {
-    **{f"aten::{name}": Row(_COPY, _first_copied) for name in _COPIED},
+    **{f"aten::{name}": Row(_COPY, first_copied) for name in _COPIED},
     "aten::cumsum": Row(_SCAN, _scan),
     "aten::cumprod": Row(_SCAN, _scan),
     "aten::sort": Row(_SORT, _sort),

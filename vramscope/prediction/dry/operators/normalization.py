@@ -7,7 +7,7 @@ import torch
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, taken
+from vramscope.prediction.dry.operators._sizes import copy_of, first_copied, n_bytes, taken
 
 _SOFTMAX = "aten/src/ATen/native/cuda/SoftMax.cu"
 _LAYER = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
@@ -20,10 +20,6 @@ _CHANNELS_LAST = (Certainty.ESTIMATE, "what channels that lie last take is known
 def _product(call: Call) -> OwnMemory:
     """``grad * output`` is kept in a tensor of its own."""
     return OwnMemory(after=(n_bytes(call.args[0]),))
-
-
-def _first_copied(call: Call) -> OwnMemory:
-    return OwnMemory(after=copy_of(call.args[0]))
 
 
 def _both_copied(call: Call) -> OwnMemory:
@@ -83,8 +79,8 @@ def _logsumexp(call: Call) -> OwnMemory:
 
 
 ROWS = {
-    "aten::_softmax": Row(_SOFTMAX, _first_copied),
-    "aten::_log_softmax": Row(_SOFTMAX, _first_copied),
+    "aten::_softmax": Row(_SOFTMAX, first_copied),
+    "aten::_log_softmax": Row(_SOFTMAX, first_copied),
     "aten::_log_softmax_backward_data": Row(_SOFTMAX, _both_copied),
     "aten::_softmax_backward_data": Row(_SOFTMAX, _product),
     "aten::native_layer_norm": Row(_LAYER, _input_copied),

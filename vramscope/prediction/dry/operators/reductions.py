@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from vramscope.prediction.dry.cards import Hardware
+from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
@@ -34,16 +34,12 @@ def reduced(source: Any, out: Any, dims: set[int]) -> list[Dim]:
     ]
 
 
-def _first(out: Any) -> Any:
-    return out[0] if isinstance(out, list | tuple) else out
-
-
 def _accumulates(dtype: torch.dtype) -> int:
     return 4 if dtype in (torch.float16, torch.bfloat16, torch.float32) else max(8, dtype.itemsize)
 
 
 def _buffers(call: Call, source: Any, kernel: Kernel) -> tuple[int, ...]:
-    out = _first(call.out)
+    out = call.out[0] if isinstance(call.out, list | tuple) else call.out
     if source.numel() == 0 or source.dim() == 0:
         return ()
     dims = reduced(source, out, _dims_of(call, source.dim()))
@@ -76,11 +72,6 @@ def _mean(call: Call) -> OwnMemory:
     source = call.args[0]
     kernel = Kernel(source.element_size(), _accumulates(source.dtype))
     return OwnMemory(after=_buffers(call, source, kernel))
-
-
-def _norm(call: Call) -> OwnMemory:
-    source = call.args[0]
-    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), _accumulates(source.dtype))))
 
 
 def _truth(call: Call) -> OwnMemory:
@@ -148,8 +139,8 @@ ROWS = {
     "aten::_foreach_norm": Row(_OF_LISTS, _norms),
     "aten::sum": Row(_SOURCE, _sum),
     "aten::mean": Row(_SOURCE, _mean),
-    "aten::linalg_vector_norm": Row(_SOURCE, _norm),
-    "aten::norm": Row(_SOURCE, _norm),
+    "aten::linalg_vector_norm": Row(_SOURCE, _mean),
+    "aten::norm": Row(_SOURCE, _mean),
     "aten::any": Row(_SOURCE, _truth),
     "aten::all": Row(_SOURCE, _truth),
     "aten::amax": Row(_SOURCE, _extreme),

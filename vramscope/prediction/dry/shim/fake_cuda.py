@@ -12,14 +12,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from vramscope.model.prediction import ChangedAnswer
+from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import autocast, state, versions
-from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
 from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators import RunSoFar
@@ -46,6 +46,9 @@ from vramscope.prediction.dry.shim.ranks import Ranks
 from vramscope.prediction.dry.values.choices import Choices, Enough
 from vramscope.prediction.dry.values.unknown import trace_mathematics
 
+if TYPE_CHECKING:
+    from vramscope.prediction.dry.dry_capture import Predicted
+
 _CUDA = torch.device("cuda", 0)
 
 
@@ -69,7 +72,7 @@ class FakeCuda:
     def __init__(
         self,
         card: Hardware,
-        memory: torch_cuda.CardMemory,
+        memory: "Predicted",
         n_ranks: int | None = None,
         changed_answer: ChangedAnswer | None = None,
         *,
@@ -161,8 +164,6 @@ class FakeCuda:
     def _set(self, home: Any, name: str, value: Any) -> None:
         self.patches.set(home, name, value)
 
-    # ------------------------------------------------------------------------------ what a tensor says
-
     def _tensors(self) -> None:
         """Makes a tensor on our device report that it lies on ``cuda:0``."""
         mode, inner = self.mode, FakeTensor.__dict__["device"]
@@ -181,7 +182,8 @@ class FakeCuda:
         self._set(FakeTensor, "is_pinned", lambda *_: False)
         self._set(FakeTensor, "pin_memory", lambda tensor, *_: tensor)
         self._set(FakeTensor, "record_stream", lambda *_: None)
-        self._set(FakeTensor, "data_ptr", _address)
+        # Another address for each tensor: there is no memory to point to.
+        self._set(FakeTensor, "data_ptr", lambda tensor, *_: id(tensor))
         self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
         when_imported(self.patches, "torch.distributed.tensor", self._sharded_tensors)
         when_imported(self.patches, "torch.distributed.tensor._sharding_prop", self._propagation)
@@ -210,8 +212,6 @@ class FakeCuda:
                 self.mode.listener = listener
 
         return shaped
-
-    # ------------------------------------------------------------------------- parameters and optimizers
 
     def _modules(self) -> None:
         """Parameters are fake from the beginning, so that moving a module keeps each what it is."""
@@ -245,8 +245,6 @@ class FakeCuda:
         kinds.append(kind)
         self.patches.then(lambda: kinds.remove(kind))
 
-    # -------------------------------------------------------------------------------------- autocast
-
     def _autocast(self) -> None:
         """What the program sets for ``cuda`` holds for our device."""
         enable, clear = torch.set_autocast_enabled, torch.clear_autocast_cache
@@ -262,8 +260,6 @@ class FakeCuda:
 
         self._set(torch, "set_autocast_enabled", set_enabled)
         self._set(torch, "clear_autocast_cache", clear_cache)
-
-    # --------------------------------------------------------------------------------------- autograd
 
     def _engine(self) -> None:
         """Backward on the program's own thread, so that its allocations have a stack."""
@@ -288,8 +284,6 @@ class FakeCuda:
                 self.mode.raise_pending()
 
         return backward
-
-    # --------------------------------------------------------------------------------- whole programs
 
     def _programs(self) -> None:
         """Nothing is compiled, saved or fetched."""
@@ -349,11 +343,6 @@ class _Generator(torch.Generator):
 
     def __new__(cls, *_: Any, **__: Any) -> "_Generator":
         return super().__new__(cls, "cpu")
-
-
-def _address(tensor: Any) -> int:
-    """Another one for each tensor: there is no memory to point to."""
-    return id(tensor)
 
 
 def _swap(first: Any, second: Any) -> None:

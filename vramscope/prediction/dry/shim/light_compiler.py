@@ -54,7 +54,6 @@ class _LightPart(ModuleType):
             return getattr(self._real(), name)
 
         def call(*values: Any, **options: Any) -> Any:
-            """Call the real one, and import it for that."""
             return getattr(self._real(), name)(*values, **options)
 
         return call

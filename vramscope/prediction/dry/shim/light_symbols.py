@@ -112,8 +112,6 @@ def _put(light: ModuleType) -> None:
         setattr(sys.modules[home], own_name, light)
 
 
-# ----------------------------------------------------------------------------- answers for numbers
-
 _TRUTHS = (
     "expect_true",
     "guard_or_false",

@@ -17,8 +17,6 @@ NAME = "gpu"
 
 
 class _Module:
-    """What torch expects of ``torch.<device>``."""
-
     def is_initialized(self) -> bool:
         return True
 

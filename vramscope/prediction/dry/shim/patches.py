@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -74,19 +74,13 @@ class _Finder(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
         """Return the spec of that one module, with a loader that acts afterwards."""
         spec = PathFinder.find_spec(name, path) if name == self._name else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, self._then)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                self._then(module)
+
+            loader.exec_module = exec_module
         return spec
-
-
-class _Then(Loader):
-    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._then = then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        self._then(module)

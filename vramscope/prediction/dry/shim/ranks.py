@@ -121,8 +121,6 @@ def _any_backend(new_group: Callable[..., Any]) -> Callable[..., Any]:
     return new_subgroup
 
 
-# --------------------------------------------------------------------------------------- collectives
-
 _WORK_ALONE = frozenset(
     {"c10d::send", "c10d::recv_", "c10d::recv_any_source_", "c10d::reduce_", "c10d::gather_",
      "c10d::alltoall_base_", "c10d::barrier"}

@@ -8,40 +8,38 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
-from vramscope.prediction.dry.cards import Hardware
 from vramscope.prediction.dry.operators import RunSoFar
 from vramscope.prediction.dry.placement import Chosen, CurrentStream, GraphPools
 
-
-class CardMemory(Protocol):
-    """What the allocator's model can be asked."""
-
-    @property
-    def stats(self) -> Mapping[str, int]:
-        """The counters by the names of ``torch.cuda.memory_stats()``."""
-
-    @property
-    def capacity_bytes(self) -> int:
-        """The memory of the card in bytes."""
-
-    def reset_peaks(self) -> None:
-        """Begin the peaks again at the current figures."""
-
-    def empty_cache(self) -> None:
-        """Everything unused goes back to the driver."""
+if TYPE_CHECKING:
+    from vramscope.prediction.dry.dry_capture import Predicted
 
 
 _STREAMS_OF_A_PRIORITY = 32
 """torch gives its streams out in turn (c10/cuda/CUDAStream.cpp): the 33rd is the first again."""
 
 
-class IdleStream:
-    """A stream of a card that runs nothing: work is over as soon as it is asked for."""
+class _Idle:
+    """What waits for a card that runs nothing: all work is over as soon as it is asked for."""
+
+    def synchronize(self, _other: Any = None) -> None:
+        """Does nothing: all work is over."""
+
+    def query(self) -> bool:
+        """Whether all work is over, which it always is."""
+        return True
+
+    record = wait = wait_event = wait_stream = synchronize
+
+
+class IdleStream(_Idle):
+    """A stream of such a card."""
 
     device_index = 0
     _current: CurrentStream
@@ -61,22 +59,9 @@ class IdleStream:
     def __hash__(self) -> int:
         return hash(self.stream_id)
 
-    def wait_stream(self, stream: Any) -> None:
-        """Does nothing: all work of the other stream is over."""
-
-    def wait_event(self, event: Any) -> None:
-        """Does nothing: the event has passed."""
-
-    def synchronize(self) -> None:
-        """Does nothing: all work is over."""
-
     def record_event(self, event: Any = None) -> Any:
         """Returns *event*, or a new one; it has passed."""
         return event or IdleEvent()
-
-    def query(self) -> bool:
-        """Whether all work is over, which it always is."""
-        return True
 
     def make_current(self) -> None:
         """What is allocated from now on belongs to this stream."""
@@ -159,22 +144,10 @@ class CapturedGraph:
         """Does nothing: there is no graph to show."""
 
 
-class IdleEvent:
+class IdleEvent(_Idle):
     """An event that has happened."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
-    def record(self, stream: Any = None) -> None:
-        """Does nothing: the event has passed."""
-
-    def wait(self, stream: Any = None) -> None:
-        """Does nothing: the event has passed."""
-
-    def synchronize(self) -> None:
-        """Does nothing: all work is over."""
-
-    def query(self) -> bool:
-        """Whether all work is over, which it always is."""
-        return True
 
     def elapsed_time(self, _end: Any) -> float:
         """The milliseconds between two events: always 0."""
@@ -213,7 +186,7 @@ class _Runtime:
         return lambda *_, **__: 0
 
 
-def answers(card: Hardware, memory: CardMemory, so_far: RunSoFar, n_devices: int = 1) -> dict[str, Any]:
+def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: int = 1) -> dict[str, Any]:
     """What to put into ``torch.cuda``, by name; of several cards the program uses the first."""
     properties, stream = Properties(card, memory.capacity_bytes), _streams(so_far.stream)
     pools = so_far.pools

@@ -78,8 +78,6 @@ def forget(tensor: Any) -> None:
         known.cell.is_valid = False
 
 
-# --------------------------------------------------------------------------- tensors of the host
-
 _TAINT = "_vramscope_unknown"
 
 
@@ -102,9 +100,6 @@ def spread(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
     for one in (*tensors((out,)), *written(func, args)):
         taint(one)
     return True
-
-
-# -------------------------------------------------------------------------- tensors of the device
 
 
 def follow(func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:

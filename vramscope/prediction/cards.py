@@ -84,5 +84,3 @@ HARDWARE = tuple(
     )
 )
 """Every name is one that ``model/cards.py`` understands."""
-
-H100 = next(one for one in HARDWARE if one.name == "H100 80 GB")
