@@ -170,7 +170,7 @@ def test_no_further_than_the_data_carry():
 def test_steps_of_one_size_say_nothing_and_why():
     fit = batch_fit(by_hand([2 * MIB] * 4), sizes=[[8]])
 
-    assert "all 3 steps are of one size" in fit.problem
+    assert "the 3 steps compared are of one size" in fit.problem
     assert fit.at(8) is None
     assert fit.fitting(1 << 40) is None
 

@@ -240,7 +240,7 @@ def batch_fit(
     size = np.concatenate([part.size for part in parts])
     different = tuple(np.unique(size).tolist())
     if len(different) < 2:
-        why = f"all {len(size)} steps are of one size: record some with another batch size"
+        why = f"the {len(size)} steps compared are of one size: record some with another batch size"
         return BatchFit(unit, different, len(size), problem=why)
     process = recording.process
     alike = program(parts, Settings.from_snapshot(process.allocator, torch=process.torch))
