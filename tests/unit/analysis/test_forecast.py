@@ -118,6 +118,7 @@ def test_the_sentence_has_step_range_and_time() -> None:
         f"at this rate the limit of 800 MiB is reached near step {step} ({low} to {high}), "
         f"in about {minutes} min"
     )
+    assert found.short == f"limit near step {step} ({low} to {high}), in about {minutes} min"
 
 
 def test_a_steady_run_is_called_so_over_the_steps_that_it_plans() -> None:
