@@ -1,9 +1,10 @@
 """The header of a live page says in few words when the limit is reached; the whole sentence is its title."""
 
-from vramscope.analysis.forecast import NOTHING_KNOWN, Forecast, Outlook
-from vramscope.analysis.pace import StepPace
 from vramscope.dashboard.answers.outlook import words
 from vramscope.dashboard.components.header import standing
+
+from vramscope.analysis.forecast import NOTHING_KNOWN, Forecast, Outlook
+from vramscope.analysis.pace import StepPace
 from vramscope.model.recording import Outcome
 
 FULL_SOON = Outlook(Forecast(598, (557, 639), 1 << 27, 1 << 18, 160 << 20, 240.0))
