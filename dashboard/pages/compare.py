@@ -10,10 +10,12 @@ from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.compare import TOLERANCE, Comparison
 from vramscope.analysis.compare.call_trees import TreeDifference, overlaid
+from vramscope.analysis.compare.kinds import different_in_kind
 from vramscope.analysis.compare.names import common_names
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.verdicts import undecided_difference
 from vramscope.errors import VramscopeError
+from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_count, format_share
 
 from ..address import UNZOOMED, Address, restore
@@ -85,7 +87,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     found = _compared(data, view, other)
     follow = [dcc.Interval(id="cp-tick", interval=OTHER_MS)] if other.is_live else []
     return [
-        _opening(found, view, other),
+        _opening(data, found, view, other),
         *_steps(found),
         *_changes(found, view),
         _calls(data, view, other, address.root),
@@ -132,7 +134,14 @@ def _name(view: View) -> str:
     return " · ".join(word for word in (view.run.name[:120], recording) if word)
 
 
-def _opening(found: Comparison, view: View, other: View) -> html.Section:
+def _input_bytes(data: Data, view: View) -> int:
+    """Return the requested bytes of an input of the median size; 0 where none is known."""
+    category = data.ask(view, "categories").assigned.category
+    sizes = np.sort(data.ask(view, "lifetimes").size[category == Category.INPUT])
+    return int(sizes[len(sizes) // 2]) if len(sizes) else 0
+
+
+def _opening(data: Data, found: Comparison, view: View, other: View) -> html.Section:
     before, after = found.peak_before_bytes, found.peak_after_bytes
     undecided = undecided_difference(other.recording, view.recording)
     if not found.changes:
@@ -158,7 +167,10 @@ def _opening(found: Comparison, view: View, other: View) -> html.Section:
         [*_names(view, other), html.Span(f" · {'; '.join([steps, *alone, *said])}", className="dim")],
         className="support",
     )
-    return html.Section([claim_heading(claim), support], className="opening")
+    inputs = (_input_bytes(data, other), _input_bytes(data, view))
+    kinds = different_in_kind(other.recording, view.recording, inputs)
+    in_kind = [html.P([html.Strong("In kind: "), html.Bdi("; ".join(kinds)[:600])])] if kinds else []
+    return html.Section([claim_heading(claim), *in_kind, support], className="opening")
 
 
 def _steps(found: Comparison) -> list[Any]:
