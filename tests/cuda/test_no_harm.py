@@ -72,7 +72,14 @@ def test_our_code_names_no_function_that_would_disturb():
         if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("private_functions")
         if any(alias.name.endswith("EMPTY_CACHE") for alias in node.names)
     }
+    resetting = {
+        file.name
+        for file in PACKAGE.rglob("*.py")
+        if not any(map(file.is_relative_to, DRY_RUN + LISTS)) and "RESET_PEAKS" in file.read_text()
+    }
     assert wrong == []
+    # It shows the program its own peaks all the same: test_counters_mode.py.
+    assert resetting == {"interval_peaks.py"}
     assert importing == {"emptied_cache.py"}
     assert len(files) > 60
 

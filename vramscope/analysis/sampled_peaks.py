@@ -1,6 +1,7 @@
 """Bounds the peak of each step and phase from samples alone.
 
-The peak is at least the largest sample; it is exact where torch's own peak rose in the interval.
+The peak is at least the largest sample. It is exact where the interval begins and ends at samples that have
+torch's peak since the one before, or where torch's own peak rose in it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ class SampledIntervals(Table):
     at_most_bytes: Int64
     """An upper bound of the peak: torch's own peak until then; −1 where the program resets it."""
     is_exact: Bool
-    """Whether ``allocated_bytes`` is the peak: torch's own peak rose in the interval, or equals a sample."""
+    """Whether ``allocated_bytes`` is the peak: torch's own of the interval is known, rose or is a sample."""
     n_samples: Int64
 
 
@@ -95,7 +96,12 @@ def _intervals(
     at = np.minimum(first, len(counters) - 1)
     to = np.maximum(np.where(has_any, last, at), at)
     tops = counters.allocated_peak_bytes
-    has_ends = (counters.time_ns[at] == start_ns) & (counters.time_ns[to] == end_ns) & (tops[at] >= 0)
+    is_between = (counters.time_ns[at] == start_ns) & (counters.time_ns[to] == end_ns)
+    has_ends = is_between & (tops[at] >= 0)
+    cuts = np.flatnonzero(counters.allocated_highest_bytes >= 0)
+    # The first cut of an interval tells of what was before it as well.
+    later = np.append(cuts, len(counters))[np.searchsorted(cuts, at)] + 1
+    is_known = has_any & is_between & np.isin(at, cuts) & np.isin(to, cuts)
     level = _highest(counters.allocated_bytes, at, to)
     # A peak that rose between two samples of the interval belongs to the interval.
     allocated = np.maximum(level, _highest(_risen(tops), np.minimum(at + 1, to), to, at < to))
@@ -103,12 +109,15 @@ def _intervals(
         _highest(counters.reserved_bytes, at, to),
         _highest(_risen(counters.reserved_peak_bytes), np.minimum(at + 1, to), to, at < to),
     )
+    since = np.minimum(later, to), to, later <= to
+    allocated = np.maximum(allocated, _highest(counters.allocated_highest_bytes, *since))
+    reserved = np.maximum(reserved, _highest(counters.reserved_highest_bytes, *since))
     may_tell = has_any & has_ends & (not is_reset)
     return SampledIntervals.of(
         allocated_bytes=np.where(has_any, allocated, UNKNOWN),
         reserved_bytes=np.where(has_any, reserved, UNKNOWN),
-        at_most_bytes=np.where(may_tell, tops[to], UNKNOWN),
-        is_exact=may_tell & (allocated == tops[to]),
+        at_most_bytes=np.where(is_known, allocated, np.where(may_tell, tops[to], UNKNOWN)),
+        is_exact=is_known | (may_tell & (allocated == tops[to])),
         n_samples=np.where(has_any, last - first + 1, 0),
     )
 

@@ -15,6 +15,7 @@ import torch
 
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
+from vramscope.capture.torch_versions.interval_peaks import IntervalPeaks, as_seen
 from vramscope.capture.torch_versions.private_functions import HOST_STATISTICS, STATISTICS, ask, lack
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
@@ -92,7 +93,7 @@ def torch_counters(device: int) -> dict[str, Any]:
     if found and not _are_levels(found):
         lack(STATISTICS, "returned other statistics than any that were met")
         return {}
-    return found
+    return as_seen(device, found)
 
 
 def _are_levels(stats: Mapping[str, Any]) -> bool:
@@ -166,10 +167,18 @@ class Sampler:
         notes, self._memory.notes = self._memory.notes, []
         return notes
 
-    def sample_counters(self, now: int) -> None:
-        """Sample torch's counters alone at *now* (ns): cheap enough for the program's own thread."""
-        if torch.cuda.is_initialized():
+    def sample_counters(self, now: int, peaks: IntervalPeaks | None = None) -> None:
+        """Sample torch's counters alone at *now* (ns): cheap enough for the program's own thread.
+
+        With *peaks* the sample has the highest levels since the last one that had them.
+        """
+        if not torch.cuda.is_initialized():
+            return
+        if peaks is None:
             self._keep(now, torch_counters(self._device), _UNASKED)
+        else:
+            cut = peaks.cut()
+            self._keep(now, cut.stats, _UNASKED, (cut.allocated_bytes, cut.reserved_bytes))
 
     def step_ends(self) -> None:
         """Read NCCL's communicators; of the first steps, which may be short, keep a sample of host memory."""
@@ -196,7 +205,13 @@ class Sampler:
         utilization, host = self._memory.utilization(), host_memory()
         self._keep(time_ns(), stats, DriverReading(memory, shares, utilization, abs(drift_bytes), host))
 
-    def _keep(self, now: int, stats: dict[str, Any], driver: DriverReading) -> None:
+    def _keep(
+        self,
+        now: int,
+        stats: dict[str, Any],
+        driver: DriverReading,
+        highest: tuple[int, int] = (UNKNOWN, UNKNOWN),
+    ) -> None:
         memory, shares = driver.memory, driver.shares
         allocated, reserved = _level(stats, "allocated_bytes"), _level(stats, "reserved_bytes")
         # torch 2.0 and older do not count requested bytes; cudaMallocAsync leaves both of these at 0.
@@ -220,6 +235,7 @@ class Sampler:
             driver.drift_bytes,
             *driver.host,
             self.communicators.n_bytes,
+            *highest,
         )
         with self._lock:
             self._rows.append(row)

@@ -57,6 +57,13 @@ class Counters(Table):
     end of the last step.
     """
 
+    allocated_highest_bytes: Int64
+    """The most allocated bytes since the last row that has this figure: a step begins or ends at these rows.
+
+    torch's own peak, which ``mode="counters"`` resets there, unseen by the program.
+    """
+    reserved_highest_bytes: Int64
+
     @property
     def has_clock(self) -> bool:
         """Whether the times are real: samples without any are numbered from 0, in their order."""

@@ -183,7 +183,8 @@ def leave_root() -> None:
 
 def other_threads() -> bool:
     """Whether another living thread began a phase, so that it may be using its tensors now."""
-    return bool((state.threads - {get_ident()}) & sys._current_frames().keys())
+    others = state.threads - {get_ident()}
+    return bool(others) and bool(others & sys._current_frames().keys())
 
 
 def threads_at_work() -> bool:

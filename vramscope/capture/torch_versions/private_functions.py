@@ -74,6 +74,25 @@ STATISTICS = PrivateFunction(
     (("2.1", ("device",)),),
     dict,
 )
+ACCELERATOR_STATISTICS = PrivateFunction(
+    "_accelerator_getDeviceStats",
+    "exact peaks of steps with mode='counters'",
+    forms=(("2.9", ("device_index",)),),
+    answer=dict,
+    since="2.9",
+)
+RESET_PEAKS = PrivateFunction(
+    "_cuda_resetPeakMemoryStats",
+    "exact peaks of steps with mode='counters'",
+    "reset_peak_memory_stats",
+    (("2.1", ("device",)),),
+)
+ACCELERATOR_RESET_PEAKS = PrivateFunction(
+    "_accelerator_resetPeakStats",
+    "exact peaks of steps with mode='counters'",
+    forms=(("2.9", ("device_index",)),),
+    since="2.9",
+)
 IS_HISTORY_ON = PrivateFunction(
     "_cuda_isHistoryEnabled", "whether the program switches the history off itself", answer=bool, since="2.6"
 )
@@ -111,6 +130,9 @@ PRIVATE_FUNCTIONS = (
     RECORD_HISTORY,
     SNAPSHOT,
     STATISTICS,
+    ACCELERATOR_STATISTICS,
+    RESET_PEAKS,
+    ACCELERATOR_RESET_PEAKS,
     IS_HISTORY_ON,
     HOST_STATISTICS,
     MEMORY_FRACTION,

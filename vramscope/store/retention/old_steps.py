@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from vramscope.model.counters import Counters
+from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.steps.finished import drop_older_marks
 from vramscope.store.batches import arrays, batch, write_compressed
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
@@ -56,7 +56,12 @@ def downsample_counters(counters: Counters) -> Counters:
     n_pairs = len(counters) // 4
     level = np.maximum(counters.reserved_bytes, counters.device_used_bytes)[: 2 * n_pairs]
     most = level.reshape(n_pairs, 2).argmax(axis=1) + 2 * np.arange(n_pairs)
-    return counters.rows(np.concatenate([most, np.arange(2 * n_pairs, len(counters))]))
+    # What was highest since the last sample says nothing once samples between are gone.
+    highest = {
+        name: np.append(np.full(2 * n_pairs, UNKNOWN), getattr(counters, name)[2 * n_pairs :])
+        for name in ("allocated_highest_bytes", "reserved_highest_bytes")
+    }
+    return replace(counters, **highest).rows(np.concatenate([most, np.arange(2 * n_pairs, len(counters))]))
 
 
 def _size(home: Path, stream: str, device: int) -> int:
