@@ -1,5 +1,9 @@
 """Peaks out of samples: exact where torch's own peak proves it, else at least."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.model.counters import Counters
 from vramscope.model.marks import Steps
@@ -68,3 +72,19 @@ def test_without_samples_of_torch_nothing_is_claimed():
     found = sampled_peaks(Recording())
 
     assert (found.allocated_bytes, len(found.per_step)) == (-1, 0)
+
+
+def test_torchs_own_peaks_of_the_time_since_the_last_cut_are_the_steps():
+    found = recording([5, 6, 5, 5, 5, 5], [5, 50, 8, 8, 60, 60], [(10, 30), (30, 40), (0, 30), (40, 50)])
+    # Cuts at 10 (its 50 is of the time before it), 30 and 40; the sample at 20 is of the background.
+    counters = replace(
+        found.counters,
+        allocated_highest_bytes=np.array([-1, 50, -1, 7, 60, -1]),
+        reserved_highest_bytes=np.array([-1, 100, -1, 110, 100, -1]),
+    )
+    found = sampled_peaks(replace(found, counters=counters)).per_step
+
+    assert found.allocated_bytes.tolist() == [7, 60, 50, 5]
+    assert found.reserved_bytes.tolist() == [110, 100, 110, 100]
+    assert found.is_exact.tolist() == [True, True, False, False]
+    assert found.at_most_bytes.tolist() == [7, 60, -1, -1]
