@@ -19,7 +19,7 @@ from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.log import MarkRow, marks_table
 from vramscope.capture.samples import Sampler, backend, torch_counters
 from vramscope.capture.torch_versions.allocator_settings import allocator_conf
-from vramscope.capture.torch_versions.interval_peaks import OwnPeaks, peaks_of
+from vramscope.capture.torch_versions.interval_peaks import ResetPeaks, peaks_of
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
@@ -68,7 +68,7 @@ class CountersOnly(hooks.Listener):
         self._sink: Sink | None = None
         self._lock = threading.Lock()
         self._marks: list[MarkRow] = []
-        self._own_peaks: OwnPeaks | None = None
+        self._own_peaks: ResetPeaks | None = None
         self._has_looked_for_peaks = False
         self._has_noted_mode = False
 
@@ -164,7 +164,7 @@ class CountersOnly(hooks.Listener):
         with self._lock:
             self._marks.append(row)
 
-    def _peaks(self) -> OwnPeaks | None:
+    def _peaks(self) -> ResetPeaks | None:
         """The peaks of the device; None while another thread may allocate at this very moment."""
         if backwards or hooks.other_threads():
             return None

@@ -15,7 +15,7 @@ import torch
 
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
-from vramscope.capture.torch_versions.interval_peaks import OwnPeaks, as_seen
+from vramscope.capture.torch_versions.interval_peaks import ResetPeaks, as_seen
 from vramscope.capture.torch_versions.private_functions import HOST_STATISTICS, STATISTICS, ask, lack
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
@@ -167,7 +167,7 @@ class Sampler:
         notes, self._memory.notes = self._memory.notes, []
         return notes
 
-    def sample_counters(self, now: int, peaks: OwnPeaks | None = None) -> None:
+    def sample_counters(self, now: int, peaks: ResetPeaks | None = None) -> None:
         """Sample torch's counters alone at *now* (ns): cheap enough for the program's own thread.
 
         With *peaks* the sample has the highest levels since the last one that had them.

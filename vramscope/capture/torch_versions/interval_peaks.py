@@ -38,7 +38,7 @@ class Cut(NamedTuple):
     reserved_bytes: int
 
 
-class OwnPeaks:
+class ResetPeaks:
     """The peaks of one device; there is one for the life of the process, see ``peaks_of``."""
 
     def __init__(self, device: int, read: Callable[..., Any], reset: Callable[..., Any]) -> None:
@@ -112,18 +112,18 @@ class OwnPeaks:
             self._unmerged.popleft()
 
 
-_peaks: dict[int, OwnPeaks] = {}
+_peaks: dict[int, ResetPeaks] = {}
 _wrapped: set[str] = set()
 _guard = Guarded(lambda _: None)
 """What fails here leaves the program with torch's own answer."""
 
 
-def peaks_of(device: int) -> OwnPeaks | None:
+def peaks_of(device: int) -> ResetPeaks | None:
     """The peaks of *device*; None where this torch cannot reset them."""
     read, reset = found(STATISTICS), found(RESET_PEAKS)
     if device in _peaks or read is None or reset is None:
         return _peaks.get(device)
-    peaks = OwnPeaks(device, *(inspect.unwrap(call, stop=_is_foreign) for call in (read, reset)))
+    peaks = ResetPeaks(device, *(inspect.unwrap(call, stop=_is_foreign) for call in (read, reset)))
     try:
         peaks.seen(read(device))
     except (AttributeError, KeyError, TypeError):  # other statistics than any that were met
@@ -162,14 +162,14 @@ def _wrap(name: str, do: Callable[..., Any]) -> None:
     setattr(torch._C, name, ours)
 
 
-def _seen(peaks: OwnPeaks, read: Callable[[], Any]) -> Any:
+def _seen(peaks: ResetPeaks, read: Callable[[], Any]) -> Any:
     stats = read()
     with _guard:
         peaks.seen(stats)
     return stats
 
 
-def _reset(peaks: OwnPeaks, reset: Callable[[], Any]) -> Any:
+def _reset(peaks: ResetPeaks, reset: Callable[[], Any]) -> Any:
     with _guard:
         peaks.forget()
     return reset()
