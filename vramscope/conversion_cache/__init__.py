@@ -20,7 +20,7 @@ from typing import Any
 from vramscope.conversion_cache import column_file
 from vramscope.model.recording import Run
 
-_SUFFIX = ".mapped"
+_SUFFIX, _OF_SUMMARIES = ".mapped", ".summary"
 
 _PACKAGE = Path(__file__).parents[1]
 _PARTS = ("allocator", "formats", "model", "store")
@@ -124,7 +124,20 @@ def _place(source: Identity | None) -> Path | None:
     if source is None or home is None:
         return None
     # There is one conversion per path: that of a changed file replaces the older one.
-    return home / (hashlib.sha256(source["path"].encode(errors="surrogateescape")).hexdigest()[:32] + _SUFFIX)
+    return home / f"{_name(source['path'])}{_SUFFIX}"
+
+
+def cached_summary(rank: Path, state: tuple[int, ...]) -> Path | None:
+    """Return where a reader keeps the summary of a rank; None if nothing is cached.
+
+    *state* identifies the recording among all that were ever in that directory.
+    """
+    home = cache_directory()
+    return None if home is None else home / f"{_name(f'{rank.absolute()} {state}')}{_OF_SUMMARIES}"
+
+
+def _name(path: str) -> str:
+    return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 def cache_directory() -> Path | None:
@@ -157,7 +170,7 @@ def _tidy(newest: Path, largest_bytes: int) -> None:
 
 def _files(directory: Path) -> Iterator[tuple[int, int, Path]]:
     for path in directory.iterdir():
-        if path.suffix in (_SUFFIX, ".part"):
+        if path.suffix in (_SUFFIX, _OF_SUMMARIES, ".part"):
             with suppress(OSError):
                 status = path.stat()
                 yield status.st_mtime_ns, status.st_size, path

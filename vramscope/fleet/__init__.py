@@ -13,6 +13,7 @@ from typing import Any
 
 from vramscope.analysis.findings import Shared, ranked_rows, shared
 from vramscope.analysis.rank_comparison import Fleet, compare_ranks
+from vramscope.conversion_cache import cached_summary
 from vramscope.errors import StoreError, UnknownNameError, VramscopeError
 from vramscope.following.rank_summary import device_summary
 from vramscope.loading import load
@@ -181,19 +182,23 @@ def _worked(work: Callable[[RankPlace], Any], batch: Sequence[RankPlace]) -> lis
 
 
 def known_summary(rank: RankPlace) -> StoredSummary | None:
-    """The summary in the directory of a rank, if it is up to date.
+    """The summary in the directory of a rank or made by a reader before, if it is up to date.
 
     That of a running process is at most a minute old; None where one must be made.
     """
     directory = rank.copy if isinstance(rank, RemoteRank) else rank
-    stored = read_summary(directory / SUMMARY_FILE)
-    if stored is None:
-        return None
-    if stored.is_final:
-        size = rank.events_bytes if isinstance(rank, RemoteRank) else events_bytes(rank)
+    size = rank.events_bytes if isinstance(rank, RemoteRank) else None
+    for path in (_kept(directory), directory / SUMMARY_FILE):
+        stored = None if path is None else read_summary(path)
+        if stored is None:
+            continue
+        if not stored.is_final:
+            return stored if _is_running(directory, stored) else None
+        size = events_bytes(directory) if size is None else size
         # A directory with summaries alone is what is left of a run whose events were deleted.
-        return stored if size in (0, stored.events_bytes) else None
-    return stored if _is_running(directory, stored) else None
+        if size in (0, stored.events_bytes):
+            return stored
+    return None
 
 
 def _is_running(rank: Path, stored: StoredSummary) -> bool:
@@ -219,7 +224,7 @@ def _whole(rank: RankPlace) -> Path:
 
 
 def made_summary(rank: Path) -> RankSummary:
-    """The summary of a rank, made from its whole trace; kept in its directory if the process has ended.
+    """The summary of a rank, made from its whole trace; cached if the process has ended.
 
     Takes 0.5 s per million events. Raises VramscopeError if the trace cannot be read.
     """
@@ -246,10 +251,23 @@ def read_and_summed(rank: Path) -> tuple[Run, RankSummary]:
 
 
 def _keep(rank: Path, stored: StoredSummary) -> None:
-    """Keep a summary beside its trace, unless that is still written or cannot be written to."""
-    if stored.summary.outcome is not Outcome.RUNNING and stored.events_bytes:
+    """Keep a summary for the next reader, unless its trace is still written or nothing is cached.
+
+    It never goes beside the trace: what is read stays as it is.
+    """
+    path = _kept(rank)
+    if path is not None and stored.summary.outcome is not Outcome.RUNNING and stored.events_bytes:
         with suppress(OSError):
-            write_summary(rank / SUMMARY_FILE, stored)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_summary(path, stored)
+
+
+def _kept(rank: Path) -> Path | None:
+    try:
+        status = (rank / MANIFEST).stat()
+    except OSError:
+        return None
+    return cached_summary(rank, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 def _searched(fleet: Fleet, summaries: Sequence[RankSummary], *, all_findings: bool) -> set[int]:
@@ -265,7 +283,7 @@ def _searched(fleet: Fleet, summaries: Sequence[RankSummary], *, all_findings: b
 
 
 def findings_of_rank(rank: RankPlace) -> list[Located]:
-    """The findings of one rank; they are kept with its summary."""
+    """The findings of one rank; they are cached with its summary."""
     stored = known_summary(rank)
     if stored is None or any(device.findings is None for device in stored.summary.devices):
         try:

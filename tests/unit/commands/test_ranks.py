@@ -123,21 +123,37 @@ def test_the_odd_the_failed_and_the_missing_are_named_with_their_lines(job, caps
     assert group["peak_allocated_bytes"] == {"median": 150 * MIB, "max": 159 * MIB}
 
 
-def test_the_second_answer_comes_from_the_summaries_and_is_the_same(job, capsys, monkeypatch):
+def test_the_second_answer_comes_from_the_summaries_and_is_the_same(job, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / "cache"))
+    before = {path: path.read_bytes() for path in job.rglob("*") if path.is_file()}
     first = as_json(capsys, job)
-    assert all((rank / SUMMARY_FILE).exists() for rank in job.iterdir())
     monkeypatch.setattr("vramscope.fleet.load", None)
 
     assert as_json(capsys, job) == first
 
+    assert {path: path.read_bytes() for path in job.rglob("*") if path.is_file()} == before
+    assert not [path for path in before if path.name == SUMMARY_FILE]
 
-def test_one_process_and_a_pool_give_the_same_bytes(job, capsys, monkeypatch):
+
+def test_a_summary_is_made_anew_for_another_recording_of_the_same_size(job, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / "cache"))
+    as_json(capsys, job)
+    manifest = job / "rank0" / "manifest.json"
+    text = manifest.read_text()
+    manifest.unlink()
+    manifest.write_text(text)
+    monkeypatch.setattr("vramscope.fleet.load", None)
+
+    with pytest.raises(TypeError, match="not callable"):
+        as_json(capsys, job)
+
+
+def test_one_process_and_a_pool_give_the_same_bytes(job, capsys, monkeypatch, tmp_path):
     from vramscope.commands import _crew
 
     answers = []
     for n_cores in (1, 3):
-        for rank in job.iterdir():
-            (rank / SUMMARY_FILE).unlink(missing_ok=True)
+        monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / f"cache of {n_cores}"))
         monkeypatch.setattr(_crew, "_n_cores", lambda n=n_cores: n)
         answers.append(as_json(capsys, job))
 
