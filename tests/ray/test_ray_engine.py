@@ -21,7 +21,6 @@ from vramscope.fleet.ray_engine import mapped_by_ray  # noqa: E402
 from vramscope.model.device import Device, Process  # noqa: E402
 from vramscope.model.recording import Outcome  # noqa: E402
 from vramscope.model.trace import Action, Trace  # noqa: E402
-from vramscope.store.summaries import SUMMARY_FILE  # noqa: E402
 from vramscope.store.write.writer import Writer  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -48,6 +47,7 @@ def job(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def cluster():
     paths = os.environ.get("PYTHONPATH", "")
+    os.environ["VRAMSCOPE_CACHE"] = "off"  # each answer is made anew
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), paths])
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MIB})
     made.lost = made.add_node(num_cpus=1, object_store_memory=80 * MIB)
@@ -59,8 +59,6 @@ def cluster():
 
 
 def answer(run, engine) -> str:
-    for rank in run.iterdir():
-        (rank / SUMMARY_FILE).unlink(missing_ok=True)
     return json.dumps(comparison_as_json(compared_run(run, engine)))
 
 
@@ -100,7 +98,7 @@ def s3_url(job, monkeypatch, tmp_path):
         files = s3fs.S3FileSystem()
         files.mkdir("jobs")
         for path in job.rglob("*"):
-            if path.is_file() and path.name != SUMMARY_FILE:
+            if path.is_file():
                 files.pipe_file(f"jobs/run/{path.relative_to(job)}", path.read_bytes())
         yield "s3://jobs/run", values
     finally:
