@@ -70,7 +70,7 @@ def test_ranks_with_summaries_copies_no_events(job, s3, bucket, capsys, tmp_path
     put(s3, job, f"{bucket}/job")
 
     assert answer(capsys, f"s3://{bucket}/job") == expected
-    copied = {path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    copied = {path.name for path in (tmp_path / "cache" / "remote").rglob("*") if path.is_file()}
     assert copied == {MANIFEST, SUMMARY_FILE, ".remote.json"}
 
 
