@@ -222,7 +222,7 @@ class RecordedBlocks:
 
     def _end(self) -> None:
         self._settle(None, outcome_of(None))
-        if not self._is_running:
+        if not self._is_running and self.pipeline.capture is not None:
             self._miss(is_awaited=False)
         self.pipeline.end()
 
