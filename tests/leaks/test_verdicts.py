@@ -237,7 +237,7 @@ def test_what_may_be_a_buffer_is_printed_at_the_end(recorded_corpus):
 
     assert notifier.check(directory, 1, is_end=True) == []
     (reported,) = notifier.rest(directory)
-    assert "keeps tensors of every step" in reported
+    assert "keeps tensors of every step" in reported.sentence
     assert notifier.rest(directory) == [], "it is said once"
 
 

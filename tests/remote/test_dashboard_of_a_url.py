@@ -11,7 +11,8 @@ from vramscope.dashboard.queries.run_summaries import summarize
 from vramscope.dashboard.runs import one_rank
 
 from vramscope.errors import UnknownNameError
-from vramscope.fleet import compared_run
+from vramscope.fleet import compared_run, known_summary
+from vramscope.store.summaries import SUMMARY_FILE, write_summary
 
 MIB = 1 << 20
 
@@ -19,11 +20,18 @@ MIB = 1 << 20
 @pytest.fixture
 def store(job, tmp_path, monkeypatch):
     monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / "cache"))
-    compared_run(job)
+    with_summaries(job)
     files = fsspec.filesystem("memory")
     put(files, job, "/all/a")
     yield SimpleNamespace(files=files, cache=tmp_path / "cache")
     files.store.clear()
+
+
+def with_summaries(run):
+    """Write those that a reader has made beside their traces, as recorders do."""
+    compared_run(run)
+    for rank in run.iterdir():
+        write_summary(rank / SUMMARY_FILE, known_summary(rank))
 
 
 def put(files, run, place):
@@ -66,7 +74,7 @@ def test_a_page_of_a_run_in_a_store_copies_the_events_of_one_rank_of_many(
 ):
     for rank in range(n_ranks):
         a_rank(tmp_path / "many", rank, n_ranks)
-    compared_run(tmp_path / "many")
+    with_summaries(tmp_path / "many")
     put(store.files, tmp_path / "many", "/several/many")
     data = package._data("memory://several", list_every_s=0.0)
     (name,) = data.runs.paths()

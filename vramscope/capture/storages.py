@@ -49,11 +49,14 @@ storage_id: Callable[[Any], int] = getattr(torch._C, "_storage_id", lambda tenso
 
 
 def parts_of(tensor: Any) -> list[Any]:
-    """The plain tensors that make up a sparse one."""
-    if tensor.layout == torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    """The plain tensors that make up a sparse one; a mode of the program sees no operator of it."""
+    if tensor.layout == torch.strided:
+        return []
+    with torch._C._DisableTorchDispatch():
+        if tensor.layout == torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     return []

@@ -28,7 +28,7 @@ _FORMULA = re.compile("[=+\\-@\t\r\n'＝＋－＠]")  # noqa: RUF001 — spreads
 _BYTES = stack_table.BYTES | {"sort": "desc"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Found:
     """The allocations that a search found."""
 

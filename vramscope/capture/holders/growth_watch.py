@@ -35,6 +35,10 @@ _MOST_REPORTED = 5000
 _RANKS = {"step": 0, "optimizer": 1, "backward": 2, "forward": 3}
 
 
+AT_END: Word = ("end", "")
+"""The last word of what holds a storage at a block's end."""
+
+
 class Watch:
     """Watches the allocated bytes at the end of each step and starts the search when they grow."""
 
@@ -126,7 +130,7 @@ class Watch:
         Whatever stays unknown needs no note: nothing asked for it.
         """
         if not threads_at_work():
-            self._report(search(_WALK_S, frame, ended_by=BlockEnd(error)), ("end", ""))
+            self._report(search(_WALK_S, frame, ended_by=BlockEnd(error)), AT_END)
 
     def _report(self, found: SearchResult, *beside: Word) -> None:
         for way in found.ways[:_MOST_REPORTED]:

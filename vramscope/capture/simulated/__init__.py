@@ -23,7 +23,7 @@ import torch
 from vramscope.allocator.settings import Settings
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.holders.frozen import frozen_objects
-from vramscope.capture.holders.growth_watch import Watch
+from vramscope.capture.holders.growth_watch import AT_END, Watch
 from vramscope.capture.hooks.modules import NONE, ModuleLog
 from vramscope.capture.labeling_listener import LabelingListener
 from vramscope.capture.labels import tensors_in
@@ -256,7 +256,11 @@ class Simulated(LabelingListener, SimulatedDevice):
         self._queue.extend((LABEL, time_ns(), cdata, int(category), element_bytes, name, None))
 
     def _add_holder(self, storage: Any, words: Sequence[Word]) -> None:
-        if _is_known(self._storages, storage):
+        # What the search at a block's end meets for the first time may be of before or of another program.
+        is_known = (
+            self._storages.knows(storage._cdata) if AT_END in words else _is_known(self._storages, storage)
+        )
+        if is_known:
             self._queue.extend((HOLDER, time_ns(), storage._cdata, words, None, None, None))
 
     def _keep_up(self) -> None:

@@ -123,8 +123,8 @@ def peaks_of(device: int) -> ResetPeaks | None:
     read, reset = found(STATISTICS), found(RESET_PEAKS)
     if device in _peaks or read is None or reset is None:
         return _peaks.get(device)
-    peaks = ResetPeaks(device, *(inspect.unwrap(call, stop=_is_foreign) for call in (read, reset)))
     try:
+        peaks = ResetPeaks(device, *(inspect.unwrap(call, stop=_is_foreign) for call in (read, reset)))
         peaks.seen(read(device))
     except (AttributeError, KeyError, TypeError):  # other statistics than any that were met
         return None
