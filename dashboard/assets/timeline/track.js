@@ -686,10 +686,11 @@
     told = null;
   });
   S.on(["instant", "scrub"], redraw);
-  // An instant picked in a table or the inspector.
+  // An instant picked in a table or the inspector is news to the page; one that the page chose keeps the zoom.
   S.on("instant", function () {
-    for (const track of tracks.values()) tellPage(track);
-    if (T.at !== null && S.positionOf(T.at) === null) { isToReveal = true; refine(); }
+    const unaware = [...tracks.values()].filter((track) => track.known !== T.at);
+    unaware.forEach(tellPage);
+    if (unaware.length && T.at !== null && S.positionOf(T.at) === null) { isToReveal = true; refine(); }
   });
 
   // For a picture under the axes, and for whoever looks at what is drawn.

@@ -31,14 +31,14 @@ _LINES = [
      "context": from_width(520)},
     {"field": "count", "headerName": "Calls", "width": 84} | COUNT,
     {"field": "steps", "headerName": "When", "flex": 1.2, "minWidth": 110, "cellClass": "dim",
-     "context": from_width(600)},
+     "context": from_width(640)},
 ]  # fmt: skip
 _CALLS = [
-    {"field": "when", "headerName": "When", "flex": 2.4, "minWidth": 150, "cellClass": "dim"},
+    {"field": "when", "headerName": "When", "flex": 2.4, "minWidth": 124, "cellClass": "dim"},
     {"field": "call", "headerName": "Call", "width": 104},
     {"field": "size", "headerName": "Bytes", "width": 108} | BYTES,
     {"field": "asked", "headerName": "Request", "width": 108, "context": from_width(680)} | BYTES,
-    {"field": "where", "headerName": "By", "flex": 3, "minWidth": 170, "cellRenderer": "VsWhere",
+    {"field": "where", "headerName": "By", "flex": 3, "minWidth": 148, "cellRenderer": "VsWhere",
      "context": from_width(500)},
 ]  # fmt: skip
 
