@@ -17,9 +17,7 @@ INTEGRATIONS ?= integrations integrations-oldest
 BIN   := $(VENV)/bin
 # Some 7,000 tests on busy cores: one of another process's turns comes late now and then, and one alone failed
 # two whole runs. What fails runs once more, alone; both outcomes are printed, and whatever needed it is mended.
-TESTS = $(BIN)/pytest -n auto --dist loadgroup || { test $$? -eq 1 \
-	  && echo "What failed runs once more, alone: a test that passes only now has a defect of its own." \
-	  && $(BIN)/pytest --last-failed --last-failed-no-failures none; }
+TESTS = $(BIN)/pytest -n auto --dist loadgroup || { test $$? -eq 1 && $(BIN)/python scripts/again.py; }
 READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
