@@ -1,6 +1,9 @@
 """What nothing uses at the peak is named with its holder; the same program without it is not."""
 
-import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from vramscope.analysis import analyses
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
 
 MIB = 1 << 20
+ROOT = Path(__file__).parents[3]
 
 
 def recorded(path, program):
@@ -137,31 +141,41 @@ def test_an_exception_that_ends_the_program_is_not_kept(tmp_path):
     assert findings_of(recording) == {}
 
 
+BATCHES = """
+import gc, sys
+import torch
+from torch import nn
+import vramscope
+
 class Batch:
     def __init__(self, x, is_cycle):
         self.x = x
         self.views = [lambda: self.x] if is_cycle else []
 
+gc.collect()
+gc.disable()
+net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+with vramscope.record(sys.argv[1], device="simulated", quiet=True):
+    for step in range(42):
+        batch = Batch(torch.randn(1024, 64), sys.argv[2] == "True")
+        net(batch.x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        del batch
+        if step % 14 == 13:
+            gc.collect()
+"""
+
 
 @pytest.mark.parametrize("is_cycle", [True, False])
 def test_objects_that_wait_for_the_collector(tmp_path, is_cycle):
-    gc.collect()
-    gc.disable()
-    try:
-        net = net_of(64, 2)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        with vramscope.record(tmp_path, device="simulated", quiet=True):
-            for step in range(42):
-                batch = Batch(torch.randn(1024, 64), is_cycle)
-                net(batch.x).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                del batch
-                if step % 14 == 13:
-                    gc.collect()
-    finally:
-        gc.enable()
-    (recording,) = vramscope.load(tmp_path).recordings
+    # In a process of its own: what other tests left in cycles would be collected with it.
+    script = tmp_path / "batches.py"
+    script.write_text(BATCHES)
+    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "run"), str(is_cycle)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    (recording,) = vramscope.load(tmp_path / "run").recordings
     found = findings_of(recording)
 
     if not is_cycle:
