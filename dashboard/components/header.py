@@ -20,13 +20,6 @@ from .prose import sentence
 
 REPORT_PATH = "/api/report"
 SOURCE = {"simulated": "simulated", "predicted": "predicted", "cuda": "cuda", "snapshot": "file"}
-OUTCOME = {
-    Outcome.RUNNING: "running",
-    Outcome.FINISHED: "ended",
-    Outcome.FAILED: "failed",
-    Outcome.DIED: "died",
-    Outcome.FILE: "file",
-}
 
 
 def source_badge(source: str) -> Any:
@@ -41,7 +34,7 @@ def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
 
     *stalled_s* are seconds without a new event; 0 where it is not stalled.
     """
-    word = OUTCOME[outcome]
+    word = outcome.word
     if stalled_s:
         text = f"running, no new events for {stalled_s} s"
         return html.Span([html.I(className="dot"), text], className="outcome outcome-stalled")

@@ -96,7 +96,7 @@ def row(name: str, summary: RunSummary) -> dict[str, Any]:
         "started_s": summary.started_ns // 10**9,
         "when": header.when(summary.started_ns),
         "verdict": summary.verdict,
-        "state": "stalled" if summary.stalled_s else header.OUTCOME[summary.outcome],
+        "state": "stalled" if summary.stalled_s else summary.outcome.word,
         "stalled_s": summary.stalled_s,
         "is_live": summary.outcome is Outcome.RUNNING,
         "drawn": drawn(summary.allocated, summary.reserved),

@@ -11,9 +11,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from vramscope.fleet import compared_run, known_summary
 from vramscope.model.device import Device, Process
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action, Trace
+from vramscope.store.summaries import SUMMARY_FILE, write_summary
 from vramscope.store.write.writer import Writer
 
 MIB = 1 << 20
@@ -150,3 +152,22 @@ def job(tmp_path):
     for rank in range(8):
         write_rank(run, rank, 8, mib=120 if rank == 5 else 100)
     return run
+
+
+@pytest.fixture
+def with_summaries():
+    """Writes those that a reader has made beside their traces, as recorders do: ``with_summaries(run)``."""
+
+    def write(run):
+        compared_run(run)
+        for rank in run.iterdir():
+            write_summary(rank / SUMMARY_FILE, known_summary(rank))
+
+    return write
+
+
+@pytest.fixture
+def summarized_job(job, with_summaries):
+    """The same run with the summaries of its ranks."""
+    with_summaries(job)
+    return job

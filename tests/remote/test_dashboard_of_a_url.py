@@ -11,27 +11,17 @@ from vramscope.dashboard.queries.run_summaries import summarize
 from vramscope.dashboard.runs import one_rank
 
 from vramscope.errors import UnknownNameError
-from vramscope.fleet import compared_run, known_summary
-from vramscope.store.summaries import SUMMARY_FILE, write_summary
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def store(job, tmp_path, monkeypatch):
+def store(summarized_job, tmp_path, monkeypatch):
     monkeypatch.setenv("VRAMSCOPE_CACHE", str(tmp_path / "cache"))
-    with_summaries(job)
     files = fsspec.filesystem("memory")
-    put(files, job, "/all/a")
+    put(files, summarized_job, "/all/a")
     yield SimpleNamespace(files=files, cache=tmp_path / "cache")
     files.store.clear()
-
-
-def with_summaries(run):
-    """Write those that a reader has made beside their traces, as recorders do."""
-    compared_run(run)
-    for rank in run.iterdir():
-        write_summary(rank / SUMMARY_FILE, known_summary(rank))
 
 
 def put(files, run, place):
@@ -70,7 +60,7 @@ def test_one_rank_of_a_run_opens_alone(store):
 
 @pytest.mark.parametrize(("n_ranks", "opened"), [(8, 8), (9, 1)])
 def test_a_page_of_a_run_in_a_store_copies_the_events_of_one_rank_of_many(
-    store, a_rank, tmp_path, n_ranks, opened
+    store, a_rank, with_summaries, tmp_path, n_ranks, opened
 ):
     for rank in range(n_ranks):
         a_rank(tmp_path / "many", rank, n_ranks)

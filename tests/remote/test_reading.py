@@ -12,10 +12,10 @@ import pytest
 import vramscope
 from vramscope.cli import main
 from vramscope.errors import StoreError, UnknownNameError, UsageError
-from vramscope.fleet import compared_run, known_summary
+from vramscope.fleet import compared_run
 from vramscope.remote.copies import RemoteTree, copied_summaries
 from vramscope.store.directory import MANIFEST
-from vramscope.store.summaries import SUMMARY_FILE, write_summary
+from vramscope.store.summaries import SUMMARY_FILE
 
 
 def put(files, run, place):
@@ -27,14 +27,6 @@ def put(files, run, place):
 def without_summaries(run):
     for path in run.rglob(SUMMARY_FILE):
         path.unlink()
-
-
-def with_summaries(run, capsys):
-    """Write those that a reader has made beside their traces, as recorders do; return the answer."""
-    expected = answer(capsys, str(run))
-    for rank in run.iterdir():
-        write_summary(rank / SUMMARY_FILE, known_summary(rank))
-    return expected
 
 
 def answer(capsys, *args):
@@ -65,9 +57,9 @@ def test_ranks_gives_the_same_bytes_from_everywhere(job, s3, bucket, memory, cap
     assert answer(capsys, f"s3://{bucket}/runs/job") == expected
 
 
-def test_ranks_with_summaries_copies_no_events(job, s3, bucket, capsys, tmp_path):
-    expected = with_summaries(job, capsys)
-    put(s3, job, f"{bucket}/job")
+def test_ranks_with_summaries_copies_no_events(summarized_job, s3, bucket, capsys, tmp_path):
+    expected = answer(capsys, str(summarized_job))
+    put(s3, summarized_job, f"{bucket}/job")
 
     assert answer(capsys, f"s3://{bucket}/job") == expected
     copied = {path.name for path in (tmp_path / "cache" / "remote").rglob("*") if path.is_file()}
@@ -75,12 +67,11 @@ def test_ranks_with_summaries_copies_no_events(job, s3, bucket, capsys, tmp_path
 
 
 def test_a_summary_that_is_older_than_its_events_in_the_store_is_made_again(
-    job, a_rank, s3, bucket, capsys, tmp_path
+    summarized_job, a_rank, s3, bucket, capsys, tmp_path
 ):
-    with_summaries(job, capsys)
     grown = a_rank(tmp_path / "other", 3, 8, mib=300, n_steps=6)
-    shutil.copytree(grown, job / "rank3", dirs_exist_ok=True)
-    put(s3, job, f"{bucket}/job")
+    shutil.copytree(grown, summarized_job / "rank3", dirs_exist_ok=True)
+    put(s3, summarized_job, f"{bucket}/job")
 
     assert 3 in [odd["rank"] for odd in json.loads(answer(capsys, f"s3://{bucket}/job"))["outliers"]]
 
@@ -96,11 +87,11 @@ def test_every_command_answers_from_s3_as_from_a_directory(command, job, s3, buc
     assert capsys.readouterr().out.replace(f"s3://{bucket}/job", str(job)) == expected
 
 
-def test_the_report_of_many_ranks_reads_one_of_them(a_rank, s3, bucket, tmp_path, capsys):
+def test_the_report_of_many_ranks_reads_one_of_them(a_rank, with_summaries, s3, bucket, tmp_path, capsys):
     run = tmp_path / "runs" / "many"
     for rank in range(20):
         a_rank(run, rank, 20, mib=100 + 20 * (rank == 11))
-    with_summaries(run, capsys)
+    with_summaries(run)
     put(s3, run, f"{bucket}/many")
 
     assert main(["report", f"s3://{bucket}/many"]) == 0

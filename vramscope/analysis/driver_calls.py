@@ -159,8 +159,8 @@ def jump_words(stacks: Stacks, found: Jump) -> str:
     asked, n_bytes = int(call.requested_bytes[0]), format_bytes(int(call.n_bytes[0]))
     verb = "cudaMalloc reserved" if call.kind[0] == Action.SEGMENT_ALLOC else "A segment grew by"
     request = f" for {format_bytes(asked)} requested" if asked >= 0 else ""
-    begins = f"{verb} {n_bytes}{request} by {line_words(stacks, int(call.stack_id[0]))}"
-    begins = begins.replace(f"by {NO_STACK}", f"({NO_STACK})")
+    by = caller_words(stacks, int(call.stack_id[0]))
+    begins = f"{verb} {n_bytes}{request} " + (f"({by})" if by == NO_STACK else f"by {by}")
     if not found.free_bytes:
         return f"{begins}: nothing of the reserved memory that could serve it was free."
     pieces = format_count(found.n_free, "piece")
@@ -178,11 +178,11 @@ def _kept(stacks: Stacks, by: PinningLine | None) -> str:
         return ""
     blocks = format_count(by.n_blocks, "block")
     verb = "keeps" if by.n_blocks == 1 else "keep"
-    return f"; {blocks} of {line_words(stacks, by.stack_id)} {verb} {format_bytes(by.kept_bytes)} of it"
+    return f"; {blocks} of {caller_words(stacks, by.stack_id)} {verb} {format_bytes(by.kept_bytes)} of it"
 
 
-def line_words(stacks: Stacks, stack_id: int) -> str:
-    """Name the line of a stack as ``forward (net/model.py:13)``."""
+def caller_words(stacks: Stacks, stack_id: int) -> str:
+    """Name the function and the line of a stack as ``forward (net/model.py:13)``."""
     code = fold(stacks)
     frame = code.frame(stack_id)
     if frame is not None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, Reason, assign, last_known, undivided
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import fold, heaviest_line
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.leaks.causes import ADVICE
 from vramscope.analysis.leaks.holders import base_of, recorded_holdings
@@ -18,7 +18,7 @@ from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, LeakCause, Severity
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.model.holders import Holding
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
@@ -53,7 +53,7 @@ class HeldOnce:
 
     peak_bytes: int = 0
     unused: Mapping[FindingKind, Unused] = field(default_factory=dict)
-    """By the kind of finding: what a kept exception holds, two kinds of copies of the weights, garbage."""
+    """Blocks by their kind of finding: of a kept exception, of a copy of the weights, garbage."""
 
 
 def held_once(recording: Recording) -> HeldOnce:
@@ -67,15 +67,12 @@ def held_once(recording: Recording) -> HeldOnce:
     for leak in leaks(recording).leaks:
         live[leak.rows] = False
     assigned, holdings = undivided(assign(recording, found)), recorded_holdings(recording, found)
-    folded = fold(recording.stacks)
-    line = folded.of[found.stack_id]
+    line = fold(recording.stacks).of[found.stack_id]
 
     def unused(rows: NDArray[Any]) -> Unused:
         size = found.block_size[rows]
         names = Counter(_name(holdings[row]) for row in rows.tolist() if row in holdings)
-        weight = np.bincount(line[rows], weights=size, minlength=1)
-        weight[0] = 0
-        frame = folded.stacks.frame(int(weight.argmax())) if weight.any() else None
+        frame = heaviest_line(recording.stacks, found.stack_id[rows], size)
         return Unused(int(size.sum()), names.most_common(1)[0][0] if names else "", frame)
 
     copies = _copies(recording, found, assigned, live, at)
@@ -175,16 +172,13 @@ def findings(found: HeldOnce) -> list[Finding]:
     for kind, unused in found.unused.items():
         if unused.n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * found.peak_bytes):
             continue
-        frame = unused.frame
         what, advice = _words(kind, unused.holder)
         said.append(
             Finding(
                 kind=kind,
                 severity=Severity.WARNING if kind == FindingKind.EXCEPTION_KEPT else Severity.INFO,
                 claim=f"{format_bytes(unused.n_bytes)} at the peak {what}",
-                file=frame and frame.file,
-                line=frame and frame.line,
-                function=frame and frame.function,
+                **placed(unused.frame),
                 holder=unused.holder or None,
                 n_bytes=unused.n_bytes,
                 advice=advice,

@@ -35,7 +35,7 @@ def storages_of(tensor: Any) -> list[Any]:
     storage = storage_of(tensor)
     if storage is not None:
         return [storage]
-    parts = [storage_of(part) for part in parts_of(tensor)] if tensor.layout != torch.strided else []
+    parts = [storage_of(part) for part in parts_of(tensor)]
     return [part for part in parts if part is not None]
 
 

@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from vramscope.fleet.standings import RankStanding
 
 HELP = "↑↓ choose  ←→ sort by  r reverse  q quit"
-_STATES = {
-    Outcome.RUNNING: "running",
-    Outcome.FINISHED: "ended",
-    Outcome.FAILED: "failed",
-    Outcome.DIED: "died",
-    Outcome.FILE: "file",
-    None: "unreadable",
-}
 _STYLES = {"running": "green", "failed": "red", "died": "red", "unreadable": "red", "quiet": "yellow"}
 _QUIET_S = 90.0
 """Seconds without anything new after which a running rank is called quiet; summaries are a minute old."""
@@ -56,7 +48,7 @@ class TopState:
 
 def _state(row: "RankStanding", now_ns: int = 0) -> str:
     is_quiet = row.outcome is Outcome.RUNNING and now_ns - row.seen_ns > _QUIET_S * 1e9
-    return "quiet" if is_quiet else _STATES[row.outcome]
+    return "quiet" if is_quiet else row.outcome.word if row.outcome is not None else "unreadable"
 
 
 def _size(n_bytes: int | None, *, is_exact: bool = True) -> str:

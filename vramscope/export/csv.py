@@ -12,7 +12,7 @@ from typing import Any
 from vramscope.export import Export
 from vramscope.model.recording import Run
 
-_LIKE_A_FORMULA = "^[=+\\-@\t\r\n'＝＋－＠]"  # noqa: RUF001 — spreadsheets take the wide forms for the same
+LIKE_A_FORMULA = "^[=+\\-@\t\r\n'＝＋－＠]"  # noqa: RUF001 — spreadsheets take the wide forms for the same
 """The characters of OWASP's page on CSV injection, and the apostrophe itself."""
 
 
@@ -40,7 +40,7 @@ def _texts(column: Any) -> Any:
 
     texts = column.cast(pa.string())
     quoted = compute.binary_join_element_wise("'", texts, "")
-    return compute.if_else(compute.match_substring_regex(texts, _LIKE_A_FORMULA), quoted, texts)
+    return compute.if_else(compute.match_substring_regex(texts, LIKE_A_FORMULA), quoted, texts)
 
 
 EXPORT = Export("csv", "every table as CSV, one file each, below a directory", write)

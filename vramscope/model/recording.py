@@ -37,6 +37,11 @@ class Outcome(str, Enum):
     FILE = "file"
     """Not a run: a file that was loaded."""
 
+    @property
+    def word(self) -> str:
+        """The outcome as lists and headers name it."""
+        return "ended" if self is Outcome.FINISHED else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class Recording(Questions):

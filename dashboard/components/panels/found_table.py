@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.allocations import Field, Term, line_term
 from vramscope.analysis.lines import NO_STACK
+from vramscope.export.csv import LIKE_A_FORMULA
 from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_duration, format_name
 
@@ -24,7 +25,6 @@ MAX_ROWS = 500
 GROUPS = {"": "Blocks", "line": "Lines", "module": "Modules", "category": "Categories"}
 """What a row of the table is, and the word on its button."""
 _NO_MODULE = "no module"
-_FORMULA = re.compile("[=+\\-@\t\r\n'＝＋－＠]")  # noqa: RUF001 — spreadsheets take the wide forms for the same
 _BYTES = stack_table.BYTES | {"sort": "desc"}
 
 
@@ -238,4 +238,4 @@ def as_csv(data: Data, view: View, found: Found) -> Iterator[str]:
 
 
 def _safe(text: str) -> str:
-    return f"'{text}" if _FORMULA.match(text) else text
+    return f"'{text}" if re.match(LIKE_A_FORMULA, text) else text

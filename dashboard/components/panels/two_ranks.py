@@ -16,7 +16,6 @@ from vramscope.units import format_count
 from ...address import Address
 from ...queries.rank_answers import RankAnswers
 from ...runs import MOST_OPENED_WHOLE, one_rank
-from .. import header
 from .. import panel as panels
 from ..definitions import term
 from .differences import Difference, table
@@ -104,7 +103,7 @@ def _facts(found: RankAnswers, summary: RankSummary) -> str:
     mesh = ", ".join(f"{name} {at}" for name, at in process.mesh.items())
     alike = f"one of {len(group.rows):,} like ranks" if group is not None and len(group.rows) > 1 else ""
     words = [process.host, f"local rank {process.local_rank}" if process.local_rank >= 0 else "", mesh, alike,
-             header.OUTCOME[summary.outcome]]  # fmt: skip
+             summary.outcome.word]  # fmt: skip
     return " · ".join(word for word in words if word)
 
 

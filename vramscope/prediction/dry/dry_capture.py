@@ -112,7 +112,7 @@ class Predicted(Simulated):
         self.cuda.mode.listener = None
         self._stream, self._pools = self.cuda.so_far.stream, self.cuda.so_far.pools
         self._pools.retire = self._allocator.retire_pool
-        self._workspaces = _Workspaces(self.died)
+        self._workspaces = _Workspaces(self.died, self.cuda.so_far.handles)
         self._pools.clear_workspaces = self._workspaces.clear
         self.oom: OutOfMemory | None = None
         self.least_bytes = 0
@@ -360,8 +360,9 @@ class Predicted(Simulated):
 class _Workspaces:
     """What cuBLAS keeps for each stream."""
 
-    def __init__(self, died: Callable[[Life], None]) -> None:
+    def __init__(self, died: Callable[[Life], None], handles: set[tuple[bool, int]]) -> None:
         self._died = died
+        self._handles = handles
         self._lives: dict[int, list[Life]] = {}
 
     def add(self, stream: int, life: Life) -> None:
@@ -370,6 +371,7 @@ class _Workspaces:
     def clear(self, stream: int) -> None:
         for life in self._lives.pop(stream, ()):
             self._died(life)
+        self._handles -= {(is_backward, stream) for is_backward in (False, True)}
 
 
 class _TakenMemory:

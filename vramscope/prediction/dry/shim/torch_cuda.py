@@ -89,7 +89,6 @@ class CapturedGraph:
 
     _pools: GraphPools
     _current: CurrentStream
-    _handles: set[tuple[bool, int]]
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self._pool = self._stream = 0
@@ -126,7 +125,6 @@ class CapturedGraph:
         if pool:
             self._seeds.clear()
             self._pools.clear_workspaces(self._stream)
-            self._handles -= {(is_backward, self._stream) for is_backward in (False, True)}
             self._pools.drop(pool)
 
     __del__ = reset
@@ -174,11 +172,6 @@ class Properties:
         self.uuid = "00000000-0000-0000-0000-000000000000"
 
 
-@contextlib.contextmanager
-def _nothing(*_: Any, **__: Any) -> Iterator[None]:
-    yield
-
-
 class _Runtime:
     """``torch.cuda.cudart()``: every call succeeds."""
 
@@ -190,7 +183,7 @@ def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: in
     """What to put into ``torch.cuda``, by name; of several cards the program uses the first."""
     properties, stream = Properties(card, memory.capacity_bytes), _streams(so_far.stream)
     pools = so_far.pools
-    graphs = {"_pools": pools, "_current": so_far.stream, "_handles": so_far.handles}
+    graphs = {"_pools": pools, "_current": so_far.stream}
 
     def make_current(chosen: IdleStream | None) -> None:
         if chosen is not None:
@@ -214,7 +207,7 @@ def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: in
         "current_device": lambda: 0,
         "set_device": _none(),
         "device": _DeviceGuard,
-        "device_of": _nothing,
+        "device_of": _DeviceGuard,
         "synchronize": _none(),
         "ipc_collect": _none(),
         "is_bf16_supported": lambda including_emulation=True: including_emulation or card.capability[0] >= 8,
