@@ -56,13 +56,8 @@ def layout(data: Data, view: View, at: int | None) -> list[Any]:
     heading = html.Div(sentence(data, view, at), id="fr-jump")
     return [
         html.Section(heading, className="panel jump", **{"aria-label": "Why reserved memory rose"}),
-        html.Div(
-            [
-                panels.panel("What was reserved, by whom", lines, label="What was reserved, by whom"),
-                panels.panel("Calls of the driver", every, beside=html.Span(words, className="dim")),
-            ],
-            className="pair",
-        ),
+        panels.panel("What was reserved, by whom", lines, label="What was reserved, by whom"),
+        panels.panel("Calls of the driver", every, beside=html.Span(words, className="dim")),
     ]
 
 
