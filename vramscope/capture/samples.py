@@ -1,8 +1,9 @@
 """Samples torch's counters and the driver's counters of one device.
 
-The two are read one after the other, so a sample covers an interval of about 0.1 to 5 ms. torch's counters
-are therefore read before and after the driver's, and again if the reserved bytes changed in between. If they
-still changed during the last try, the sample records by how much (``reserved_drift_bytes``).
+They are read one after the other, so a sample covers an interval of about 0.1 to 5 ms. torch's counters and
+the driver's memory are therefore read before and after the shares of the processes, and all of them again if
+the reserved or the used bytes changed in between. If these still changed during the last try, the sample
+records by how much (``reserved_drift_bytes``).
 """
 
 import resource
@@ -45,7 +46,7 @@ class DriverReading(NamedTuple):
     shares: ProcessMemory
     utilization: int
     drift_bytes: int
-    """Change of torch's reserved bytes while the driver was read; −1 if the driver was not read."""
+    """Change of torch's reserved or the device's used bytes meanwhile; −1 if the driver was not read."""
     host: HostMemory
 
 
@@ -195,15 +196,17 @@ class Sampler:
             self._failed(error)
 
     def _sample(self) -> None:
-        stats = torch_counters(self._device)
+        stats, memory = torch_counters(self._device), self._memory.memory()
         for _ in range(_MOST_TRIES):
-            memory, shares = self._memory.memory(), self._memory.shares()
+            shares = self._memory.shares()
+            earlier, memory = memory, self._memory.memory()
             before, stats = stats, torch_counters(self._device)
-            drift_bytes = _moved_bytes(before) - _moved_bytes(stats)
-            if not drift_bytes:
+            moved_bytes = _moved_bytes(before) - _moved_bytes(stats), earlier.used - memory.used
+            if not any(moved_bytes):
                 break
+        drift_bytes = max(map(abs, moved_bytes))
         utilization, host = self._memory.utilization(), host_memory()
-        self._keep(time_ns(), stats, DriverReading(memory, shares, utilization, abs(drift_bytes), host))
+        self._keep(time_ns(), stats, DriverReading(memory, shares, utilization, drift_bytes, host))
 
     def _keep(
         self,

@@ -45,7 +45,10 @@ class Counters(Table):
     others_used_bytes: Int64
     """NVML: bytes that other processes hold, according to the driver's list of processes."""
     reserved_drift_bytes: Int64
-    """The change of torch's reserved bytes while the driver was asked; 0: the row is of one moment."""
+    """The larger change of torch's reserved and the device's used bytes while the driver was asked; 0: the
+    row is of one moment.
+    """
+
     host_resident_bytes: Int64
     """Host memory of this process that is in RAM (resident set size), pinned memory included."""
     host_pinned_bytes: Int64

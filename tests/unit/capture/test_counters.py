@@ -7,9 +7,12 @@ import torch
 
 from vramscope import cli
 from vramscope.capture import samples
+from vramscope.capture.nvml import Memory, ProcessMemory
 from vramscope.errors import UsageError
 from vramscope.loading import load
 from vramscope.recorder import record
+
+GIB = 1 << 30
 
 
 def test_without_a_gpu_steps_are_recorded_and_no_figure_is_claimed(program, tmp_path, capsys):
@@ -77,3 +80,42 @@ def test_cuda_malloc_async_counts_no_requests_and_no_pieces(monkeypatch):
     (row,) = sampler.take().to_pandas().itertuples()
 
     assert [getattr(row, name) for name in levels] == [7, 7, 7, -1, -1]
+
+
+class Driver:
+    """A driver of a device of 80 GiB; this process takes ``takes.pop()`` just before its share is read."""
+
+    def __init__(self, takes):
+        self.takes = takes
+        self.held = 4 * GIB
+
+    def memory(self):
+        return Memory(self.held + GIB, 79 * GIB - self.held, 80 * GIB)
+
+    def shares(self):
+        self.held += self.takes.pop() if self.takes else 0
+        return ProcessMemory(self.held, 0)
+
+    def utilization(self):
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("takes", "drift"), [([], 0), ([GIB], 0), ([2 * GIB, -GIB], 0), ([GIB, -GIB, -2 * GIB], GIB)]
+)
+def test_the_drivers_total_and_its_shares_are_of_one_moment_or_the_sample_says_by_how_much_not(
+    takes, drift, monkeypatch
+):
+    monkeypatch.setattr(samples, "bus_id", lambda _: "")
+    monkeypatch.setattr(samples, "backend", lambda: "native")
+    monkeypatch.setattr(samples, "torch_counters", lambda _: {})
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    sampler = samples.Sampler(0, "GPU-none", pytest.fail)
+    sampler._memory = driver = Driver(takes)
+
+    sampler._on_time()
+    (row,) = sampler.take().to_pandas().itertuples()
+
+    assert row.reserved_drift_bytes == drift
+    assert row.process_used_bytes == driver.held
+    assert row.device_used_bytes - row.process_used_bytes == GIB
