@@ -29,17 +29,13 @@ _UNTIL_REQUEST = frozenset({"allocated", _OF_TENSORS})
 """Levels that count a block until its FREE_REQUESTED; the others until its FREE_COMPLETED."""
 
 
-def levels(
-    trace: Trace, initial: Snapshot, *, of_tensors: bool = False, many: int = _MANY
-) -> tuple[NDArray[Any], ...]:
-    """Bytes at every instant of *trace*, in one pass over it.
+def levels(trace: Trace, initial: Snapshot, *, many: int = _MANY) -> tuple[NDArray[Any], ...]:
+    """Requested, allocated, active and reserved bytes at every instant of *trace*, in one pass over it.
 
-    The events have ``block_size`` filled in. Requested, allocated, active and reserved bytes are returned,
-    and those of the blocks that serve tensors where *of_tensors*. From *many* events on, two threads add up:
-    NumPy computes without Python's lock.
+    The events have ``block_size`` filled in. From *many* events on, two threads add up: NumPy computes
+    without Python's lock.
     """
-    names = (*QUANTITIES, _OF_TENSORS) if of_tensors else QUANTITIES
-    found = {name: np.empty(len(trace) + 1, dtype="i8") for name in names}
+    found = {name: np.empty(len(trace) + 1, dtype="i8") for name in QUANTITIES}
     for level, start in zip(found.values(), levels_of_state(initial), strict=False):
         level[0] = start
     if len(trace) < many:
@@ -52,6 +48,14 @@ def levels(
         for _ in threads.map(lambda half: _add_up(trace, initial, half, _LONG_STRETCH), halves):
             pass
     return tuple(found.values())
+
+
+def tensor_bytes(trace: Trace, initial: Snapshot) -> NDArray[Any]:
+    """Requested bytes of the blocks that serve tensors, at every instant of *trace*."""
+    found = np.empty(len(trace) + 1, dtype="i8")
+    found[0] = levels_of_state(initial)[-1]
+    _add_up(trace, initial, {_OF_TENSORS: found}, _STRETCH)
+    return found
 
 
 def _add_up(trace: Trace, initial: Snapshot, found: Mapping[str, NDArray[Any]], stretch: int) -> None:

@@ -175,11 +175,12 @@ def _joined(group: Sequence[LiveBytes]) -> Line:
 def modules_by_place(
     recording: Recording, allocations: Allocations, assigned: Assigned, group: NDArray[Any]
 ) -> dict[int, str]:
-    """The common module path of each *group*, over its allocations with a known module."""
+    """The common module path of each *group* ≥ 0, over its allocations with a known module."""
     owners = owners_of(recording, allocations, assigned)
     # As one number each: pairs as rows take 18 times as long to sort.
     n_modules = max(len(owners.paths), 1)
-    pairs = np.unique(np.asarray(group, "i8") * n_modules + owners.module.astype("i8"))
+    rows = np.flatnonzero(group >= 0)
+    pairs = np.unique(group[rows].astype("i8") * n_modules + owners.module[rows])
     paths: dict[int, list[str]] = {}
     for which, module in zip((pairs // n_modules).tolist(), (pairs % n_modules).tolist(), strict=True):
         paths.setdefault(which, []).append(owners.paths[module])

@@ -19,10 +19,11 @@ def shared_results(
 ) -> Iterator[None]:
     """Within the block, intermediate results that several analyses need are computed once.
 
-    *given* are results of *recording* that are known already, by the function that would compute them.
+    A block inside of another has the outer one's results, and releases what it computes itself. *given* are
+    results of *recording* that are known already, by the function that would compute them.
     """
     known = {(function, id(recording)): ((recording,), result) for function, result in (given or {}).items()}
-    token = _KNOWN.set(known)
+    token = _KNOWN.set((_KNOWN.get() or {}) | known)
     try:
         yield
     finally:

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.levels import levels
+from vramscope.allocator.levels import tensor_bytes
 from vramscope.analysis.fragmentation import Parts, parts_of, parts_over_time
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
-from vramscope.analysis.timeline import Totals, timeline
+from vramscope.analysis.timeline import Totals, timeline, totals_of
 from vramscope.columns import GrowingColumn
 from vramscope.columns.scratch import Scratch
 from vramscope.following.course import Piece
+from vramscope.model.codes import QUANTITIES
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
 
@@ -40,10 +41,10 @@ class WhatFindingsNeed:
     def add(self, piece: Piece, state: Snapshot, first: int) -> None:
         """Take the next events, before which the allocator was in *state*, from the event *first* on."""
         here = Recording(trace=piece.trace, initial=state)
-        *_, of_tensors = levels(piece.trace, state, of_tensors=True)
-        of_tensors += self._parts["requested"].view()[-1] - of_tensors[0]
-        known = (*(piece.level[name].copy() for name in ("allocated", "active", "reserved")), of_tensors)
-        self._extend_parts(parts_of(here, known, np.zeros(len(of_tensors), "i8")), 1)
+        requested = tensor_bytes(piece.trace, state)
+        requested += self._parts["requested"].view()[-1] - requested[0]
+        totals = totals_of(here, tuple(piece.level[name] for name in QUANTITIES))
+        self._extend_parts(parts_of(here, totals, requested), 1)
         self._add_lives(piece.blocks, first)
 
     def results(self, totals: Totals) -> Mapping[Callable[..., Any], Any]:

@@ -51,6 +51,7 @@ from vramscope.analysis.leaks.outside import (
     private_pool_growth,
     private_pool_words,
 )
+from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.equality import EqualByValue
@@ -121,6 +122,11 @@ def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) 
     Leaks
         Every leak with its line, cause and holder, and growth that is no leak.
     """
+    with shared_results():
+        return _leaks(recording, min_bytes_per_step)
+
+
+def _leaks(recording: Recording, min_bytes_per_step: int) -> Leaks:
     at, has_steps = iteration_boundaries(recording)
     if len(at) < LEAST_LEVELS:
         return Leaks(at, has_steps, n_iterations=len(at))

@@ -48,8 +48,11 @@ def growing_batch(levels: Levels) -> Batch | None:
     event, n_iterations = levels.found.alloc_event, len(levels.at)
     rows = np.flatnonzero((event >= min(begin, levels.at[0])) & (levels.born < n_iterations))
     # Calls are distinguished by the whole stack, not the line: a program may write a step in one line.
-    _, call = np.unique(levels.found.stack_id[rows], return_inverse=True)
-    volume, number = _per_iteration(levels, rows, call.reshape(-1))
+    stack_id = levels.found.stack_id[rows]
+    occurs = np.zeros(len(levels.recording.stacks), "?")
+    occurs[stack_id] = True
+    call = (np.cumsum(occurs) - 1)[stack_id]
+    volume, number = _per_iteration(levels, rows, call)
     total = volume.sum(axis=0)
     if growth(total) is None or growth(number.sum(axis=0)) is not None:
         return None
@@ -57,7 +60,7 @@ def growing_batch(levels: Levels) -> Batch | None:
     grows = np.array([is_busy and _grows(volume[i], number[i]) for i, is_busy in enumerate(busy)], bool)
     if volume[grows, -1].sum() < LEAST_SHARE_OF_BATCH * total[-1]:
         return None
-    mine = grows[call.reshape(-1)]
+    mine = grows[call]
     last = rows[mine & (levels.born[rows] == n_iterations - 1)]
     if not len(last) or _is_of_backward(levels, last):
         return None

@@ -6,6 +6,7 @@ function. Anything else that recurs may be layers: one step of 24 equal layers h
 of which keeps what backward needs.
 """
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,12 +144,13 @@ def _in_all_iterations(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArra
     *last* is the last row of each iteration.
     """
     forward = np.flatnonzero(stacks.in_forward[stack_id])
-    turn = np.searchsorted(last, forward)
-    is_inside = (turn > 0) & (turn < len(last))
-    # One number for each pair: unique of rows sorts 250,000 pairs in 0.85 s, of numbers in 0.02 s.
-    pairs = np.unique(stack_id[forward][is_inside].astype("i8") * len(last) + turn[is_inside])
-    each, n_iterations = np.unique(pairs // len(last), return_counts=True)
-    return each[n_iterations == len(last) - 1].tolist()
+    begin = np.searchsorted(forward, last, side="right").tolist()
+    # A pass over each iteration: a sort of 250,000 pairs of stack and iteration takes 8 times as long.
+    n_iterations = np.zeros(len(stacks.in_forward), "i8")
+    for turn, (first, end) in enumerate(pairwise(begin)):
+        mine = stack_id[forward[first:end]]
+        n_iterations[mine[n_iterations[mine] == turn]] = turn + 1
+    return np.flatnonzero(n_iterations == max(len(last) - 1, 1)).tolist()
 
 
 def _frees_what_it_takes(recording: Recording, events: NDArray[Any]) -> bool:

@@ -6,13 +6,13 @@ heap: in a recording of 48 million events the process grew by 82 to 118 MB after
 although neither Python nor ``malloc`` had more in use.
 """
 
-import ctypes
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+
+from vramscope.malloc import malloc_trim
 
 _EVERY_S = 60.0
 """Shortest time between two trims: one takes 8 to 70 ms on a busy machine, without the interpreter's lock."""
@@ -28,7 +28,7 @@ class MallocTrimmer:
 
     def __init__(self, every_s: float = _EVERY_S) -> None:
         self._every_s = every_s
-        self._trim = _malloc_trim()
+        self._trim = malloc_trim()
         self._looked_at = monotonic()
         self._least_bytes = _resident_bytes()
 
@@ -46,18 +46,6 @@ class MallocTrimmer:
             self._least_bytes = _resident_bytes()
         else:
             self._least_bytes = min(self._least_bytes, _resident_bytes())
-
-
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's ``malloc_trim``; None where the C library has none."""
-    if sys.platform != "linux":
-        return None
-    with suppress(OSError, AttributeError):
-        # ctypes releases the interpreter's lock during the call.
-        found = ctypes.CDLL(None).malloc_trim
-        found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
-        return found
-    return None
 
 
 def _resident_bytes() -> int:
