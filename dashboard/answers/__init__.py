@@ -1,5 +1,6 @@
 """What pages ask of a view, one that grows or a finished one: totals, live set, owners and call tree."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,13 @@ from vramscope.analysis.by_module import Owners, owners_of
 from vramscope.analysis.by_stack import StackBytes
 from vramscope.analysis.folding import BytesByLine, Folded, bytes_by_line, fold
 from vramscope.analysis.identity import Identity, identity_of
+from vramscope.analysis.leaks.holders import holder_words
+from vramscope.analysis.lines import CALLERS_SHOWN, lines
 from vramscope.analysis.step_and_phase import (
     number_of_step,
     phase_words,
 )
+from vramscope.analysis.summary import live_lines
 from vramscope.analysis.timeline import Totals
 from vramscope.analysis.tree import Tree, tree_of
 from vramscope.model.marks import Category
@@ -145,6 +149,20 @@ def held(data: "Data", view: "View", at: int) -> BytesByLine:
         return bytes_by_line(code, rows.stack_id, rows.bytes, rows.count)
 
     return data.answers(view).kept(("held", at, len(view.recording.stacks)), make)
+
+
+def kept_by(data: "Data", view: "View", at: int) -> Mapping[Any, str]:
+    """Return who keeps what is live at an instant, by frame, caller and library function of a line."""
+    if view.is_live or not len(view.recording.holders):
+        return {}
+
+    def names(recording: Recording) -> dict[Any, str]:
+        return {
+            (line.frames[: 1 + CALLERS_SHOWN], line.via): holder_words(line.holders)
+            for line in lines(live_lines(recording, at))
+        }
+
+    return data.derive(view, ("kept by", at), names)
 
 
 def stacks_at(data: "Data", view: "View", at: int) -> StackBytes:

@@ -80,9 +80,12 @@ def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
 def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html.Nav:
     """Return links to the peak and the neighboring steps; every instant has an address."""
     before, after = (neighbor(data, view, at, direction) for direction in (-1, 1))
-    choices = (("Peak", peak), ("← Step", before), ("Step →", after))
+    end = len(data.view(address).recording.trace)
+    choices = (("Peak", peak), ("← Step", before), ("Step →", after), ("End", end))
     links = [
-        dcc.Link(word, href=address.go(at=to).url, className="here" if to == at and word == "Peak" else "")
+        dcc.Link(
+            word, href=address.go(at=to).url, className="here" if to == at and word in ("Peak", "End") else ""
+        )
         for word, to in choices
         if to is not None
     ]

@@ -13,7 +13,7 @@ from vramscope.analysis.categories import Assigned, Reason, assign, last_known, 
 from vramscope.analysis.folding import fold, heaviest_line
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.leaks.causes import ADVICE
-from vramscope.analysis.leaks.holders import base_of, recorded_holdings
+from vramscope.analysis.leaks.holders import OF_NOTEBOOKS, holder_name, recorded_holdings
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.timeline import timeline
@@ -31,8 +31,6 @@ _LEAST_SHARE = 0.05
 _LEAST_OF_WEIGHTS = 0.9
 """Share of the parameters' bytes that blocks of the same sizes must make up to be a copy of them."""
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
-_OF_NOTEBOOKS = "InteractiveTB"
-"""The attribute by which IPython keeps the traceback of the last cell that failed."""
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
 
@@ -71,7 +69,7 @@ def held_once(recording: Recording) -> HeldOnce:
 
     def unused(rows: NDArray[Any]) -> Unused:
         size = found.block_size[rows]
-        names = Counter(_name(holdings[row]) for row in rows.tolist() if row in holdings)
+        names = Counter(holder_name(holdings[row]) for row in rows.tolist() if row in holdings)
         frame = heaviest_line(recording.stacks, found.stack_id[rows], size)
         return Unused(int(size.sum()), names.most_common(1)[0][0] if names else "", frame)
 
@@ -87,15 +85,6 @@ def held_once(recording: Recording) -> HeldOnce:
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
     }
     return HeldOnce(int(level[at]), {kind: unused(mine) for kind, mine in rows.items() if len(mine)})
-
-
-def _name(holding: Holding) -> str:
-    first, kinds = holding.words[0], [word[0] for word in holding.words]
-    if any(word[1] == _OF_NOTEBOOKS for word in holding.words):
-        return _OF_NOTEBOOKS
-    if first[0] in ("unreachable", "unnamed"):
-        return f"an {first[0]} {first[1]}"
-    return base_of(Holding(holding.words[: kinds.index("traceback")]) if "traceback" in kinds else holding)
 
 
 def _of_exceptions(live: NDArray[Any], holdings: Mapping[int, Holding]) -> NDArray[Any]:
@@ -191,7 +180,7 @@ def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
     held, it = f", held by {holder}" if holder else "", holder or "it"
     if kind == FindingKind.EXCEPTION_KEPT:
         what = "are local variables of a call that failed: "
-        if holder == _OF_NOTEBOOKS:
+        if holder == OF_NOTEBOOKS:
             return (
                 f"{what}IPython keeps the traceback of the last cell that failed (sys.last_traceback)",
                 "another exception takes its place: run 1/0 in a cell of its own, then gc.collect()",

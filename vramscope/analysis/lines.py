@@ -4,8 +4,9 @@ The only formatter of source locations: report, diff, check and pages name a lin
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,8 @@ class LiveBytes:
     """The library function that the program called there; '' where it called none."""
     n_folded: int
     """Number of frames of libraries, Python and C++ that are not among ``frames``."""
+    holders: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by the name that keeps them, as far as a search has seen it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,10 @@ class Line:
     is_library: bool = False
     module: str = ""
     """Path of the one module; for several modules their common part, ``transformer.h.*.mlp``."""
+    categories: tuple[Category, ...] = ()
+    """The categories, the most bytes first."""
+    holders: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by the name that keeps them."""
 
 
 def _without_a_line(
@@ -82,9 +89,16 @@ def _without_a_line(
 
 
 def live_bytes(
-    recording: Recording, allocations: Allocations, assigned: Assigned, instant: int
+    recording: Recording,
+    allocations: Allocations,
+    assigned: Assigned,
+    instant: int,
+    holder_of: Mapping[int, str] | None = None,
 ) -> tuple[LiveBytes, ...]:
-    """The allocated bytes at *instant*, largest row first; they sum up to all allocated bytes."""
+    """The allocated bytes at *instant*, largest row first; they sum up to all allocated bytes.
+
+    *holder_of* has the name that keeps an allocation, by its row.
+    """
     owners = owners_of(recording, allocations, assigned)
     live = live_rows(allocations, instant)
     folded = fold(recording.stacks)
@@ -95,8 +109,14 @@ def live_bytes(
     columns = (folded.place[stack_id], folded.via[stack_id], category, module, unplaced)
     keys = np.stack([np.asarray(column, "i8") for column in columns], axis=1).reshape(-1, 5)
     unique, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    n_bytes, n_blocks = np.zeros(len(unique), "i8"), np.bincount(group.reshape(-1), minlength=len(unique))
-    np.add.at(n_bytes, group.reshape(-1), allocations.block_size[live])
+    group = group.reshape(-1)
+    n_bytes, n_blocks = np.zeros(len(unique), "i8"), np.bincount(group, minlength=len(unique))
+    np.add.at(n_bytes, group, allocations.block_size[live])
+    holders: list[Counter[str]] = [Counter() for _ in unique]
+    sizes = allocations.block_size[live].tolist()
+    for at, row in enumerate(live.tolist() if holder_of else ()):
+        if row in holder_of:
+            holders[group[at]][holder_of[row]] += sizes[at]
     rows, depth = [], depths(recording.stacks.parent)
     for row in np.argsort(-n_bytes, kind="stable").tolist():
         place, via, category, module, word = unique[row].tolist()
@@ -111,6 +131,7 @@ def live_bytes(
                 is_library=bool(place) and folded.is_library(place),
                 via=folded.strings[via] if via else words[word],
                 n_folded=int(depth[stack_id[first[row]]]) - len(frames),
+                holders=holders[row],
             )
         )
     return tuple(rows)
@@ -160,7 +181,11 @@ def _whole_name(frame: Frame, via: str) -> str:
 
 
 def _joined(group: Sequence[LiveBytes]) -> Line:
-    most = group[0]
+    most, categories = group[0], Counter[Category]()
+    holders = Counter[str]()
+    for row in group:
+        categories[row.category] += row.n_bytes
+        holders.update(row.holders)
     return Line(
         n_bytes=sum(row.n_bytes for row in group),
         n_blocks=sum(row.n_blocks for row in group),
@@ -169,6 +194,8 @@ def _joined(group: Sequence[LiveBytes]) -> Line:
         n_folded=most.n_folded,
         is_library=most.is_library,
         module=common_module(row.module for row in group),
+        categories=tuple(each for each, _ in categories.most_common()),
+        holders=holders,
     )
 
 

@@ -12,11 +12,12 @@ from vramscope.allocator.state_index.checkpoints import (
 )
 from vramscope.analysis import find
 from vramscope.analysis.annotations import annotations
-from vramscope.analysis.categories import categories
+from vramscope.analysis.categories import Categories, categories
 from vramscope.analysis.findings import collect, with_modules
 from vramscope.analysis.forecast import Outlook, forecast_of
 from vramscope.analysis.identity import identity_of
 from vramscope.analysis.leaks import leaks
+from vramscope.analysis.leaks.holders import holder_name, recorded_holdings
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
@@ -25,8 +26,9 @@ from vramscope.analysis.private_pools import PoolKind, private_pools
 from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.shared_results import shared_results
+from vramscope.analysis.step_and_phase import phase_words, step_and_phase_at
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
-from vramscope.analysis.timeline import timeline
+from vramscope.analysis.timeline import named_instant, timeline
 from vramscope.analysis.verdicts import Verdicts, verdicts_of
 from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.model.codes import QUANTITIES, NoteCode
@@ -118,6 +120,57 @@ class Summary:
         return sum(note.code == NoteCode.GAP for note in self.recording.notes)
 
 
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """What was allocated at one instant."""
+
+    recording: Recording
+    instant: int
+    """The number of events before it."""
+    where: str
+    """Step and phase in words; '' outside of both."""
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_bytes: int
+    """The most that was allocated at any instant."""
+    live: tuple[LiveBytes, ...]
+    categories: Mapping[str, int] | None
+    """Bytes by category; None where nothing is known."""
+
+
+def at_instant(recording: Recording, word: str) -> Instant:
+    """Return what was allocated at the ``peak``, at the ``end``, or after a number of events.
+
+    Raises UsageError for another word, and for an instant outside of the recording.
+    """
+    with shared_results():
+        at, totals = named_instant(recording, word), timeline(recording)
+        known = categories(recording, at)
+        step, _ = step_and_phase_at(recording, at)
+        words = filter(None, ["" if step is None else f"step {step}", phase_words(recording, at)])
+        levels = totals.allocated_bytes, totals.reserved_bytes
+        return Instant(
+            recording,
+            at,
+            " ".join(words),
+            *(int(level[at]) for level in levels),
+            int(levels[0].max()),
+            _live(recording, known),
+            known.totals if known.is_known else None,
+        )
+
+
+def live_lines(recording: Recording, instant: int) -> tuple[LiveBytes, ...]:
+    """Return what was allocated at *instant* by stack, category and module, with who keeps it."""
+    return _live(recording, categories(recording, instant))
+
+
+def _live(recording: Recording, known: Categories) -> tuple[LiveBytes, ...]:
+    holdings = recorded_holdings(recording, known.allocations)
+    names = {row: holder_name(each) for row, each in holdings.items()}
+    return live_bytes(recording, known.allocations, known.assigned, known.instant, names)
+
+
 def summarize(recording: Recording) -> Summary:
     """All figures of *recording*; takes seconds per million events."""
     with shared_results():
@@ -145,7 +198,7 @@ def _summary(recording: Recording) -> Summary:
         identity=_identity(recording, state),
         returnable_bytes=int(unmappable_bytes(state, recorded_settings(recording, state)).sum()),
         private_pools=_private_pools(recording, high.allocated.instant),
-        live=live_bytes(recording, known.allocations, known.assigned, known.instant),
+        live=_live(recording, known),
         annotated=_annotated(recording, high.allocated.instant),
         steps=_steps(recording, peaks) if sampled is None else _sampled_steps(recording, sampled),
         outside=_outside(recording, peaks) if sampled is None else None,

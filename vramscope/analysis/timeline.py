@@ -65,4 +65,13 @@ def instant_of(recording: Recording, instant: int | None) -> int:
     return instant
 
 
+def named_instant(recording: Recording, word: str) -> int:
+    """Return the instant that a word means: ``peak``, ``end``, or the number of events before it."""
+    if word == "end":
+        return len(recording.trace)
+    if word != "peak" and not word.isdecimal():
+        raise UsageError(f"instant {word}: peak, end, or the number of events before it")
+    return instant_of(recording, None if word == "peak" else int(word))
+
+
 ANALYSIS = Analysis("timeline", "How much memory was in use at every instant?", timeline)

@@ -5,7 +5,8 @@ from dataclasses import replace
 from itertools import chain
 
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
-from vramscope.analysis.lines import line_words, lines, place_words
+from vramscope.analysis.leaks.holders import holder_words
+from vramscope.analysis.lines import Line, LiveBytes, line_words, lines, place_words
 from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.private_pools import pool_words
 from vramscope.analysis.summary import StepPeak, Summary, has_allocator
@@ -16,7 +17,14 @@ from vramscope.commands._waterfall_page import waterfall
 from vramscope.model.codes import QUANTITIES, Severity
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Outcome, Recording, Run
-from vramscope.units import as_sentence, format_bytes, format_count, format_duration, format_share
+from vramscope.units import (
+    as_sentence,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_name,
+    format_share,
+)
 
 _STEPS_SHOWN = 12
 SECTIONS_SHOWN = 8
@@ -311,20 +319,34 @@ def _identity(summary: Summary) -> Iterator[Block]:
 
 
 def _live_set(summary: Summary, top: int) -> Iterator[Block]:
-    places = lines(summary.live)
-    total = sum(line.n_bytes for line in places)
+    total = sum(row.n_bytes for row in summary.live)
     if not total:
         return
     is_all = total == summary.peak["allocated"].n_bytes
     of = "at the peak" if is_all else "at the peak of the events with detail"
     yield Heading(f"{format_bytes(total)} allocated {of}, by the line that allocated it", level=3)
-    rows = [(*_amount(line.n_bytes, line.n_blocks, total), line_words(line)) for line in places[:top]]
+    yield live_table(summary.live, top)
+
+
+def live_table(live: Sequence[LiveBytes], top: int, *, has_holders: bool = False) -> Grid:
+    """Return the *top* lines and the sum of the rest; with their categories and who keeps them if asked."""
+    places = lines(live)
+    total = sum(line.n_bytes for line in places)
+
+    def more(line: Line) -> tuple[str, ...]:
+        kinds = ", ".join(format_name(each) for each in line.categories)
+        return (kinds, holder_words(line.holders)) if has_holders else ()
+
+    rows = [
+        (*_amount(line.n_bytes, line.n_blocks, total), *more(line), line_words(line)) for line in places[:top]
+    ]
     rest = places[top:]
     if rest:
         n_bytes, n_blocks = sum(line.n_bytes for line in rest), sum(line.n_blocks for line in rest)
-        more = f"{format_count(len(rest), 'more place')} (--top {len(places)})"
-        rows.append((*_amount(n_bytes, n_blocks, total), more))
-    yield Grid(("bytes", "share", "blocks", "line"), tuple(rows), "rrrl")
+        words = f"{format_count(len(rest), 'more place')} (--top {len(places)})"
+        rows.append((*_amount(n_bytes, n_blocks, total), *(("", "") if has_holders else ()), words))
+    extra = ("category", "kept by") if has_holders else ()
+    return Grid(("bytes", "share", "blocks", *extra, "line"), tuple(rows), f"rrr{'l' * len(extra)}l")
 
 
 def _amount(n_bytes: int, n_blocks: int, total: int) -> tuple[str, ...]:

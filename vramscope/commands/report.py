@@ -18,7 +18,7 @@ from vramscope.errors import UsageError
 if TYPE_CHECKING:
     from vramscope.analysis.forecast import Outlook
     from vramscope.analysis.lines import LiveBytes
-    from vramscope.analysis.summary import StepPeak, Summary
+    from vramscope.analysis.summary import Instant, StepPeak, Summary
     from vramscope.analysis.verdicts.growth import MemoryGrowth
     from vramscope.analysis.verdicts.missing import Missing
 
@@ -36,6 +36,9 @@ def arguments(parser: ArgumentParser) -> None:
         metavar="SEARCH",
         help="the allocations that a search finds, such as 'category:activation size>64MiB train.py:13'",
     )
+    parser.add_argument(
+        "--at", metavar="INSTANT", help="what was allocated at the peak, at the end, or after N events"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object, for machines")
     form.add_argument("--markdown", action="store_true", help="for an issue or a pull request")
@@ -52,8 +55,12 @@ def run(args: Namespace) -> int:
         raise UsageError(f"--top {args.top}: at least 1")
     if args.path == "-":
         return _report_of_input(args)
+    if args.where is not None and args.at is not None:
+        raise UsageError(f"--where has the instant in its search: --where '{args.where} live:{args.at}'")
     if args.where is not None:
         return _report_where(args)
+    if args.at is not None:
+        return _report_at(args)
     if not args.json and args.rank is None and _has_many_ranks(args.path):
         return _report_of_many(args)
     with waiting(f"reading {args.path}"):
@@ -90,6 +97,22 @@ def _report_where(args: Namespace) -> int:
         print(json.dumps(as_json(recordings, args.where), indent=2))
         return 0
     print_page(where_page(recordings, args.where, args.top), recordings, is_markdown=args.markdown)
+    return 0
+
+
+def _report_at(args: Namespace) -> int:
+    from vramscope.analysis.summary import at_instant
+    from vramscope.commands._at_page import as_json, at_page
+    from vramscope.commands._pairs import chosen
+    from vramscope.loading import load
+
+    with waiting(f"reading {args.path}"):
+        recordings = chosen(load(args.path), args.rank, args.device)
+        found = [at_instant(recording, args.at) for recording in recordings]
+    if args.json:
+        print(json.dumps(as_json(found), indent=2))
+    else:
+        print_page(at_page(found, args.at, args.top), recordings, is_markdown=args.markdown)
     return 0
 
 
@@ -223,13 +246,15 @@ def _step(step: "StepPeak") -> dict[str, Any]:
     }
 
 
-def live_as_json(summary: "Summary") -> list[dict[str, Any]]:
-    """Return what was allocated at the peak; the bytes add up to it."""
+def live_as_json(summary: "Summary | Instant") -> list[dict[str, Any]]:
+    """Return what was allocated at the peak, or at an instant; the bytes add up to it."""
     total = sum(row.n_bytes for row in summary.live)
     return [_live_row(row, total, has_categories=summary.categories is not None) for row in summary.live]
 
 
 def _live_row(row: "LiveBytes", total: int, *, has_categories: bool) -> dict[str, Any]:
+    from vramscope.analysis.leaks.holders import holder_words
+
     is_known = bool(row.frames) and not row.is_library
     return {
         "bytes": row.n_bytes,
@@ -239,6 +264,7 @@ def _live_row(row: "LiveBytes", total: int, *, has_categories: bool) -> dict[str
         "module": row.module or None,
         "where": row.frames[0]._asdict() if is_known else None,
         "frames": [frame._asdict() for frame in row.frames],
+        "holder": holder_words(row.holders) or None,
     }
 
 

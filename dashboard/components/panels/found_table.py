@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.allocations import Field, Term, line_term
 from vramscope.analysis.lines import NO_STACK
+from vramscope.analysis.timeline import named_instant
 from vramscope.export.csv import LIKE_A_FORMULA
 from vramscope.model.marks import Category
 from vramscope.units import format_bytes, format_duration, format_name
 
-from ...answers import folded, fullest, moment, owners, totals
+from ...answers import folded, moment, owners, totals
 from ...data import Data, View
 from . import allocation, stack_table
 
@@ -44,7 +45,7 @@ def found_of(data: Data, view: View, terms: tuple[Term, ...], hits: NDArray[Any]
     lives = data.ask(view, "lifetimes")
     rows = np.arange(len(lives)) if hits is None else np.flatnonzero(hits)
     live = [each.value for each in terms if each.field is Field.LIVE and not each.is_excluded]
-    at = None if not live else fullest(data, view) if live[0] == "peak" else int(live[0])
+    at = named_instant(view.recording, live[0]) if live else None
     return Found(rows, int(lives.block_size[rows].sum()), at)
 
 

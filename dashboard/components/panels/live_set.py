@@ -5,7 +5,7 @@ from typing import Any
 from dash import dcc, html
 
 from ...address import Address
-from ...answers import folded, held, moment
+from ...answers import folded, held, kept_by, moment
 from ...data import Data, View
 from .. import panel as panels
 from . import stack_table
@@ -55,4 +55,4 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
             className="dim",
         ),
     ]
-    return heading, stack_table.rows(folded(data, view), live)
+    return heading, stack_table.rows(folded(data, view), live, kept_by(data, view, at))

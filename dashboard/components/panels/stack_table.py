@@ -1,6 +1,7 @@
 """The table of live memory by line of code, and the stack and source of a line."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import dash_ag_grid as dag
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 
 from vramscope.analysis.folding import BytesByLine, Folded, user_files
-from vramscope.analysis.lines import NO_STACK
+from vramscope.analysis.lines import CALLERS_SHOWN, NO_STACK
 from vramscope.analysis.source_text import Excerpt, excerpt, kept_excerpt
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
@@ -40,6 +41,9 @@ _COLUMNS = [
     {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
      "context": from_width(700),
      "headerTooltip": "The last library function on the way to the allocator"},
+    {"field": "holder", "headerName": "Kept by", "flex": 2, "minWidth": 90,
+     "context": from_width(920),
+     "headerTooltip": "The name that keeps most of it, as the search for holders last saw it"},
     {"field": "bytes", "headerName": "Allocated", "width": 130, "sort": "desc"} | BYTES,
     {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 124, "filter": False,
      "cellRenderer": "VsShare", "context": from_width(640)},
@@ -105,11 +109,14 @@ def register(app: Any, prefix: str) -> None:
     )
 
 
-def rows(folded: Folded, held: BytesByLine) -> list[dict[str, Any]]:
+def rows(folded: Folded, held: BytesByLine, kept_by: Mapping[Any, str] | None = None) -> list[dict[str, Any]]:
     """Return up to MAX_ROWS rows, largest first; beyond, the last row sums up the remaining lines."""
     whole = max(held.total_bytes, 1)
     shown = len(held.n_bytes) if len(held.n_bytes) <= MAX_ROWS else MAX_ROWS - 1
     found = [_row(folded, held, i, whole) for i in range(shown)]
+    for row, node, via in zip(found, held.folded_id.tolist(), held.via.tolist(), strict=False):
+        line = folded.stacks.frames(node)[: 1 + CALLERS_SHOWN], folded.strings[via]
+        row["holder"] = (kept_by or {}).get(line, "")
     if shown < len(held.n_bytes):
         rest, number = int(held.n_bytes[shown:].sum()), int(held.count[shown:].sum())
         name = f"other ({len(held.n_bytes) - shown:,} more lines)"

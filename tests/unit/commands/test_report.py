@@ -142,6 +142,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                         "module": None,
                         "where": {"file": "/home/me/net/train.py", "line": 12, "function": "<module>"},
                         "frames": [{"file": "/home/me/net/train.py", "line": 12, "function": "<module>"}],
+                        "holder": None,
                     },
                     {
                         "bytes": 1024,
@@ -151,6 +152,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                         "module": None,
                         "where": {"file": "/home/me/net/model.py", "line": 31, "function": "forward"},
                         "frames": [{"file": "/home/me/net/model.py", "line": 31, "function": "forward"}],
+                        "holder": None,
                     },
                 ],
                 "private_pools_at_peak": [],

@@ -72,7 +72,7 @@ def allocations(recording: Recording, where: str = "") -> FoundAllocations:
     where
         The search: ``attention`` (part of a function, file or module, or a category), ``"softmax"`` (a whole
         name), ``train.py:13``, ``category:activation``, ``phase:backward``, ``step:3..7``, ``module:*.mlp``,
-        ``line:train.py:13`` (that allocated it), ``live:peak``, ``live:1200`` (live after 1,200 events),
+        ``line:train.py:13`` (that allocated it), ``live:peak``, ``live:end``, ``live:1200`` (1,200 events),
         ``address:0x7f5e40000000``, ``file:``, ``function:``, ``stream:``, ``annotation:output`` (part of a
         text that the program put on it), ``size>64MiB``, ``life<2s``, ``alive`` (never freed), ``before``
         (from before the recording); ``-`` in front excludes. All terms must hold. Empty: all.

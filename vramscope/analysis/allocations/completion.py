@@ -60,7 +60,7 @@ _MEANINGS = {
     Field.FUNCTION: "a part of a function's name in its stack",
     Field.STREAM: "the CUDA stream",
     Field.LINE: "the line of the program that allocated it",
-    Field.LIVE: "allocated at an instant: live:peak, or the number of events before it",
+    Field.LIVE: "allocated at an instant: live:peak, live:end, or the number of events before it",
     Field.ADDRESS: "an address in its block",
     Field.ANNOTATION: "a part of a text that the program put on it",
     Field.SIZE: "bytes of the block, such as size>64MiB",
@@ -81,7 +81,7 @@ def vocabulary(columns: Columns) -> Vocabulary:
         Field.STREAM: [str(stream) for stream in np.unique(columns.found.stream).tolist()],
         Field.ANNOTATION: _annotations(columns),
         Field.LINE: _lines(columns),
-        Field.LIVE: ["peak"],
+        Field.LIVE: ["peak", "end"],
     }
     files, functions, places = _code(columns)
     return Vocabulary(values | {Field.FILE: files, Field.FUNCTION: functions}, places)

@@ -14,7 +14,7 @@ from vramscope.analysis.by_module import Owners
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.step_and_phase import phases_of, steps_of
-from vramscope.analysis.timeline import instant_of
+from vramscope.analysis.timeline import named_instant
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
@@ -206,7 +206,7 @@ def _alive(_: Term, columns: Columns, __: str) -> NDArray[Any]:
 
 def _live(term: Term, columns: Columns, text: str) -> NDArray[Any]:
     try:
-        at = instant_of(columns.recording, None if term.value == "peak" else int(term.value))
+        at = named_instant(columns.recording, term.value)
     except UsageError as error:
         raise SearchError(str(error), text, term.start, term.end) from None
     return columns.found.allocated_at(at)

@@ -37,7 +37,7 @@ class Field(Code):
     LINE = "line"
     """The line of the program that allocated it, which tables name: ``line:train.py:13``."""
     LIVE = "live"
-    """Allocated at an instant: ``live:1200`` is after 1,200 events, ``live:peak`` at the peak."""
+    """Allocated at an instant: ``live:1200`` is after 1,200 events, or ``live:peak``, ``live:end``."""
     ADDRESS = "address"
     """An address in its block: ``address:0x7f5e40000000``."""
     SIZE = "size"
@@ -101,8 +101,8 @@ _LIMIT = re.compile(r"(?:(size|life)(?=[<>=])|(?=[<>=]+\d))(<=|>=|<|>|=)(.*)", r
 _PLACE = re.compile(r"(?!line:)(.+\.\w+):(\d{1,9})(?:-(\d{1,9}))?")
 _NUMBERS = {
     Field.LIVE: (
-        re.compile(r"\d{1,15}|peak"),
-        "the number of events before it, such as live:1200, or live:peak",
+        re.compile(r"\d{1,15}|peak|end"),
+        "the number of events before it, such as live:1200, or live:peak or live:end",
     ),
     Field.ADDRESS: (
         re.compile(r"0[xX][0-9a-fA-F]{1,16}|\d{1,19}"),

@@ -1,5 +1,6 @@
 """Holders of allocations: the paths of references that the recorder wrote into the recording."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,15 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.categories import last_known
 from vramscope.analysis.lifetimes import Allocations
+from vramscope.analysis.shared_results import memoized
 from vramscope.model.holders import Holding, Word
 from vramscope.model.recording import Recording
 
 _CONTAINERS = ("item", "key")
 _NAMES = ("attribute", "closure", "optimizer", "grad")
-_NAMELESS = ("part", "bound", "default", "traceback")
+_NAMELESS = ("part", "bound", "default", "traceback", "end")
+OF_NOTEBOOKS = "InteractiveTB"
+"""The attribute by which IPython keeps the traceback of the last cell that failed."""
 LEAST_ITEMS_PER_STEP = 0.5
 """Items of a growing container that begin with another step, per step with blocks in it. A list of each
 step's tensors has 1.0; the two tensors of a recurrent state, after seven steps, 0.29."""
@@ -66,6 +70,7 @@ def _containers(holding: Holding) -> list[tuple[int, tuple[Word, ...], Any]]:
     return [(at, names[:at], names[at]) for at, word in enumerate(words) if word[0] in _CONTAINERS]
 
 
+@memoized
 def recorded_holdings(recording: Recording, found: Allocations, *, at_end: bool = True) -> dict[int, Holding]:
     """Return the last path to each row of *found* that has one.
 
@@ -138,6 +143,25 @@ def base_of(holding: Holding) -> str:
     words = before_graph(holding)
     at = next((at for at, word in enumerate(words) if at and word[0] in _CONTAINERS), len(words))
     return _written(words[:at])
+
+
+def holder_name(holding: Holding) -> str:
+    """Return the variable or attribute that keeps a block, be it within an exception's traceback."""
+    first, kinds = holding.words[0], [word[0] for word in holding.words]
+    if any(word[1] == OF_NOTEBOOKS for word in holding.words):
+        return OF_NOTEBOOKS
+    if first[0] in ("unreachable", "unnamed"):
+        return f"an {first[0]} {first[1]}"
+    return base_of(Holding(holding.words[: kinds.index("traceback")]) if "traceback" in kinds else holding)
+
+
+def holder_words(bytes_by_name: Mapping[str, int]) -> str:
+    """Return the names that keep blocks, the most bytes first: ``model``, or ``log, history and 2 more``."""
+    names = sorted(bytes_by_name, key=lambda name: (-bytes_by_name[name], name))
+    roots = {name if " " in name else re.split(r"[.\[]", name)[0] for name in names}
+    names = [*roots] if len(roots) == 1 < len(names) else names
+    first = ", ".join("IPython's last traceback" if name == OF_NOTEBOOKS else name for name in names[:2])
+    return f"{first} and {len(names) - 2} more" if len(names) > 2 else first
 
 
 def shared_root(holdings: Sequence[Held]) -> str:
