@@ -9,10 +9,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign
-from vramscope.analysis.categories.by_lifetime import (
-    Lives,
-    lives_of,
-)
+from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import ROOT_MODULE, Category, Labels, MarkKind, Marks, Phase

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels, tensor_bytes, unmappable_bytes
 from vramscope.allocator.settings import Settings
-from vramscope.allocator.state_index.checkpoints import (
-    state_from_nearest,
-)
+from vramscope.allocator.state_index.checkpoints import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, Churn, churn_of
 from vramscope.analysis.churn.free_segments import free_segment_bytes

@@ -211,8 +211,5 @@ def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
 
 
 ANALYSIS = Analysis(
-    "held_once",
-    "Which blocks at the peak does nothing use, and what holds them?",
-    held_once,
-    findings,
+    "held_once", "Which blocks at the peak does nothing use, and what holds them?", held_once, findings
 )

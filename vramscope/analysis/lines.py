@@ -113,10 +113,9 @@ def live_bytes(
     n_bytes, n_blocks = np.zeros(len(unique), "i8"), np.bincount(group, minlength=len(unique))
     np.add.at(n_bytes, group, allocations.block_size[live])
     holders: list[Counter[str]] = [Counter() for _ in unique]
-    sizes = allocations.block_size[live].tolist()
-    for at, row in enumerate(live.tolist() if holder_of else ()):
-        if row in holder_of:
-            holders[group[at]][holder_of[row]] += sizes[at]
+    for of, row, size in zip(group, live.tolist(), allocations.block_size[live].tolist(), strict=True):
+        if holder_of and row in holder_of:
+            holders[of][holder_of[row]] += size
     rows, depth = [], depths(recording.stacks.parent)
     for row in np.argsort(-n_bytes, kind="stable").tolist():
         place, via, category, module, word = unique[row].tolist()
@@ -181,10 +180,8 @@ def _whole_name(frame: Frame, via: str) -> str:
 
 
 def _joined(group: Sequence[LiveBytes]) -> Line:
-    most, categories = group[0], Counter[Category]()
-    holders = Counter[str]()
+    most, holders = group[0], Counter[str]()
     for row in group:
-        categories[row.category] += row.n_bytes
         holders.update(row.holders)
     return Line(
         n_bytes=sum(row.n_bytes for row in group),
@@ -194,7 +191,7 @@ def _joined(group: Sequence[LiveBytes]) -> Line:
         n_folded=most.n_folded,
         is_library=most.is_library,
         module=common_module(row.module for row in group),
-        categories=tuple(each for each, _ in categories.most_common()),
+        categories=tuple(dict.fromkeys(row.category for row in group)),
         holders=holders,
     )
 

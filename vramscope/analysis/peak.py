@@ -6,11 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.step_and_phase import (
-    number_of_step,
-    phase_words,
-    step_and_phase_at,
-)
+from vramscope.analysis.step_and_phase import number_of_step, phase_words, step_and_phase_at
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.codes import QUANTITIES, FindingKind, Severity
 from vramscope.model.finding import Finding
@@ -70,14 +66,18 @@ def peak_of(recording: Recording, totals: Totals) -> Peak:
     """The same result from a timeline that is known already."""
 
     def high(quantity: str) -> PeakPoint:
-        values = getattr(totals, f"{quantity}_bytes")
-        instant = first_greatest(values)
-        step, phase = step_and_phase_at(recording, instant)
-        words = phase_words(recording, instant)
-        return PeakPoint(int(values[instant]), instant, int(totals.time_ns[instant]), step, phase, words)
+        most = first_greatest(getattr(totals, f"{quantity}_bytes"))
+        return point_at(recording, totals, quantity, most)
 
     here = high("requested"), high("allocated"), high("active"), high("reserved")
     return Peak(*here, past_highs(recording.past))
+
+
+def point_at(recording: Recording, totals: Totals, quantity: str, instant: int) -> PeakPoint:
+    """Return how much of a quantity there was at an instant, and its step and phase."""
+    n_bytes, time_ns = getattr(totals, f"{quantity}_bytes")[instant], totals.time_ns[instant]
+    where = *step_and_phase_at(recording, instant), phase_words(recording, instant)
+    return PeakPoint(int(n_bytes), instant, int(time_ns), *where)
 
 
 def past_highs(past: Past) -> dict[str, PeakPoint]:

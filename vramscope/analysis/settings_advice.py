@@ -115,10 +115,7 @@ def _comes_to(outcome: ReplayResult, recorded_peak: int) -> bool:
 
 
 def settings_advice(
-    recording: Recording,
-    capacity_bytes: int | None = None,
-    play: Play = map,
-    total_bytes: int | None = None,
+    recording: Recording, capacity_bytes: int | None = None, play: Play = map, total_bytes: int | None = None
 ) -> SettingsAdvice:
     """Search for an allocator setting that helps: ten replays of 2 to 3 s per million events each.
 

@@ -54,9 +54,7 @@ def small_allocations(recording: Recording) -> SmallAllocations:
     mine = own == busiest
     per_step = np.bincount(step[mine], minlength=len(steps))
     return SmallAllocations(
-        int(np.median(per_step)),
-        int(np.median(found.size[rows[mine]])),
-        folded.stacks.frame(busiest),
+        int(np.median(per_step)), int(np.median(found.size[rows[mine]])), folded.stacks.frame(busiest)
     )
 
 

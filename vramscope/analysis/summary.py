@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vramscope.allocator.levels import unmappable_bytes
-from vramscope.allocator.state_index.checkpoints import (
-    state_from_nearest,
-)
+from vramscope.allocator.state_index.checkpoints import state_from_nearest
 from vramscope.analysis import find
 from vramscope.analysis.annotations import annotations
 from vramscope.analysis.categories import Categories, categories
@@ -21,12 +19,11 @@ from vramscope.analysis.leaks.holders import holder_name, recorded_holdings
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import LiveBytes, live_bytes
 from vramscope.analysis.own_peaks import own_peaks
-from vramscope.analysis.peak import Peak, PeakPoint, peak_of
+from vramscope.analysis.peak import Peak, PeakPoint, peak_of, point_at
 from vramscope.analysis.private_pools import PoolKind, private_pools
 from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.shared_results import shared_results
-from vramscope.analysis.step_and_phase import phase_words, step_and_phase_at
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import named_instant, timeline
 from vramscope.analysis.verdicts import Verdicts, verdicts_of
@@ -120,16 +117,11 @@ class Summary:
         return sum(note.code == NoteCode.GAP for note in self.recording.notes)
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(NamedTuple):
     """What was allocated at one instant."""
 
     recording: Recording
-    instant: int
-    """The number of events before it."""
-    where: str
-    """Step and phase in words; '' outside of both."""
-    allocated_bytes: int
+    allocated: PeakPoint
     reserved_bytes: int
     peak_bytes: int
     """The most that was allocated at any instant."""
@@ -144,20 +136,11 @@ def at_instant(recording: Recording, word: str) -> Instant:
     Raises UsageError for another word, and for an instant outside of the recording.
     """
     with shared_results():
-        at, totals = named_instant(recording, word), timeline(recording)
-        known = categories(recording, at)
-        step, _ = step_and_phase_at(recording, at)
-        words = filter(None, ["" if step is None else f"step {step}", phase_words(recording, at)])
-        levels = totals.allocated_bytes, totals.reserved_bytes
-        return Instant(
-            recording,
-            at,
-            " ".join(words),
-            *(int(level[at]) for level in levels),
-            int(levels[0].max()),
-            _live(recording, known),
-            known.totals if known.is_known else None,
-        )
+        totals, known = timeline(recording), categories(recording, named_instant(recording, word))
+        now = point_at(recording, totals, "allocated", known.instant)
+        reserved, peak = int(totals.reserved_bytes[known.instant]), int(totals.allocated_bytes.max())
+        by_category = known.totals if known.is_known else None
+        return Instant(recording, now, reserved, peak, _live(recording, known), by_category)
 
 
 def live_lines(recording: Recording, instant: int) -> tuple[LiveBytes, ...]:

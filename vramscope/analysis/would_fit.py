@@ -4,13 +4,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
-from vramscope.allocator.simulation import (
-    CachingAllocator,
-    OutOfMemory,
-)
-from vramscope.allocator.state_index.checkpoints import (
-    state_from_nearest,
-)
+from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
+from vramscope.allocator.state_index.checkpoints import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.process_limit import recorded_limit

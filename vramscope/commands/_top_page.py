@@ -83,9 +83,7 @@ COLUMNS = (
     _TopColumn("rank", lambda row: row.rank, lambda row: (-len(row.rank), row.rank)),
     _TopColumn("level", lambda row: _size(row.level_bytes), lambda row: row.level_bytes or 0),
     _TopColumn(
-        "peak",
-        lambda row: _size(row.peak_bytes, is_exact=row.is_exact),
-        lambda row: row.peak_bytes or 0,
+        "peak", lambda row: _size(row.peak_bytes, is_exact=row.is_exact), lambda row: row.peak_bytes or 0
     ),
     _TopColumn(
         "full",

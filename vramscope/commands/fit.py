@@ -42,9 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="try torch.cuda.empty_cache() after each of them",
     )
     parser.add_argument(
-        "--batch",
-        metavar="N,…",
-        help="batch size of each step, or one for all: what other sizes would need",
+        "--batch", metavar="N,…", help="batch size of each step, or one for all: what other sizes would need"
     )
     parser.add_argument(
         "--with", dest="others", metavar="RUN", action="append", default=[], help="a run with another batch"

@@ -102,7 +102,7 @@ def _report_where(args: Namespace) -> int:
 
 def _report_at(args: Namespace) -> int:
     from vramscope.analysis.summary import at_instant
-    from vramscope.commands._at_page import as_json, at_page
+    from vramscope.commands._at_page import at_page
     from vramscope.commands._pairs import chosen
     from vramscope.loading import load
 
@@ -110,10 +110,24 @@ def _report_at(args: Namespace) -> int:
         recordings = chosen(load(args.path), args.rank, args.device)
         found = [at_instant(recording, args.at) for recording in recordings]
     if args.json:
-        print(json.dumps(as_json(found), indent=2))
+        print(json.dumps({"schema": 1, "recordings": [_at_instant(each) for each in found]}, indent=2))
     else:
         print_page(at_page(found, args.at, args.top), recordings, is_markdown=args.markdown)
     return 0
+
+
+def _at_instant(found: "Instant") -> dict[str, Any]:
+    recording = found.recording
+    return {
+        "rank": recording.process.rank,
+        "device": recording.device.index,
+        "instant": found.allocated.instant,
+        "allocated_bytes": found.allocated.n_bytes,
+        "reserved_bytes": found.reserved_bytes if recording.has_reserved else None,
+        "peak_allocated_bytes": found.peak_bytes,
+        "categories": found.categories,
+        "live": live_as_json(found),
+    }
 
 
 def _has_many_ranks(path: str) -> bool:

@@ -5,13 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.allocations.completion import (
-    Completion,
-    Vocabulary,
-    completed,
-    line_term,
-    vocabulary,
-)
+from vramscope.analysis.allocations.completion import Completion, Vocabulary, completed, line_term, vocabulary
 from vramscope.analysis.allocations.conditions import Columns, matching
 from vramscope.analysis.allocations.language import Field, SearchError, Term, parse
 from vramscope.analysis.by_module import NO_MODULE, owners_of

@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.analysis import Analysis
-from vramscope.analysis.batch_fit.step_program import (
-    Needs,
-    Programs,
-    StepProgram,
-    StepSequence,
-    program,
-)
+from vramscope.analysis.batch_fit.step_program import Needs, Programs, StepProgram, StepSequence, program
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import step_and_phase_at

@@ -13,15 +13,8 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories.by_lifetime import Reason, by_life
-from vramscope.analysis.categories.by_stack_frame import (
-    by_collective,
-    is_constructed,
-    is_workspace,
-)
-from vramscope.analysis.categories.by_stack_lives import (
-    by_stack,
-    is_bare,
-)
+from vramscope.analysis.categories.by_stack_frame import by_collective, is_constructed, is_workspace
+from vramscope.analysis.categories.by_stack_lives import by_stack, is_bare
 from vramscope.analysis.categories.why import why
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.shared_results import memoized

@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.categories.by_stack_lives import (
-    is_bare,
-    is_closure,
-)
+from vramscope.analysis.categories.by_stack_lives import is_bare, is_closure
 from vramscope.analysis.categories.unfinished_forwards import (
     Unfinished,
     held_by_unfinished,

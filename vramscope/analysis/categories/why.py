@@ -2,11 +2,7 @@
 
 from collections.abc import Mapping
 
-from vramscope.analysis.categories.by_lifetime import (
-    Lives,
-    Reason,
-    lives_of,
-)
+from vramscope.analysis.categories.by_lifetime import Lives, Reason, lives_of
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.analysis.step_and_phase import number_of_step
 from vramscope.model.marks import Category, Phase
@@ -23,12 +19,7 @@ _KNOWN: Mapping[Category, str] = {
     Category.UNSHARDED_PARAMETER: "parameter {name}, gathered from the shards of all ranks",
     Category.SHARDED_GRADIENT: "this rank's shard of the {name}",
 }
-_OWN_NAMES = (
-    Category.PARAMETER,
-    Category.BUFFER,
-    Category.SHARDED_PARAMETER,
-    Category.UNSHARDED_PARAMETER,
-)
+_OWN_NAMES = (Category.PARAMETER, Category.BUFFER, Category.SHARDED_PARAMETER, Category.UNSHARDED_PARAMETER)
 _NAMELESS: Mapping[Category, str] = {
     Category.PARAMETER: "storage of a parameter of an optimizer",
     Category.GRADIENT: "gradient of a parameter",

@@ -15,22 +15,11 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, Reason, assign, undivided
 from vramscope.analysis.leaks.batch import Batch, growing_batch
-from vramscope.analysis.leaks.causes import (
-    ADVICE,
-    Facts,
-    cause_of,
-)
+from vramscope.analysis.leaks.causes import ADVICE, Facts, cause_of
 from vramscope.analysis.leaks.edits import advice, as_written
-from vramscope.analysis.leaks.evaluation_rounds import (
-    are_enough,
-    rounds,
-)
+from vramscope.analysis.leaks.evaluation_rounds import are_enough, rounds
 from vramscope.analysis.leaks.groups import are_bounded, evidence_of, grouped, most_frequent, stayed
-from vramscope.analysis.leaks.growth import (
-    LEAST_LEVELS,
-    growth,
-    window,
-)
+from vramscope.analysis.leaks.growth import LEAST_LEVELS, growth, window
 from vramscope.analysis.leaks.holders import (
     Held,
     bound_of,

@@ -5,12 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vramscope.analysis.leaks.holders import (
-    Held,
-    before_graph,
-    container_of,
-    is_of_optimizer,
-)
+from vramscope.analysis.leaks.holders import Held, before_graph, container_of, is_of_optimizer
 from vramscope.model.codes import LeakCause
 
 CAUSES = {

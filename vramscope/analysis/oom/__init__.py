@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT
 from vramscope.allocator.state_index import StateIndex
-from vramscope.allocator.state_index.checkpoints import (
-    state_from_nearest,
-)
+from vramscope.allocator.state_index.checkpoints import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis.backward_calls import calls_of_backward
 from vramscope.analysis.by_module import modules_at

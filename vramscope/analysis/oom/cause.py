@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
-from vramscope.allocator.state_index.checkpoints import (
-    state_from_nearest,
-)
+from vramscope.allocator.state_index.checkpoints import state_from_nearest
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.would_fit import fit_of
 from vramscope.model.counters import Counters

@@ -12,14 +12,7 @@ from vramscope.analysis.rank_comparison.clocks import Clocks, clocks_of
 from vramscope.analysis.rank_comparison.groups import groups_of
 from vramscope.analysis.rank_comparison.imbalance import Imbalance, imbalance_of
 from vramscope.analysis.rank_comparison.members import Member, MemberKey, MemberTable, is_embedding, table_of
-from vramscope.analysis.rank_comparison.odd import (
-    Odd,
-    Stray,
-    failed_first,
-    odd_ones,
-    shared_devices,
-    strays,
-)
+from vramscope.analysis.rank_comparison.odd import Odd, Stray, failed_first, odd_ones, shared_devices, strays
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
 

@@ -20,11 +20,7 @@ from vramscope.analysis.ending import ended_short
 from vramscope.analysis.strategies.batches import accumulation, smaller_evaluation
 from vramscope.analysis.strategies.checkpointing import checkpointed
 from vramscope.analysis.strategies.chunked_loss import loss_in_chunks
-from vramscope.analysis.strategies.gradients import (
-    is_bucket,
-    kept_gradients,
-    late_gradients,
-)
+from vramscope.analysis.strategies.gradients import is_bucket, kept_gradients, late_gradients
 from vramscope.analysis.strategies.optimizer import (
     fused_optimizer,
     offloaded,

@@ -7,13 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import owners_of
-from vramscope.analysis.strategies.trials import (
-    SizeChange,
-    StrategyInput,
-    StrategyTrial,
-    level_with,
-    scaled,
-)
+from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.steps.evaluations import evaluations

@@ -244,11 +244,7 @@ def _starts(
 
 
 def _apply(
-    found: Allocations,
-    call: _Call,
-    start: int,
-    level: NDArray[Any],
-    into: tuple[NDArray[Any], NDArray[Any]],
+    found: Allocations, call: _Call, start: int, level: NDArray[Any], into: tuple[NDArray[Any], NDArray[Any]]
 ) -> None:
     change, peaks = into
     first = int(found.alloc_event[call.rows[0]])
@@ -270,11 +266,7 @@ def _apply(
 
 
 def _hold(
-    found: Allocations,
-    call: _Call,
-    interval: tuple[int, int | None],
-    level: NDArray[Any],
-    held: NDArray[Any],
+    found: Allocations, call: _Call, interval: tuple[int, int | None], level: NDArray[Any], held: NDArray[Any]
 ) -> None:
     """Hold all that the call's forward allocated at once, from the start of its backward to the end.
 

@@ -5,12 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from vramscope.analysis.strategies.trials import (
-    SizeChange,
-    StrategyInput,
-    StrategyTrial,
-    scaled,
-)
+from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, scaled
 from vramscope.model.marks import Category
 
 _SHARDS = (

@@ -6,11 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.categories import Assigned, assign, undivided
-from vramscope.analysis.categories.by_lifetime import (
-    Lives,
-    lives_of,
-    padded,
-)
+from vramscope.analysis.categories.by_lifetime import Lives, lives_of, padded
 from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of
 from vramscope.model.marks import Category, Phase

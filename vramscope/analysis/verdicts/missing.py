@@ -90,10 +90,7 @@ _NO_SINGLE_EVENTS: Mapping[str, str] = {
 }
 _UNKNOWN_REST = "what would have come after is not known"
 _OF_END: Mapping[str, tuple[str, str]] = {
-    NoteCode.DIED: (
-        f"the process died while it was recorded, and {_UNKNOWN_REST}",
-        "until the process died",
-    ),
+    NoteCode.DIED: (f"the process died while it was recorded, and {_UNKNOWN_REST}", "until the process died"),
     NoteCode.RECORDING_FAILED: ("the recorder failed before the run ended", "until the recorder failed"),
     NoteCode.STOPPED: ("writing stopped before the run ended", "until writing stopped"),
     NoteCode.TRUNCATED: ("its end is cut", "as far as it was read"),
@@ -118,11 +115,7 @@ _OF_RUNS = (NoteCode.RANKS_MISSING, NoteCode.RANK_UNREADABLE, NoteCode.RANKS_DIF
 
 def missing_parts(recording: Recording) -> tuple[Missing, ...]:
     """Return what *recording* lacks, the gravest first, each reason once; empty where it is complete."""
-    reasons = [
-        *missing_of_notes(recording.notes),
-        *_of_source(recording),
-        *_of_end(recording),
-    ]
+    reasons = [*missing_of_notes(recording.notes), *_of_source(recording), *_of_end(recording)]
     place = {part: number for number, part in enumerate(Part)}
     # Of several reasons for one part, how many events are missing says most.
     return tuple(

@@ -8,14 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.waterfall.outside_growth import (
-    OutsideGrowth,
-    growth_of,
-)
-from vramscope.analysis.waterfall.sampled_parts import (
-    PARTS_OF_RESERVED,
-    reserved_parts,
-)
+from vramscope.analysis.waterfall.outside_growth import OutsideGrowth, growth_of
+from vramscope.analysis.waterfall.sampled_parts import PARTS_OF_RESERVED, reserved_parts
 from vramscope.model.codes import FindingKind, NoteCode, Severity
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.finding import Finding

@@ -34,11 +34,7 @@ def reserved_parts(recording: Recording, counters: Counters) -> dict[str, NDArra
 
 
 def _of_counters(counters: Counters) -> dict[str, NDArray[Any]]:
-    allocated, active, requested = (
-        counters.allocated_bytes,
-        counters.active_bytes,
-        counters.requested_bytes,
-    )
+    allocated, active, requested = (counters.allocated_bytes, counters.active_bytes, counters.requested_bytes)
     reserved, split = counters.reserved_bytes, counters.inactive_split_bytes
     # Requests of pending blocks count as requested, but their blocks do not count as allocated.
     is_clear = (requested >= 0) & (active >= 0) & (active == allocated)

@@ -13,10 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import Settings
-from vramscope.allocator.simulation import (
-    CachingAllocator,
-    OutOfMemory,
-)
+from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.recorded_settings import recorded_settings
