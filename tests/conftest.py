@@ -68,7 +68,7 @@ def _has_module_fixture(item: pytest.Item) -> bool:
     return any(found.scope == "module" for each in definitions for found in each)
 
 
-_n_frozen = gc.get_freeze_count
+_n_frozen, _freeze_objects, _unfreeze_objects = gc.get_freeze_count, gc.freeze, gc.unfreeze
 _MANY_MODULES = 50
 _frozen: dict[str, Any] = {"file": None, "n_modules": 0}
 """The file of the last test, and how many modules were loaded when objects were frozen last."""
@@ -79,10 +79,12 @@ def pytest_collection_finish() -> None:
 
     Each of several hundred tests collects garbage, or looks through all objects, before it counts memory:
     0.3 s of CPU with these 530,000 objects, and next to nothing without. The simulated device would search
-    them at every start for tensors of a program that froze them, 0.9 s: it finds nothing frozen.
+    them at every start for tensors of a program that froze them, 0.9 s: it finds nothing frozen. Nor does
+    a dry run in this process, or a dashboard, take them back: 1 s with every collection of all tests after.
     """
     _freeze()
     gc.get_freeze_count = lambda: 0
+    gc.freeze = gc.unfreeze = lambda: None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,7 +100,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _freeze() -> None:
     gc.collect()
-    gc.freeze()
+    _freeze_objects()
     _frozen["n_modules"] = len(sys.modules)
 
 
@@ -106,10 +108,10 @@ def _freeze() -> None:
 def freezing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """``freezing()`` is ``gc.freeze()``, and the frozen objects can be seen; undone after the test."""
     monkeypatch.setattr(gc, "get_freeze_count", _n_frozen)
-    yield gc.freeze
-    gc.unfreeze()
+    yield _freeze_objects
+    _unfreeze_objects()
     gc.collect()
-    gc.freeze()
+    _freeze_objects()
 
 
 @contextmanager

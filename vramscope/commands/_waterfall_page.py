@@ -39,7 +39,7 @@ def waterfall(summary: Summary) -> Iterator[Block]:
     yield Grid(("", "at the fullest", "share", "at the end", "by"), tuple(rows), "lrrrl")
     drift = int(found.drift_bytes.max(initial=0))
     if drift:
-        text = f"reserved or used bytes changed by up to {format_bytes(drift)} while the driver was read"
+        text = f"what is reserved or held changed by up to {format_bytes(drift)} while the driver was read"
         yield Text(f"{text}: what is outside of torch may be wrong by as much", "quiet")
 
 
