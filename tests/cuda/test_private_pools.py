@@ -3,10 +3,12 @@
 import json
 
 import pytest
-from standin_fixtures import AFTER, BEFORE
+import torch
+from standin_fixtures import AFTER, BEFORE, TORCH
 
 from vramscope.loading import load
 from vramscope.model.marks import MarkKind
+from vramscope.prediction import predict
 
 pytestmark = pytest.mark.standin
 
@@ -83,3 +85,71 @@ def test_pools_are_series_of_their_own_with_names_and_torchs_bytes(python, tmp_p
         f"CUDA graph of {tmp_path.name}/script.py:{line['the graph']}",
         f"CUDA graph of {tmp_path.name}/script.py:{line['the shared pool']}",
     ]
+
+
+IN_A_DRY_RUN = """
+import torch
+M, answer = 1 << 18, []
+
+def see():
+    answer.append([torch.cuda.memory_allocated(), torch.cuda.memory_reserved()])
+
+def junk(n):
+    torch.empty(n * M, device="cuda")
+    see()
+
+net = torch.nn.Sequential(torch.nn.Linear(700, 900), torch.nn.Tanh(), torch.nn.Linear(900, 300)).cuda()
+outer, inner = torch.cuda.MemPool(), torch.cuda.MemPool()
+for _ in range(2):
+    with torch.cuda.use_mem_pool(outer):
+        loss = net(torch.ones(1000, 700, device="cuda")).pow(2).mean()
+        loss.backward()  # on a thread of its own, which belongs to no pool
+        see()
+        with torch.cuda.use_mem_pool(inner):
+            kept = [torch.empty(n * M, device="cuda") for n in (20, 30, 7)]
+        junk(20)
+del outer, loss, kept[1]
+see()
+torch.cuda.empty_cache()
+see()
+graphs, results, given = [], [], torch.ones(1000, 1000, device="cuda")
+for pool in (inner.id, handle := torch.cuda.graph_pool_handle(), handle):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        results.append(given * 2 + 1)
+    graphs.append(graph)
+    see()
+del graph, graphs[1:], results, kept
+torch.cuda.empty_cache()
+see()
+del graphs, inner
+see()
+whole = torch.cuda.MemPool(no_split=True)
+with torch.cuda.use_mem_pool(whole):
+    kept = [torch.empty(n * M, device="cuda") for n in (12, 4, 4, 8)]
+    kept += [torch.empty(1000, device="cuda") for _ in range(3)]
+    del kept[0]
+    junk(2)
+junk(200)
+lent = torch.cuda.MemPool(use_on_oom=True)
+with torch.cuda.use_mem_pool(lent):
+    junk(250)  # more than is free: the cache outside of the pool is released
+junk(200)
+junk(150)
+kept.append(torch.empty(120 * M, device="cuda"))
+del lent
+see()
+answer.append([torch.cuda.memory_stats()["num_alloc_retries"]])
+"""
+
+
+@pytest.mark.skipif(
+    not torch.__version__.startswith(TORCH),
+    reason="a dry run by one version of torch says nothing of another",
+)
+def test_a_dry_run_has_the_pools_of_the_allocator_act_by_act(run_standin):
+    truth, found = run_standin(IN_A_DRY_RUN, STANDIN_TOTAL_MIB=1000), {}
+
+    predict(lambda: exec(IN_A_DRY_RUN, found), steps=None, capacity="1000MiB")
+
+    assert found["answer"] == truth

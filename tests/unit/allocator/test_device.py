@@ -97,6 +97,39 @@ def test_pools_never_share_blocks_and_a_private_one_keeps_its_cache_until_retire
     assert allocator.reserved_bytes == 0
 
 
+def test_a_deleted_pool_gives_back_what_it_has_cached_now_and_later():
+    allocator = CachingAllocator()
+    cached, kept = (allocator.malloc(30 * MIB, pool=1) for _ in range(2))
+    allocator.free(cached)
+    allocator.free(allocator.malloc(30 * MIB))
+
+    allocator.release_pool(1)
+    assert allocator.reserved_bytes == 60 * MIB
+
+    allocator.free(kept)
+    assert allocator.reserved_bytes == 60 * MIB
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0
+
+
+def test_a_pool_that_is_a_last_resort_serves_what_the_driver_refuses():
+    allocator = CachingAllocator(capacity_bytes=100 * MIB)
+    allocator.last_resorts.append(1)
+    allocator.free(allocator.malloc(60 * MIB, pool=1))
+    allocator.malloc(40 * MIB)
+    assert allocator.malloc(20 * MIB)
+    assert allocator.reserved_bytes == 100 * MIB
+    assert not allocator.counts.num_alloc_retries
+
+
+def test_a_whole_pool_never_splits_a_segment():
+    allocator = CachingAllocator()
+    allocator.whole_pools.add(1)
+    allocator.free(allocator.malloc(30 * MIB, pool=1))
+    allocator.malloc(2 * MIB, pool=1)
+    assert allocator.allocated_bytes == 30 * MIB
+
+
 class Downwards(CachingAllocator):
     """On a device that gives ever lower addresses."""
 

@@ -77,6 +77,10 @@ class CachingAllocator:
         self._heads: dict[int, SimulatedBlock] = {}
         """The first block of every segment, by the segment's address."""
         self._retired_pools: set[int] = set()
+        self.whole_pools: set[int] = set()
+        """Private pools whose segments are never split."""
+        self.last_resorts: list[int] = []
+        """Private pools whose free blocks serve any request before it fails."""
         self._serial = 0
         self._searches = 0
         """Searches in the default large pool: the clock of garbage collection."""
@@ -194,6 +198,11 @@ class CachingAllocator:
         """Mark a private pool as ownerless, as its graph or MemPool is gone: its cache may be released."""
         self._retired_pools.add(pool)
 
+    def release_pool(self, pool: int) -> None:
+        """Retire a private pool and return its cache to the driver, as torch does when a MemPool is deleted."""
+        self.retire_pool(pool)
+        self._release_unsplit([bin_ for bin_ in self._bins.values() if bin_.pool == pool])
+
     def snapshot(self, event: int, time_ns: int) -> Snapshot:
         """All segments and blocks at this moment."""
         segments: list[tuple[int, ...]] = []
@@ -261,7 +270,7 @@ class CachingAllocator:
         The rest of a large block that is not split off (up to 1 MiB) belongs to the caller and counts as
         allocated: a block may be larger than its rounded request.
         """
-        if not self.settings.splits(need, block.size - need):
+        if block.bin.pool in self.whole_pools or not self.settings.splits(need, block.size - need):
             return block
         front = self.cut(block, need)
         block.bin.add(block)
@@ -299,10 +308,18 @@ class CachingAllocator:
         if block is None and self._release_oversize(bin_, need):
             block = self._from_driver(bin_, need)
         if block is None:
+            block = self._lent(bin_, need)
+        if block is None:
             self.empty_cache()
             self.counts.num_alloc_retries += 1
             block = self._from_driver(bin_, need)
         return block
+
+    def _lent(self, bin_: Bin, need: int) -> SimulatedBlock | None:
+        """Take a free block of a private pool that serves as a last resort."""
+        pools = self.last_resorts if bin_.pool == 0 else ()
+        bins = (self._bin(pool, bin_.is_large, bin_.stream) for pool in pools)
+        return next((block for each in bins if (block := self._found(each, need))), None)
 
     # -------------------------------------------------------------------------------------------- driver
 

@@ -267,8 +267,8 @@ class Predicted(Simulated):
     def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
         self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
         try:
-            pool = self._pools.capturing
-            life.address = self._allocator.malloc(n_bytes, self._stream.now(), pool, stack_id)
+            pool, stream = self._pools.now(), self._stream.now()
+            life.address = self._allocator.malloc(n_bytes, stream, pool, stack_id)
         except OutOfMemory as error:
             self.oom = error
             self._marks.append((MarkKind.OOM, 0, self._now, self._n_events, 0, self._free_bytes(), ""))
@@ -317,7 +317,8 @@ class Predicted(Simulated):
         for name, peak in self._peaks.items():
             found[f"{name}_bytes.all.current"] = getattr(self._allocator, f"{name}_bytes")
             found[f"{name}_bytes.all.peak"] = peak
-        return found | {"num_ooms": self._allocator.counts.num_ooms, "num_alloc_retries": 0}
+        counts = self._allocator.counts
+        return found | {"num_ooms": counts.num_ooms, "num_alloc_retries": counts.num_alloc_retries}
 
     def reset_peaks(self) -> None:
         """Begin the peaks again at the current figures."""
@@ -330,6 +331,17 @@ class Predicted(Simulated):
         self._work()
         with self._at_work:
             self._allocator.empty_cache()
+
+    def set_pool(self, pool: int, *, is_last_resort: bool, is_whole: bool) -> None:
+        """Set how the blocks of a ``MemPool`` are chosen."""
+        self._allocator.last_resorts += [pool] * is_last_resort
+        self._allocator.whole_pools |= {pool} if is_whole else set()
+
+    def release_pool(self, pool: int) -> None:
+        """What a ``MemPool`` has cached goes back to the driver."""
+        self._work()
+        with self._at_work:
+            self._allocator.release_pool(pool)
 
     def backward_ends(self) -> None:
         """Stops a program that changes its parameters itself after as many passes as a step may have."""

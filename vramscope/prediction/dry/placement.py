@@ -2,7 +2,8 @@
 
 import bisect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -57,33 +58,54 @@ class CurrentStream:
         return self._streams[bisect.bisect_right(self._first_nodes, number) - 1]
 
 
-class GraphPools:
-    """The private pools of CUDA graphs; a pool that no graph uses any more may be released."""
+class PrivatePools:
+    """The pools of CUDA graphs and ``MemPool``s; a pool that nobody uses any more may be released."""
 
     def __init__(self) -> None:
         self.capturing = 0
         """The pool of the graph that is being captured; 0 where none is."""
+        self._chosen: list[int] = []
+        """The pools of the blocks ``use_mem_pool`` that are open, innermost last."""
         self.is_random = False
         """Whether the graph that is being captured draws random numbers."""
         self.retire: Callable[[int], None]
         """Lets the allocator release what a pool has cached."""
         self.clear_workspaces: Callable[[int], None]
         """Frees what cuBLAS keeps for a stream."""
+        self.users: Counter[int] = Counter()
+        """How many graphs, ``MemPool``s and open blocks use each pool."""
         self._n_pools = 0
-        self._users: Counter[int] = Counter()
+
+    def now(self) -> int:
+        """The pool of the next block; CUDA runs backward on a thread that no ``use_mem_pool`` is open on."""
+        if self._chosen and torch._C._current_graph_task_id() == -1:
+            return self._chosen[-1]
+        return self.capturing
 
     def new(self) -> int:
         """Return a pool that nothing uses yet."""
         self._n_pools += 1
         return self._n_pools
 
+    @contextmanager
+    def use(self, pool: Any, _device: Any = None) -> Iterator[None]:
+        """Let blocks belong to a ``MemPool``: ``torch.cuda.use_mem_pool``."""
+        number = pool.id[1]
+        self.users[number] += 1
+        self._chosen.append(number)
+        try:
+            yield
+        finally:
+            self._chosen.pop()
+            self.drop(number)
+
     def capture(self, pool: int) -> None:
         """From now on blocks belong to *pool*."""
-        self._users[pool] += 1
+        self.users[pool] += 1
         self.capturing, self.is_random = pool, False
 
     def drop(self, pool: int) -> None:
-        """Count one graph less that uses *pool*."""
-        self._users[pool] -= 1
-        if not self._users[pool]:
+        """Count one user less of *pool*."""
+        self.users[pool] -= 1
+        if not self.users[pool]:
             self.retire(pool)

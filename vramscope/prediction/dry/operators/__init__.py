@@ -16,7 +16,7 @@ import torch
 
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.placement import CurrentStream, GraphPools
+from vramscope.prediction.dry.placement import CurrentStream, PrivatePools
 
 
 class OwnMemory(NamedTuple):
@@ -50,7 +50,7 @@ class RunSoFar:
         self.card = card
         self.operators: dict[str, int] = {}
         """Calls by name."""
-        self.stream, self.pools = CurrentStream(), GraphPools()
+        self.stream, self.pools = CurrentStream(), PrivatePools()
         self.handles: set[tuple[bool, int]] = set()
         """The threads, backward's or not, with the streams on which they have a workspace of cuBLAS."""
         self.n_parts = 0

@@ -15,7 +15,7 @@ import torch
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.operators import RunSoFar
-from vramscope.prediction.dry.placement import Chosen, CurrentStream, GraphPools
+from vramscope.prediction.dry.placement import Chosen, CurrentStream, PrivatePools
 
 if TYPE_CHECKING:
     from vramscope.prediction.dry.dry_capture import Predicted
@@ -87,7 +87,7 @@ def _streams(current: CurrentStream) -> type[IdleStream]:
 class CapturedGraph:
     """``torch.cuda.CUDAGraph``: a replay works in the blocks that the capture left in its pool."""
 
-    _pools: GraphPools
+    _pools: PrivatePools
     _current: CurrentStream
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -140,6 +140,31 @@ class CapturedGraph:
 
     def debug_dump(self, _path: str) -> None:
         """Does nothing: there is no graph to show."""
+
+
+class MemPool:
+    """``torch.cuda.MemPool``: its memory goes back to the driver when it is deleted."""
+
+    _pools: PrivatePools
+    _memory: "Predicted"
+
+    def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+        self.allocator = allocator
+        self.id = (0, self._pools.new())
+        self._pools.users[self.id[1]] += 1
+        self._memory.set_pool(self.id[1], is_last_resort=use_on_oom, is_whole=no_split)
+
+    def use_count(self) -> int:
+        """How many graphs, blocks and pools use it, itself included."""
+        return self._pools.users[self.id[1]]
+
+    def snapshot(self, *_: Any, **__: Any) -> list[Any]:
+        """Nothing: there are no segments to show."""
+        return []
+
+    def __del__(self) -> None:
+        self._pools.drop(self.id[1])
+        self._memory.release_pool(self.id[1])
 
 
 class IdleEvent(_Idle):
@@ -226,6 +251,8 @@ def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: in
         "current_stream": lambda *_: stream(stream_id=so_far.stream.now()),
         "default_stream": lambda *_: stream(stream_id=0),
         "CUDAGraph": type("CUDAGraph", (CapturedGraph,), graphs),
+        "MemPool": type("MemPool", (MemPool,), {"_pools": pools, "_memory": memory}),
+        "use_mem_pool": pools.use,
         "graph_pool_handle": lambda: (0, pools.new()),
         "is_current_stream_capturing": lambda: pools.capturing != 0,
         "utilization": lambda *_: 0,
