@@ -199,7 +199,7 @@ class CachingAllocator:
         self._retired_pools.add(pool)
 
     def release_pool(self, pool: int) -> None:
-        """Retire a private pool and return its cache to the driver, as torch does when a MemPool is deleted."""
+        """Retire a private pool and return its cache to the driver, as a deleted MemPool does."""
         self.retire_pool(pool)
         self._release_unsplit([bin_ for bin_ in self._bins.values() if bin_.pool == pool])
 
