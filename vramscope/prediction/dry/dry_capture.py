@@ -111,7 +111,7 @@ class Predicted(Simulated):
         self.cuda = FakeCuda(self.card, self, trial.ranks, trial.answer, is_last=is_last)
         self.cuda.mode.listener = None
         self._stream, self._pools = self.cuda.so_far.stream, self.cuda.so_far.pools
-        self._pools.retire = self._allocator.retire_pool
+        self._pools.allocator = self._allocator
         self._workspaces = _Workspaces(self.died, self.cuda.so_far.handles)
         self._pools.clear_workspaces = self._workspaces.clear
         self.oom: OutOfMemory | None = None
@@ -326,22 +326,14 @@ class Predicted(Simulated):
         self._peaks = dict.fromkeys(self._peaks, 0)
         self._note_peaks()
 
-    def empty_cache(self) -> None:
-        """Everything unused goes back to the driver."""
+    def empty_cache(self, pool: int = 0) -> None:
+        """Everything unused goes back to the driver, or all that a deleted pool has cached."""
         self._work()
         with self._at_work:
-            self._allocator.empty_cache()
-
-    def set_pool(self, pool: int, *, is_last_resort: bool, is_whole: bool) -> None:
-        """Set how the blocks of a ``MemPool`` are chosen."""
-        self._allocator.last_resorts += [pool] * is_last_resort
-        self._allocator.whole_pools |= {pool} if is_whole else set()
-
-    def release_pool(self, pool: int) -> None:
-        """What a ``MemPool`` has cached goes back to the driver."""
-        self._work()
-        with self._at_work:
-            self._allocator.release_pool(pool)
+            if pool:
+                self._allocator.release_pool(pool)
+            else:
+                self._allocator.empty_cache()
 
     def backward_ends(self) -> None:
         """Stops a program that changes its parameters itself after as many passes as a step may have."""

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vramscope.allocator.simulation import CachingAllocator
+
 
 class Chosen(NamedTuple):
     """A stream, and the backward in which it was made the current one; −1 outside of any."""
@@ -68,8 +70,7 @@ class PrivatePools:
         """The pools of the blocks ``use_mem_pool`` that are open, innermost last."""
         self.is_random = False
         """Whether the graph that is being captured draws random numbers."""
-        self.retire: Callable[[int], None]
-        """Lets the allocator release what a pool has cached."""
+        self.allocator: CachingAllocator
         self.clear_workspaces: Callable[[int], None]
         """Frees what cuBLAS keeps for a stream."""
         self.users: Counter[int] = Counter()
@@ -108,4 +109,4 @@ class PrivatePools:
         """Count one user less of *pool*."""
         self.users[pool] -= 1
         if not self.users[pool]:
-            self.retire(pool)
+            self.allocator.retire_pool(pool)

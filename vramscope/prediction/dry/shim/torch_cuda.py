@@ -152,7 +152,10 @@ class MemPool:
         self.allocator = allocator
         self.id = (0, self._pools.new())
         self._pools.users[self.id[1]] += 1
-        self._memory.set_pool(self.id[1], is_last_resort=use_on_oom, is_whole=no_split)
+        if no_split:
+            self._pools.allocator.whole_pools.add(self.id[1])
+        if use_on_oom:
+            self._pools.allocator.last_resorts.append(self.id[1])
 
     def use_count(self) -> int:
         """How many graphs, blocks and pools use it, itself included."""
@@ -164,7 +167,7 @@ class MemPool:
 
     def __del__(self) -> None:
         self._pools.drop(self.id[1])
-        self._memory.release_pool(self.id[1])
+        self._memory.empty_cache(self.id[1])
 
 
 class IdleEvent(_Idle):
@@ -266,7 +269,7 @@ def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: in
         "get_rng_state_all": lambda: [state.clone()],
         "set_rng_state": _none(),
         "set_rng_state_all": _none(),
-        "empty_cache": memory.empty_cache,
+        "empty_cache": lambda: memory.empty_cache(),
         "memory_stats": lambda *_: dict(memory.stats),
         "memory_allocated": stat("allocated_bytes.all.current"),
         "max_memory_allocated": stat("allocated_bytes.all.peak"),
