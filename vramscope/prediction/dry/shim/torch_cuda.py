@@ -269,7 +269,7 @@ def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: in
         "get_rng_state_all": lambda: [state.clone()],
         "set_rng_state": _none(),
         "set_rng_state_all": _none(),
-        "empty_cache": lambda: memory.empty_cache(),
+        "empty_cache": memory.empty_cache,
         "memory_stats": lambda *_: dict(memory.stats),
         "memory_allocated": stat("allocated_bytes.all.current"),
         "max_memory_allocated": stat("allocated_bytes.all.peak"),
