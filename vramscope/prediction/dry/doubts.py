@@ -89,11 +89,8 @@ class Doubts:
 
 def own_line(frame: FrameType | None) -> str:
     """The innermost line that is neither ours nor a library's."""
-    while frame is not None:
-        if _is_own(frame):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+    frames = own_frames(frame)
+    return f"{Path(frames[0][0]).name}:{frames[0][1]}" if frames else ""
 
 
 def own_frames(frame: FrameType | None) -> tuple[tuple[str, int, str], ...]:

@@ -81,20 +81,10 @@ class _OwnStorages:
             self._capture.resized(life, n_bytes, frame)
         return False
 
-    def adopt(self, *, everything: bool, frozen: Sequence[Any] = ()) -> None:
-        """Nothing: a device that did not exist before holds no storage."""
+    def adopt(self, **_: Any) -> None:
+        """Nothing: a device that did not exist before holds no storage, and the mode sees every size."""
 
-    def enter_thread(self) -> None:
-        """Nothing: the mode is on already."""
-
-    def exit_thread(self) -> None:
-        """Nothing: the mode is taken off with it."""
-
-    def wrap_resize(self) -> None:
-        """Nothing: ``see_storage`` looks at sizes."""
-
-    def unwrap_resize(self) -> None:
-        """Nothing was wrapped."""
+    enter_thread = exit_thread = wrap_resize = unwrap_resize = adopt
 
 
 class Predicted(Simulated):

@@ -109,12 +109,7 @@ def _without_device(args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 _TYPES = {
-    "FloatTensor": torch.float32,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "DoubleTensor": torch.float64,
-    "LongTensor": torch.int64,
-    "IntTensor": torch.int32,
-    "BoolTensor": torch.bool,
-    "ByteTensor": torch.uint8,
-}
+    "FloatTensor": torch.float32, "HalfTensor": torch.float16, "BFloat16Tensor": torch.bfloat16,
+    "DoubleTensor": torch.float64, "LongTensor": torch.int64, "IntTensor": torch.int32,
+    "BoolTensor": torch.bool, "ByteTensor": torch.uint8,
+}  # fmt: skip

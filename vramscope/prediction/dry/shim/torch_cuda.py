@@ -129,17 +129,10 @@ class CapturedGraph:
 
     __del__ = reset
 
-    def replay(self) -> None:
-        """Does nothing: no block is new."""
+    def _nothing(self, *_: Any) -> None:
+        """No block is new, and what the driver takes for a graph lies beside the allocator."""
 
-    def instantiate(self) -> None:
-        """Does nothing: what the driver takes for it lies beside the allocator."""
-
-    def enable_debug_mode(self) -> None:
-        """Does nothing: there is no graph to show."""
-
-    def debug_dump(self, _path: str) -> None:
-        """Does nothing: there is no graph to show."""
+    replay = instantiate = enable_debug_mode = debug_dump = _nothing
 
 
 class MemPool:
@@ -161,10 +154,6 @@ class MemPool:
         """How many graphs, blocks and pools use it, itself included."""
         return self._pools.users[self.id[1]]
 
-    def snapshot(self, *_: Any, **__: Any) -> list[Any]:
-        """Nothing: there are no segments to show."""
-        return []
-
     def __del__(self) -> None:
         self._pools.drop(self.id[1])
         self._memory.empty_cache(self.id[1])
@@ -176,7 +165,7 @@ class IdleEvent(_Idle):
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def elapsed_time(self, _end: Any) -> float:
-        """The milliseconds between two events: always 0."""
+        """The milliseconds between two events: always 1."""
         return 1.0
 
 
@@ -207,6 +196,15 @@ class _Runtime:
         return lambda *_, **__: 0
 
 
+_NOTHING = (
+    "init", "_lazy_init", "_lazy_call", "set_device", "synchronize", "ipc_collect", "manual_seed",
+    "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all",
+    "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
+)  # fmt: skip
+"""What does nothing."""
+_FIGURES = {"memory_allocated": "allocated", "memory_reserved": "reserved", "memory_cached": "reserved"}
+
+
 def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: int = 1) -> dict[str, Any]:
     """What to put into ``torch.cuda``, by name; of several cards the program uses the first."""
     properties, stream = Properties(card, memory.capacity_bytes), _streams(so_far.stream)
@@ -226,18 +224,15 @@ def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: in
 
     state = torch.zeros(16, dtype=torch.uint8)
     return {
+        **{name: _none() for name in _NOTHING},
+        **{name: stat(f"{key}_bytes.all.current") for name, key in _FIGURES.items()},
+        **{f"max_{name}": stat(f"{key}_bytes.all.peak") for name, key in _FIGURES.items()},
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "init": _none(),
-        "_lazy_init": _none(),
-        "_lazy_call": _none(),
         "device_count": lambda: n_devices,
         "current_device": lambda: 0,
-        "set_device": _none(),
         "device": _DeviceGuard,
         "device_of": _DeviceGuard,
-        "synchronize": _none(),
-        "ipc_collect": _none(),
         "is_bf16_supported": lambda including_emulation=True: including_emulation or card.capability[0] >= 8,
         "is_tf32_supported": lambda: card.capability[0] >= 8,
         "get_device_name": lambda *_: properties.name,
@@ -260,27 +255,13 @@ def answers(card: Hardware, memory: "Predicted", so_far: RunSoFar, n_devices: in
         "is_current_stream_capturing": lambda: pools.capturing != 0,
         "utilization": lambda *_: 0,
         "memory_usage": lambda *_: 0,
-        "manual_seed": _none(),
-        "manual_seed_all": _none(),
-        "seed": _none(),
-        "seed_all": _none(),
         "initial_seed": lambda: 0,
         "get_rng_state": lambda *_: state.clone(),
         "get_rng_state_all": lambda: [state.clone()],
-        "set_rng_state": _none(),
-        "set_rng_state_all": _none(),
         "empty_cache": memory.empty_cache,
         "memory_stats": lambda *_: dict(memory.stats),
-        "memory_allocated": stat("allocated_bytes.all.current"),
-        "max_memory_allocated": stat("allocated_bytes.all.peak"),
-        "memory_reserved": stat("reserved_bytes.all.current"),
-        "max_memory_reserved": stat("reserved_bytes.all.peak"),
-        "memory_cached": stat("reserved_bytes.all.current"),
-        "max_memory_cached": stat("reserved_bytes.all.peak"),
         "reset_peak_memory_stats": lambda *_: memory.reset_peaks(),
         "reset_max_memory_allocated": lambda *_: memory.reset_peaks(),
-        "reset_accumulated_memory_stats": _none(),
-        "set_per_process_memory_fraction": _none(),
         "mem_get_info": mem_get_info,
         "memory_summary": lambda *_, **__: "",
         "get_allocator_backend": lambda: "native",
