@@ -14,7 +14,7 @@ _RUN = re.compile(r"[A-Za-z0-9._-]{1,120}", re.ASCII)
 _WORD = re.compile(r"[a-z0-9_-]{1,40}", re.ASCII)
 MAX_SEARCH = 200
 _SELECTED = re.compile(r"[bflp][0-9]{1,17}|i", re.ASCII)
-_NUMBERS = ("rank", "device", "t0", "t1", "b0", "b1", "at", "root")
+_NUMBERS = ("rank", "device", "restart", "t0", "t1", "b0", "b1", "at", "root")
 UNZOOMED: dict[str, Any] = {"t0": None, "t1": None, "b0": None, "b1": None}
 """Changes to an address that remove the zoom."""
 
@@ -28,6 +28,8 @@ class Address:
     """Id of a run, never a path."""
     rank: int | None = None
     device: int | None = None
+    restart: int | None = None
+    """Which of several runs of the rank in one file, from 0."""
     t0: int | None = None
     """Left edge of the zoom: ns since the recording began, or events."""
     t1: int | None = None

@@ -43,7 +43,13 @@ class View:
     @property
     def key(self) -> tuple[Hashable, ...]:
         """The key of everything that is derived from this view."""
-        return (self.run_id, self.version, self.recording.process.rank, self.recording.device.index)
+        return (self.run_id, self.version, *self.here[1:])
+
+    @property
+    def here(self) -> tuple[str, int, int, int | None]:
+        """Run, rank, device and restart, as an address has them."""
+        process = self.recording.process
+        return self.run_id, process.rank, self.recording.device.index, process.restarts or None
 
     @property
     def is_live(self) -> bool:
@@ -89,7 +95,7 @@ class Data:
         opened = self._opened(address.run)
         with opened.lock:
             run = opened.follower.run
-            return View(address.run, opened.version, run, _choose(run, address.rank, address.device))
+            return View(address.run, opened.version, run, _choose(run, address))
 
     def refresh(self, name: str) -> int:
         """Read new events of a run that grows; return its version."""
@@ -275,12 +281,15 @@ def answer(recording: Recording, question: str, **options: Any) -> Any:
     return found.run(recording, **options)
 
 
-def _choose(run: Run, rank: int | None, device: int | None) -> Recording:
+def _choose(run: Run, address: Address) -> Recording:
     """Return the requested recording; by default the one with most events, as others may be idle."""
+    rank, device, restart = address.rank, address.device, address.restart
     fitting = [
         recording
         for recording in run.recordings
-        if rank in (None, recording.process.rank) and device in (None, recording.device.index)
+        if rank in (None, recording.process.rank)
+        and device in (None, recording.device.index)
+        and (restart is None or restart == recording.process.restarts)
     ]
     if not fitting:
         missing = f"rank {rank}, device {device}" if run.recordings else "any device"

@@ -21,7 +21,7 @@
   function address(figure, view) {
     const query = asks(figure), here = new URLSearchParams(location.search);
     const url = new URLSearchParams();
-    for (const name of ["run", "rank", "device"]) if (here.get(name)) url.set(name, here.get(name));
+    for (const name of ["run", "rank", "device", "restart"]) if (here.get(name)) url.set(name, here.get(name));
     for (const [name, value] of Object.entries(query)) if (name !== "url" && value !== "" && value !== null) url.set(name, value);
     for (const name of ["a", "b", "lo", "hi"]) if (name in view) url.set(name, String(view[name]));
     url.set("w", view.width);
@@ -305,7 +305,7 @@
   }
   function detailAddress(figure, id) {
     const query = asks(figure), here = new URLSearchParams(location.search), url = new URLSearchParams({ id });
-    for (const name of ["run", "rank", "device"]) if (here.get(name)) url.set(name, here.get(name));
+    for (const name of ["run", "rank", "device", "restart"]) if (here.get(name)) url.set(name, here.get(name));
     const { data } = state(figure);
     if (data.rows) url.set("at", data.instants[0]);
     return `${query.info || "/api/alloc"}?${url}`;

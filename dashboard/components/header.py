@@ -153,13 +153,14 @@ def recording_choice(view: View, address: Address) -> Any:
 
 
 def name_of(recording: Recording) -> str:
-    """Return rank and device as ``rank 0 · device 3``."""
-    return f"rank {recording.process.rank} · device {recording.device.index}"
+    """Return rank and device as ``rank 0 · device 3``, with the run where it is not the first of a file."""
+    names = f"rank {recording.process.rank}", f"device {recording.device.index}", recording.run_words
+    return " · ".join(filter(None, names))
 
 
 def _to(recording: Recording, address: Address) -> Address:
     rank, device = recording.process.rank, recording.device.index
-    return address.go(rank=rank, device=device, at=None, **UNZOOMED)
+    return address.go(rank=rank, device=device, restart=recording.process.restarts, at=None, **UNZOOMED)
 
 
 def incomplete(view: View) -> list[Any]:

@@ -24,11 +24,10 @@ def content(data: Data, view: View, _: int, at: int) -> Any:
     peak = int(known.allocated_bytes.max())
     below = "the peak" if allocated == peak else f"{format_bytes(peak - allocated)} below the peak"
     recording = view.recording
-    here = (view.run_id, recording.process.rank, recording.device.index)
     links = [
         blocks_link(view, "All blocks", f"live:{at}"),
         *(
-            dcc.Link(word, href=Address(path, *here, at=at).url, className="link")
+            dcc.Link(word, href=Address(path, *view.here, at=at).url, className="link")
             for path, word in (("/peak", "By call"), ("/fragmentation", "Segments"))
         ),
     ]

@@ -46,8 +46,7 @@ def amount(n_bytes: int) -> html.Span:
 
 def blocks_link(view: View, words: str, search: str) -> Any:
     """Return a link to the allocations that a search finds."""
-    here = (view.run_id, view.recording.process.rank, view.recording.device.index)
-    return dcc.Link(words, href=Address("/allocations", *here, q=search).url, className="link")
+    return dcc.Link(words, href=Address("/allocations", *view.here, q=search).url, className="link")
 
 
 def stack_section(view: View, stack: int) -> html.Section:

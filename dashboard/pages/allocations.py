@@ -244,7 +244,9 @@ def _register(app: Any, data: Data) -> None:
     def find(text: str | None, group: str | None, _: Any, stored: Stored | None) -> Any:
         address = restore(stored)
         view, chosen = view_or_nothing(data, address), group if group in found_table.GROUPS else ""
-        own = Address("/api/allocations.csv", address.run, address.rank, address.device, q=text or "")
+        own = Address(
+            "/api/allocations.csv", address.run, address.rank, address.device, address.restart, q=text or ""
+        )
         return *_found(data, view, text or "", chosen or ""), own.url
 
 

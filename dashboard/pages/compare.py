@@ -37,7 +37,7 @@ MOST_CHOICES, MOST_CHANGES = 24, 20
 MOST_EVENTS_AT_ONCE = 50_000
 OTHER_MS = 2000
 """Milliseconds between two checks of the other run while it grows."""
-_RECORDING = re.compile(r"(.+)\.r(\d{1,6})\.d(\d{1,4})", re.ASCII)
+_RECORDING = re.compile(r"(.+)\.r(\d{1,6})\.d(\d{1,4})(?:\.n(\d{1,4}))?", re.ASCII)
 
 
 def _layout(context: Context) -> Any:
@@ -121,7 +121,7 @@ def _other(data: Data, address: Address) -> View:
     """Return the baseline: the recording that the address names, else that of the run with most events."""
     named = _RECORDING.fullmatch(address.other)
     if named:
-        return data.view(Address(run=named[1], rank=int(named[2]), device=int(named[3])))
+        return data.view(Address("/", named[1], *(each and int(each) for each in named.groups()[1:])))
     try:
         other = opened_address(data, Address(run=address.other, rank=address.rank, device=address.device))
         return data.view(other)
@@ -259,7 +259,10 @@ def _words(change: Any) -> tuple[str, str]:
 
 def _choice(data: Data, view: View, address: Address) -> html.Section:
     own = [
-        (header.name_of(each), f"{view.run_id}.r{each.process.rank}.d{each.device.index}")
+        (
+            header.name_of(each),
+            f"{view.run_id}.r{each.process.rank}.d{each.device.index}.n{each.process.restarts}",
+        )
         for each in view.run.recordings
         if each is not view.recording
     ]

@@ -191,8 +191,9 @@ def _at(view: View, path: str, at: int | None = None) -> Address:
     """Return the address of a page about this recording."""
     if len(view.run.recordings) < 2:
         return Address(path, run=view.run_id, at=at)
-    recording = view.recording
-    return Address(path, view.run_id, recording.process.rank, recording.device.index, at=at)
+    if len(view.run.recordings) < 2:
+        return Address(path, run=view.run_id, at=at)
+    return Address(path, *view.here, at=at)
 
 
 def _waiting(data: Data, view: View) -> list[Any]:

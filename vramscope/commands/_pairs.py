@@ -39,11 +39,11 @@ def chosen(run: Run, rank: int | None, device: int | None) -> tuple[Recording, .
         if rank in (None, each.process.rank) and device in (None, each.device.index)
     )
     if run.recordings and not found:
-        known = ", ".join(f"rank {r}, device {d}" for r, d in map(_key, run.recordings[:_MOST_NAMED]))
+        known = ", ".join(f"rank {r}, device {d}" for r, d, _ in map(_key, run.recordings[:_MOST_NAMED]))
         more = ", ..." if len(run.recordings) > _MOST_NAMED else ""
         raise UsageError(f"{run.path}: it does not have that rank or device; it has {known}{more}")
     return found
 
 
-def _key(recording: Recording) -> tuple[int, int]:
-    return recording.process.rank, recording.device.index
+def _key(recording: Recording) -> tuple[int, int, str]:
+    return recording.process.rank, recording.device.index, recording.run_words

@@ -122,7 +122,7 @@ def _title(recording: Recording) -> str:
         filter(None, [device.name, format_bytes(device.total_bytes) if device.total_bytes else ""])
     )
     source = _unreal(recording)
-    return ", ".join(filter(None, [title, name, source if source not in name else ""]))
+    return ", ".join(filter(None, [title, recording.run_words, name, source if source not in name else ""]))
 
 
 _UNREAL = {

@@ -142,7 +142,8 @@ def _page(
             yield Text(f"{whose}: only in {name}, and not compared", "note")
     for recording, comparison, undecided in found:
         if len(found) > 1 or any(left):
-            yield Heading(f"rank {recording.process.rank}, device {recording.device.index}")
+            words = f"rank {recording.process.rank}", f"device {recording.device.index}", recording.run_words
+            yield Heading(", ".join(filter(None, words)))
         if recording.source == "counters":
             yield Text("recorded without events: there is nothing to compare", "note")
         else:

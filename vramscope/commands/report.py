@@ -188,6 +188,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
     return {
         "rank": recording.process.rank,
         "device": recording.device.index,
+        "restart": recording.process.restarts,
         "source": recording.source,
         "events": len(recording.trace),
         "starts_late": summary.starts_late,

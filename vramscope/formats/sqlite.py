@@ -13,7 +13,8 @@ from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats.log.documents import Records
 from vramscope.formats.log.patterns import Amount, Wording
-from vramscope.formats.log.series import Figures, LogMoment
+from vramscope.formats.log.places import LogMoment
+from vramscope.formats.log.series import Figures
 from vramscope.model.recording import Run
 
 _MAGIC = b"SQLite format 3\0"

@@ -171,7 +171,7 @@ class NoteCode(Code):
     RANKS_MISSING = "ranks_missing"
     """Fewer ranks were recorded than the job had."""
     SEVERAL_RUNS = "several_runs"
-    """The file is a log of several runs, whose messages are shown one after another."""
+    """The file is a log of several runs, one after another, each a recording; or its steps begin again."""
     SKIPPED = "skipped"
     """Some lines of the file do not have the form of the others, and were left out."""
     STOPPED = "stopped"

@@ -87,6 +87,12 @@ class Recording(Questions):
         is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
         return bool(is_segment.any()) or not (trace.action == Action.ALLOC).any()
 
+    @property
+    def run_words(self) -> str:
+        """``run 2`` of a file that has several runs one after another; '' for the first."""
+        is_later = self.outcome is Outcome.FILE and self.process.restarts
+        return f"run {self.process.restarts + 1}" if is_later else ""
+
     def summary(self) -> "Summary":
         """Every figure of ``vramscope report``: peaks, what was live, steps, categories, findings.
 

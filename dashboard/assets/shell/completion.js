@@ -35,7 +35,7 @@
   }
   async function ask(box) {
     const here = new URLSearchParams(location.search), query = new URLSearchParams({ text: box.value, caret: box.selectionEnd ?? box.value.length });
-    for (const name of ["run", "rank", "device"]) if (here.get(name)) query.set(name, here.get(name));
+    for (const name of ["run", "rank", "device", "restart"]) if (here.get(name)) query.set(name, here.get(name));
     if (control) control.abort();
     const mine = (control = new AbortController());
     try {

@@ -1,7 +1,7 @@
 // @ts-check
 // Links within a run keep what the reader looks at.
 (function () {
-  const CARRIED = ["rank", "device", "axis", "t0", "t1", "at", "sel"];
+  const CARRIED = ["rank", "device", "restart", "axis", "t0", "t1", "at", "sel"];
   const params = () => new URLSearchParams(location.search);
   // The recording that the timeline shows, and the instant with which its page was laid out.
   let recording = {}, laidOut = "";
@@ -12,7 +12,7 @@
     const to = new URL(link.href, location.href), here = params(), there = to.searchParams;
     if (to.origin !== location.origin || !there.get("run") || there.get("run") !== here.get("run")) return null;
     const own = (name) => there.get(name) || "";
-    if (["rank", "device", "axis"].some((name) => there.has(name) && own(name) !== (here.get(name) || String(recording[name] ?? "")))) return null;
+    if (["rank", "device", "restart", "axis"].some((name) => there.has(name) && own(name) !== (here.get(name) || String(recording[name] ?? "")))) return null;
     const names = to.pathname === location.pathname ? [...CARRIED, "b0", "b1"] : [...CARRIED];
     if (link.closest(".segments")) names.push("q", "group");
     if (link.closest("#menu")) there.delete("at");

@@ -21,7 +21,7 @@
     return data;
   }
 
-  const key = (of) => [of.run, of.rank, of.device, of.axis, of.parts].join("|");
+  const key = (of) => [of.run, of.rank, of.device, of.restart, of.axis, of.parts].join("|");
   function storeOf(of) {
     const name = key(of);
     if (!stores.has(name)) {
@@ -32,7 +32,7 @@
   }
 
   function url(track, edges) {
-    const { of } = track, query = new URLSearchParams({ run: of.run, rank: of.rank, device: of.device, axis: of.axis });
+    const { of } = track, query = new URLSearchParams({ run: of.run, rank: of.rank, device: of.device, restart: of.restart, axis: of.axis });
     query.set("w", String(Math.max(Math.round(edges ? track.place.plot.width : Math.min(track.place.plot.width, 1400)), 1)));
     if (edges) { query.set("a", edges[0]); query.set("b", edges[1]); }
     if (of.parts) query.set("parts", "1");
@@ -101,7 +101,7 @@
     if (its.asksInstant) return;
     its.asksInstant = true;
     try {
-      const query = new URLSearchParams({ run: of.run, rank: of.rank, device: of.device, axis: of.axis, at: String(at), only: "instant" });
+      const query = new URLSearchParams({ run: of.run, rank: of.rank, device: of.device, restart: of.restart, axis: of.axis, at: String(at), only: "instant" });
       const answer = await fetch(`/api/timeline?${query}`);
       if (!answer.ok) throw new Error(String(answer.status));
       learn(its, columns(await answer.arrayBuffer()).instants);

@@ -34,7 +34,7 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
     path, word = (
         ("/overview", "Show on the timeline") if address.path == "/peak" else ("/peak", "Open in Peak")
     )
-    recording = (address.run, address.rank, address.device)
+    recording = (address.run, address.rank, address.device, address.restart)
     more = dcc.Link(word, href=Address(path, *recording, at=at, axis=address.axis).url, className="link")
     blocks = Address("/allocations", *recording, at=at, q=f"live:{at}", axis=address.axis).url
     exact = f"instant {at:,}"

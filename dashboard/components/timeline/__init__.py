@@ -69,6 +69,7 @@ def frame(series: Series, view: View, sentence: str, look: TrackStyle, *below: A
     recording = view.recording
     of = {
         "run": view.run_id, "rank": recording.process.rank, "device": recording.device.index,
+        "restart": recording.process.restarts,
         "axis": series.axis, "shown": list(look.shown or legend.usual(series)), "parts": look.has_parts,
     }  # fmt: skip
     stores = {key: store for key, store in look.stores.items() if store}

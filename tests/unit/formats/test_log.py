@@ -26,12 +26,13 @@ PLAIN = "2025-06-09 23:21:02 - INFO - step 12 loss 1.25 lr 1e-4 tokens/s 12345\n
 
 
 def highest(run: Run) -> dict[tuple[int, int, str], int]:
-    return {
-        (recording.process.rank, recording.device.index, name.removesuffix("_bytes")): int(column.max())
-        for recording in run.recordings
-        for name, column in recording.counters.columns()
-        if name.endswith("_bytes") and column.max(initial=-1) >= 0
-    }
+    found: dict[tuple[int, int, str], int] = {}
+    for recording in run.recordings:
+        for name, column in recording.counters.columns():
+            place = recording.process.rank, recording.device.index, name.removesuffix("_bytes")
+            if name.endswith("_bytes") and column.max(initial=-1) >= 0:
+                found[place] = max(found.get(place, 0), int(column.max()))
+    return found
 
 
 def opened(folder: Path, data: str | bytes, name: str = "train.log") -> Run:
@@ -149,12 +150,91 @@ def test_steps_and_times_are_those_of_the_lines(tmp_path):
     assert first.sampled_peaks().per_step.reserved_bytes.tolist() == pytest.approx([49.66 * GIB, 51.66 * GIB])
 
 
-def test_a_run_that_begins_again_is_noted_with_the_highest_of_each(tmp_path):
-    (recording,) = opened(tmp_path, SAMPLES["restart_log"][0]).recordings
+def of_steps(*steps: int, words: str = "step: {} max memory allocated: {} GB\n") -> str:
+    return "".join(words.format(step, place + 1) for place, step in enumerate(steps))
 
-    (note,) = [note for note in recording.notes if note.code == "several_runs"]
-    assert (note.value, "14.0 GiB, 8.00 GiB" in note.text) == (2, True)
-    assert recording.steps.index.tolist() == [2, 3]
+
+ASKED = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "22.00 GiB of which 1.00 GiB is free. Process {} has 20.50 GiB memory in use. Of the allocated memory "
+    "{} GiB is allocated by PyTorch, and 265.12 MiB is reserved by PyTorch but unallocated.\n"
+)
+RUNS = {
+    "a restart from a checkpoint": (of_steps(1, 2, 3, 4, 2, 3), [4, 6]),
+    "three restarts": (of_steps(1, 2, 3, 4, 2, 3, 1, 2, 3, 4, 5), [4, 6, 11]),
+    "another attempt of torchrun": (
+        of_steps(5) + "[default] will restart worker group\n" + of_steps(6),
+        [1, 1],
+    ),
+    "a failure and the same step": (of_steps(1, 2, 3) + ASKED.format(7, "19.50") + of_steps(3, 4), [19.5, 2]),
+    "a step that was left out after a failure": (
+        of_steps(1, 2) + ASKED.format(7, "19.50") + of_steps(3),
+        [19.5],
+    ),
+    "a sweep of processes": (
+        "".join(ASKED.format(10 + 7 * at, f"1{at}.50") for at in range(3)),
+        [10.5, 11.5, 12.5],
+    ),
+    "epochs that are named": (
+        "".join(
+            of_steps(10, 20, 30, words=f"Epoch [{at}] step {{}} max memory: {{}} GB data: 1\n")
+            for at in range(4)
+        ),
+        [3],
+    ),
+    "epochs without a name": (of_steps(*[1, 2, 3] * 4), [12]),
+    "a restart in parts of an epoch": (
+        "".join(
+            f"{{'epoch': {at}, 'vram_allocated': {gb}}}\n"
+            for at, gb in ((0.1, 5), (0.25, 6), (0.1, 3), (0.25, 4))
+        ),
+        [6, 4],
+    ),
+    "evaluations with steps of their own": (of_steps(10, 20, 1, 2, 30, 40, 1, 2, 50, 60), [10]),
+    "two processes in turn": (of_steps(1, 1, 2, 1, 2, 3, 2, 3, 4, 3), [10]),
+}
+"""Texts, and the highest GiB of each run that they have."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_in_one_text_are_recordings_of_their_own(tmp_path, name):
+    text, expected = RUNS[name]
+    recordings = opened(tmp_path, text).recordings
+
+    found = [
+        max(recording.counters.allocated_bytes.max(), recording.counters.allocated_peak_bytes.max()) / GIB
+        for recording in recordings
+    ]
+    assert found == expected
+    assert [recording.process.restarts for recording in recordings] == list(range(len(expected)))
+    notes = [[note.text for note in each.notes if note.code == "several_runs"] for each in recordings]
+    if len(expected) > 1:
+        assert [text.split(":")[0] for (text,) in notes] == [
+            f"run {at} of {len(expected)} in this file" for at in range(1, len(expected) + 1)
+        ]
+
+
+def test_ranks_that_restart_in_one_text_have_their_runs_each(tmp_path):
+    lines = [
+        f"[rank{rank}]: step: {step} max memory allocated: {9 + rank}.5 GB\n"
+        for step in (1, 2, 3, 2, 3)
+        for rank in (0, 1)
+    ]
+    recordings = opened(tmp_path, "".join(lines)).recordings
+
+    assert [(each.process.rank, each.process.restarts) for each in recordings] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    assert [each.steps.index.tolist() for each in recordings] == [[1, 2, 3], [2, 3]] * 2
+
+
+def test_a_text_of_very_many_runs_is_one(tmp_path):
+    (recording,) = opened(tmp_path, of_steps(*[1, 2, 3, 4, 2, 3, 4, 5] * 100)).recordings
+
+    assert recording.counters.allocated_peak_bytes.max() == 800 * GIB
 
 
 def test_each_series_is_named_with_what_it_counts(tmp_path):

@@ -19,8 +19,9 @@ from vramscope.formats.log.documents import CsvReader, Records, is_csv_head, par
 from vramscope.formats.log.lines import LineReader, TextLine, texts
 from vramscope.formats.log.oom_messages import messages
 from vramscope.formats.log.patterns import amounts, names_memory
-from vramscope.formats.log.series import Figures, LogMoment
-from vramscope.formats.log.tables import TableReader
+from vramscope.formats.log.places import LogMoment
+from vramscope.formats.log.series import Figures
+from vramscope.formats.log.tables import TableReader, may_be_table
 from vramscope.formats.log.times import LOCAL_TIME, moment
 from vramscope.model.recording import Run
 
@@ -31,6 +32,9 @@ _SOURCES = re.compile(
     re.IGNORECASE,
 )
 """Names of source code, which may quote a message and is no run."""
+_FAILURES = ("out of memory", "allowed memory", "resource_exhausted")
+_RESTART = re.compile(r"will restart worker group|restart_count[=:] ?[1-9]|restarting (?:the )?worker")
+"""What torchrun writes when it begins another attempt."""
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -142,28 +146,35 @@ class _TextReader:
         return self._csv is not None or self._tables.wants_all
 
     def take(self, line: TextLine) -> None:
-        lower = line.text.lower()
+        if self.wants_all or not _is_plain(line.shaped.shape):
+            self._take(line, line.text.lower())
+        elif not self._has_document:
+            self._counters(line)
+
+    def _take(self, line: TextLine, lower: str) -> None:
         if self._csv is not None:
-            self._row(line)
-        elif not self._fail(line, lower) and not self._has_document and not summaries.is_row(line.text):
-            if "memory summary" in lower:
-                self._summary(line)
-            elif "," in line.text and is_csv_head(line.text):
-                self._csv = CsvReader(line.text, self._records)
-            elif not self._tables.take(line):
+            self._csv = self._csv if line.is_cut or self._csv.take(line.text) else None
+            if self._csv is not None:
+                return
+        if self._fail(line, lower) or self._has_document or summaries.is_row(line.text):
+            return
+        if "memory summary" in lower:
+            self._summary(line)
+        elif "restart" in lower and _RESTART.search(lower):
+            self._found.end_attempt()
+        elif "," in line.text and is_csv_head(line.text):
+            self._csv = CsvReader(line.text, self._records)
+        elif not self._tables.take(line):
+            record = parsed_line(line.text)
+            if record is None or not take_json(record, self._records, moment=self._last):
                 self._counters(line)
 
-    def _row(self, line: TextLine) -> None:
-        """Read a row of a CSV file; another line ends it."""
-        is_row = line.is_cut or not line.text.strip() or (self._csv is not None and self._csv.take(line.text))
-        self._csv = self._csv if is_row else None
-
     def _fail(self, line: TextLine, lower: str) -> bool:
-        if not any(word in lower for word in ("out of memory", "allowed memory", "resource_exhausted")):
+        if not any(word in lower for word in _FAILURES):
             return False
         failed = list(messages(line.text, line.before, line.after))
         for message in failed:
-            self._found.at(message.rank, message.device).fail(message)
+            self._found.fail(message)
         return bool(failed)
 
     def _summary(self, line: TextLine) -> None:
@@ -172,19 +183,27 @@ class _TextReader:
             self._found.at(line.rank, table.device).items.append(table)
 
     def _counters(self, line: TextLine) -> None:
-        text = line.text
-        record = parsed_line(text)
-        if record is not None and take_json(record, self._records, moment=self._last):
-            return
-        found = list(amounts(text, is_cut=line.is_cut))
+        found = amounts(line.shaped, is_cut=line.is_cut)
         if not found:
             return
-        named = moment(text)
-        self._last = LogMoment(named.time_ns or self._last.time_ns, named.step)
+        named = moment(line.shaped)
+        self._last = named._replace(time_ns=named.time_ns or self._last.time_ns)
         for device in dict.fromkeys(each.device for each in found):
-            self._found.at(line.rank, device).add(
-                [each for each in found if each.device == device], self._last
-            )
+            place = self._found.at(line.rank, device, self._last)
+            place.add([each for each in found if each.device == device], self._last)
+
+
+@lru_cache(maxsize=4096)
+def _is_plain(shape: str) -> bool:
+    """Return whether lines of that shape are of no table, document or error."""
+    lower = shape.lower()
+    return (
+        not any(word in lower for word in (*_FAILURES, "memory summary", "restart"))
+        and not ("{" in shape and '"' in shape)
+        and not summaries.is_row(shape)
+        and not ("," in shape and is_csv_head(shape))
+        and not may_be_table(shape)
+    )
 
 
 FORMAT = Format("log", sniff, read, is_asked_last=True)

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vramscope.formats.log.patterns import Amount, amounts, device_in, names_memory
-from vramscope.formats.log.series import Figures, LogMoment
+from vramscope.formats.log.places import LogMoment
+from vramscope.formats.log.series import Figures
+from vramscope.formats.log.shapes import Shaped
 from vramscope.formats.log.times import time_ns
 from vramscope.model.counters import UNKNOWN
 
@@ -41,7 +43,7 @@ class Records:
             for amount in self._amounts(f"{path}.{name}" if path else str(name), value):
                 found.setdefault(amount.device if amount.device >= 0 else device, []).append(amount)
         for index, group in found.items():
-            place = self._into.at(0, index)
+            place = self._into.at(0, index, moment)
             place.name = place.name or str(names.get("name", names.get("gpu_name", "")))[:80]
             place.add(group, moment, busy=self._busy(names))
         return bool(found)
@@ -54,7 +56,7 @@ class Records:
             return []
         if name not in self._known:
             self._known[name] = names_memory(name)
-        return list(amounts(f"{name}: {text} "))[:1] if self._known[name] else []
+        return amounts(Shaped(f"{name}: {text} "))[:1] if self._known[name] else []
 
     def _device(self, names: Mapping[str, Any], path: str) -> int:
         for name in _DEVICE_NAMES:
@@ -133,7 +135,7 @@ def is_csv_head(line: str) -> bool:
     cells = _cells(line)
     if not 2 <= len(cells) <= _MOST_COLUMNS or any(map(_is_number, cells)):
         return False
-    if any(True for cell in cells for _ in amounts(cell)):
+    if any(amounts(Shaped(cell)) for cell in cells):
         return False
     return any(map(names_memory, cells)) or _is_long(cells)
 

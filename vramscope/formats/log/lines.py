@@ -7,30 +7,21 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from vramscope.errors import FormatError
 from vramscope.formats._file import UTF8_MARK, Stream, opened
+from vramscope.formats.log.shapes import Shaped, places
+from vramscope.model.counters import UNKNOWN
 
 CHUNK_BYTES = 1 << 20
 AROUND_BYTES = 8 << 10
 """What is seen of the text before and after a line: the longest message, and the head of a table."""
 _LONGEST_BYTES = 32 << 10
 """The longest piece of one line that is looked at as a whole."""
-_WORDS = (
-    b"mem",
-    b"max_ma",
-    b"vram",
-    b"alloc",
-    b"reserved",
-    b"mib",
-    b"gb",
-    b"fb",
-    b"# gpu",
-    b"bytes",
-    b"# date",
-)
-"""Words of which every line about memory has one, in small letters."""
+_WORDS = re.compile(b"mem|max_ma|vram|alloc|reserved|mib|gib|gb|fb|# gpu|bytes|# date|restart")
+"""Words of which every line about memory has one, in small letters; a class of letters makes it slow."""
 _FAILURES = (b"out of memory", b"allowed memory", b"resource_exhausted")
 _MOST_PIECES = 64
 """The pieces of one line that are looked at for figures; beyond them only errors count."""
@@ -59,12 +50,12 @@ _RANKS = tuple(
 class TextLine:
     """One line about memory, clean, with the text around it."""
 
-    __slots__ = ("_after", "_around", "_before", "is_cut", "text")
+    __slots__ = ("_after", "_around", "_before", "is_cut", "shaped", "text")
 
     def __init__(
         self, text: str, around: tuple[bytes, int, int], inner: tuple[str, str], *, is_cut: bool
     ) -> None:
-        self.text = text
+        self.text, self.shaped = text, Shaped(text)
         self._around = around
         self._before, self._after = inner
         self.is_cut = is_cut
@@ -85,15 +76,20 @@ class TextLine:
     @property
     def rank(self) -> int:
         """The rank that the line names; 0 if it names none."""
-        return rank_in(self.text)
+        place = _rank_in(self.shaped.shape)
+        return int(self.shaped.number(place).partition(",")[0]) if place >= 0 else 0
 
 
 def rank_in(text: str) -> int:
     """Return the rank that a line names; 0 if it names none."""
-    if "rank" not in text and ":" not in text[:12] and "[" not in text[:12] and "RANK" not in text.upper():
-        return 0
-    found = (words.search(text[:400]) for words in _RANKS)
-    return next((int(each[1]) for each in found if each), 0)
+    return TextLine(text, (b"", 0, 0), ("", ""), is_cut=False).rank
+
+
+@lru_cache(maxsize=4096)
+def _rank_in(shape: str) -> int:
+    """Return the place of the rank in lines of that shape; −1 if they name none."""
+    found = next((found for words in _RANKS if (found := words.search(shape[:400]))), None)
+    return places(shape).get(found.start(1), UNKNOWN) if found else UNKNOWN
 
 
 def clean(text: str) -> str:
@@ -185,9 +181,8 @@ class LineReader:
     def _lines(self, until: int, *, is_end: bool) -> Iterator[TextLine]:
         small = self._data[self._at : until].lower()
         offset = self._at
-        places = {word: small.find(word) for word in _WORDS}
         while self._at < until:
-            hit = self._at if self.wants_all else self._next(small, places, offset)
+            hit = self._at if self.wants_all else self._next(small, offset)
             if hit < 0:
                 break
             if self._n_pieces > _MOST_PIECES and not any(
@@ -216,13 +211,10 @@ class LineReader:
             self._n_pieces = 0
         return min(found) + offset
 
-    def _next(self, small: bytes, places: dict[bytes, int], offset: int) -> int:
+    def _next(self, small: bytes, offset: int) -> int:
         """Return where the next word is that a line about memory has; −1 if there is none."""
-        at = self._at - offset
-        for word, place in places.items():
-            if 0 <= place < at:
-                places[word] = small.find(word, at)
-        return min((place + offset for place in places.values() if place >= 0), default=-1)
+        found = _WORDS.search(small, self._at - offset)
+        return found.start() + offset if found else -1
 
     def _line(self, start: int, end: int, *, is_cut: bool) -> Iterator[TextLine]:
         around = (self._data, start, end)

@@ -5,13 +5,15 @@ A name is written in small words. A space in it stands for any of ``space _ - / 
 """
 
 import re
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from vramscope.formats.log.shapes import Shaped, places
+from vramscope.model.counters import UNKNOWN
+
 _UNITS = r"bytes?|b|[kmgtp]i?b|(?:kilo|mega|giga)bytes|[kmgt]"
-_NUMBER = r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,19}(?:\.\d{1,12})?(?:e[+-]?\d{1,2})?)"
+_NUMBER = r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,19}(?:\.\d{1,20})?(?:e[+-]?\d{1,2})?)"
 _AFTER = rf"{_NUMBER}(?:[ ]?(?P<unit>{_UNITS})(?![a-z]))?(?![\w%]|\.\d|,\d|[ ]?%)"
 _AFTER += rf"(?:(?=[ ]?/[ ]?\d{{1,9}}(?:\.\d{{1,9}})?[ ]?(?P<shared>{_UNITS})(?![a-z])))?"
 _BETWEEN = (
@@ -29,8 +31,8 @@ _DEVICE = re.compile(
 _DEVICE_WORDS = ("gpu", "cuda", "card", "device", "npu", "xpu", "rocm", "index", "minor_number")
 _LARGEST = 1 << 46
 """Bytes that no device has: 64 TiB. Whatever is more is an unknown value or a mistake."""
-_DIGITS = str.maketrans("123456789", "0" * 9)
 _SHAPE_CHARACTERS = 2000
+"""A longer line has a shape of its own."""
 _SURELY_BYTES = 1 << 24
 """A whole number from here on that has no unit is in bytes: no device has that many MiB."""
 
@@ -102,34 +104,83 @@ def _need(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-def amounts(text: str, *, is_cut: bool = False) -> Iterator[Amount]:
-    """Yield every amount of memory in one line, in the order of the table.
+class _Place(NamedTuple):
+    """Where lines of one shape have an amount."""
+
+    wording: Wording
+    number: int
+    """The place of the number; of one with an exponent the next one is that."""
+    exponent: str
+    unit: str
+    device: int
+    """The place of the device's number; −1 if none."""
+    name: tuple[int, int]
+    end: int
+
+
+def amounts(line: Shaped, *, is_cut: bool = False) -> list[Amount]:
+    """Return every amount of memory in one line, in the order of the table.
 
     A number belongs to the first wording that takes it. Where the text *is_cut*, a number at its end may lack
     digits, and is left out.
     """
-    until = len(text.rstrip(" .,")) if is_cut else -1
-    taken: set[int] = set()
-    for row in _rows_in(text.translate(_DIGITS) if len(text) < _SHAPE_CHARACTERS else text):
-        for found in _expression(row).finditer(text):
-            if found.start("number") in taken:
-                continue
-            taken.add(found.start("number"))
-            n_bytes = _bytes(row, found)
-            if row.column and 0 <= n_bytes < _LARGEST and found.end("number") != until:
-                yield Amount(row, n_bytes, device_in(text[: found.start("number")]), _name(found))
+    shape = line.shape
+    known = (_places_in if len(shape) < _SHAPE_CHARACTERS else _places_in.__wrapped__)(shape)
+    until = len(shape.rstrip(" .,")) if is_cut and known else -1
+    found = []
+    for place in known:
+        number = float(line.number(place.number).replace(",", ""))
+        if place.exponent:
+            number *= 10.0 ** int(place.exponent + line.number(place.number + 1))
+        n_bytes = _bytes(place.wording, number, place.unit)
+        if 0 <= n_bytes < _LARGEST and place.end != until:
+            device = int(line.number(place.device).partition(",")[0]) if place.device >= 0 else UNKNOWN
+            found.append(Amount(place.wording, n_bytes, device, _name(line, *place.name)))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _places_in(shape: str) -> tuple[_Place, ...]:
+    """Return where a line of that shape has its amounts."""
+    numbers, taken = places(shape), set[int]()
+    known = []
+    for row in _rows_in(shape):
+        for found in _expression(row).finditer(shape):
+            start = found.start("number")
+            if start not in taken and start in numbers and row.column:
+                known.append(_place(row, found, numbers))
+            taken.add(start)
+    return tuple(known)
+
+
+def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _Place:
+    start, groups = found.start("number"), found.groupdict()
+    units = (groups.get(each) for each in ("unit", "shared", "bracket", "ending"))
+    device = _device_at(found.string[:start])
+    name = found.start("name"), start
+    if not found.string[slice(*name)].strip(" \t:=|'\"`*("):
+        name = found.end("number"), found.end("name")
+    exponent = re.search("e([+-]?)", found["number"])
+    return _Place(
+        row,
+        numbers[start],
+        f"{exponent[1]}0" if exponent else "",
+        next((unit for unit in units if unit), "").lower(),
+        numbers.get(device, UNKNOWN),
+        name,
+        found.end("number"),
+    )
 
 
 def names_memory(name: str) -> bool:
     """Return whether a value of that name is an amount of memory."""
-    return any(row.column for row in _rows_in(f"{name}: 0 ")[:1])
+    return any(row.column for row in _rows_in(Shaped(f"{name}: 0 ").shape)[:1])
 
 
-@lru_cache(maxsize=2048)
 def _rows_in(shape: str) -> tuple[Wording, ...]:
-    """Return the rows that a line of that shape may fit: lines of one program differ in their digits."""
+    """Return the rows that a line of that shape fits."""
     lower = shape.lower()
-    if not any(each.isdigit() for each in lower):
+    if "0" not in lower:
         return ()
     return tuple(
         row
@@ -140,42 +191,35 @@ def _rows_in(shape: str) -> tuple[Wording, ...]:
     )
 
 
-def _name(found: re.Match[str]) -> str:
-    name = re.sub(r"\{[^{}]*\}", "", found.string[found.start("name") : found.start("number")])
-    return (
-        name.strip(" \t:=|'\"`*(")[-60:]
-        or found["name"][found.end("number") - found.start("name") :].strip()[-60:]
-    )
+def _name(line: Shaped, start: int, end: int) -> str:
+    name = line.shape[start:end]
+    return _clean_name(line.text[line.at(start) : line.at(end)] if "0" in name else name)
 
 
-def _bytes(row: Wording, found: re.Match[str]) -> int:
-    number = float(found["number"].replace(",", ""))
-    groups = found.groupdict()
-    unit = (
-        groups.get("unit") or groups.get("shared") or groups.get("bracket") or groups.get("ending") or ""
-    ).lower()
-    if not unit:
-        is_bytes = not row.unit and number >= _SURELY_BYTES and number.is_integer()
-        unit = row.unit.lower() or ("b" if is_bytes else "")
+@lru_cache(maxsize=4096)
+def _clean_name(name: str) -> str:
+    return re.sub(r"\{[^{}]*\}", "", name).strip(" \t:=|'\"`*(")[-60:]
+
+
+def _bytes(row: Wording, number: float, unit: str) -> int:
+    is_surely_bytes = number >= _SURELY_BYTES and number.is_integer()
     # An integer this large is in bytes, whatever unit the wording has elsewhere.
-    if (
-        row.unit
-        and not groups.get("unit")
-        and number >= _SURELY_BYTES
-        and number.is_integer()
-        and row.unit != "B"
-    ):
-        unit = "b"
-    if not unit:
+    power = "b" if is_surely_bytes and not unit else (unit or row.unit.lower())[:1]
+    if not power:
         return -1
-    power = "bkmgtp".index(unit[0])
-    return round(number * (1000**power if row.is_decimal else _FACTORS[unit[0]]))
+    return round(number * (1000 ** "bkmgtp".index(power) if row.is_decimal else _FACTORS[power]))
 
 
 def device_in(text: str) -> int:
     """Return the number of the device that *text* names last; −1 if it names none."""
-    lower = text[-300:].lower()
+    found = _DEVICE.findall(text[-300:])
+    return int(found[-1]) if found else UNKNOWN
+
+
+def _device_at(text: str) -> int:
+    start = max(len(text) - 300, 0)
+    lower = text[start:].lower()
     if not any(word in lower for word in _DEVICE_WORDS):
-        return -1
-    found = _DEVICE.findall(lower)
-    return int(found[-1]) if found else -1
+        return UNKNOWN
+    found = list(_DEVICE.finditer(lower))
+    return start + found[-1].start(1) if found else UNKNOWN

@@ -1,14 +1,14 @@
 """Collects what a text says of each rank and device, in its order, and makes recordings of it."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
 from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
 from vramscope.formats.log.oom_messages import Message
-from vramscope.formats.log.patterns import Amount
+from vramscope.formats.log.places import MOST_ROWS, LoggedSeries, LogMoment, PlaceFigures, Sample
+from vramscope.formats.log.runs import RunsAtPlace
 from vramscope.formats.log.summaries import SummaryTable
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
@@ -18,9 +18,6 @@ from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 _MOST_NOTED = 20
-_MOST_ROWS = 1 << 16
-"""The samples of a device that are kept; of more, neighbours become one that has the highest of both."""
-_KINDS = {"AMD SMI": "hip", "MLX": "mps", "JAX memory_stats()": "unknown"}
 _DRIVERS = frozenset({"device_used", "device_total", "device_free", "process_used", "others_used"})
 _WORDS = {
     "allocated": "allocated by torch",
@@ -54,142 +51,40 @@ _DRIVER_ONLY = Note(
 _NO_CLOCK = Note(NoteCode.NO_CLOCK, "the figures have no time in this file: they are shown in their order")
 
 
-class LogMoment(NamedTuple):
-    """When something was printed; −1 and 0 where that is not known."""
-
-    time_ns: int = 0
-    step: int = UNKNOWN
-
-
-class Sample(NamedTuple):
-    """What one line says of one device, in bytes by column."""
-
-    moment: LogMoment
-    values: Mapping[str, int]
-    pid: int = 0
-    utilization_percent: int = UNKNOWN
-
-
-class _LoggedSeries(NamedTuple):
-    column: str
-    origin: str
-    name: str
-
-
-class PlaceFigures:
-    """Everything that a text says of one rank on one device, in its order."""
-
-    def __init__(self, rank: int, device: int) -> None:
-        self.rank, self.device = rank, device
-        self.kind, self.name, self.command = "cuda", "", ""
-        self.items: list[Sample | Message | SummaryTable] = []
-        self.most: dict[_LoggedSeries, int] = {}
-        self.others: dict[tuple[int, str], int] = {}
-        self.processes: dict[int, PlaceFigures] = {}
-        """What the file says of single processes."""
-        self.n_samples = 0
-        self._last_message: Message | None = None
-
-    def add(self, amounts: Iterable[Amount], moment: LogMoment, pid: int = 0, busy: int = UNKNOWN) -> None:
-        """Add the amounts of one line; of several in one column the highest counts."""
-        values: dict[str, int] = {}
-        for amount in amounts:
-            column = amount.wording.column
-            values[column] = max(amount.n_bytes, values.get(column, 0))
-            series = _LoggedSeries(column, amount.wording.origin, amount.name)
-            self.most[series] = max(amount.n_bytes, self.most.get(series, 0))
-            self.kind = _KINDS.get(amount.wording.origin, self.kind)
-        if not values and busy < 0:
-            return
-        last = self.items[-1] if self.items else None
-        if isinstance(last, Sample) and _goes_on(last, values, moment, pid):
-            self.items[-1] = last._replace(
-                values={**last.values, **values}, moment=_later(last.moment, moment)
-            )
-            return
-        self.items.append(Sample(moment, values, pid, busy))
-        self.n_samples += 1
-        if self.n_samples > _MOST_ROWS:
-            self._thin()
-
-    def process(self, pid: int, name: str) -> "PlaceFigures":
-        """Return the place of one process on this device."""
-        if pid not in self.processes:
-            self.processes[pid] = PlaceFigures(self.rank, self.device)
-            self.processes[pid].command = name
-        return self.processes[pid]
-
-    def other(self, pid: int, name: str, n_bytes: int) -> None:
-        """Note what a process used of the device at most."""
-        self.others[pid, name] = max(n_bytes, self.others.get((pid, name), 0))
-
-    def settle(self) -> None:
-        """Take the samples of the process that used most as the device's own, and note the others."""
-        ordered = sorted(self.processes.items(), key=lambda each: -max(each[1].most.values(), default=0))
-        for pid, place in ordered[1:]:
-            self.other(pid, place.command, max(place.most.values(), default=0))
-        for _, place in ordered[:1]:
-            self.items, self.most, self.command = (
-                [*self.items, *place.items],
-                self.most | place.most,
-                place.command,
-            )
-            self.n_samples += place.n_samples
-
-    def fail(self, message: Message) -> None:
-        """Add a message; one that is repeated at once, as in a log and then in the traceback, counts once."""
-        if message != self._last_message:
-            self.items.append(message)
-            self.kind = message.kind
-        self._last_message = message
-
-    def _thin(self) -> None:
-        kept: list[Sample | Message | SummaryTable] = []
-        for item in self.items:
-            last = kept[-1] if kept else None
-            if isinstance(item, Sample) and isinstance(last, Sample) and len(kept) % 2:
-                both = {**last.values, **item.values}
-                values = {name: max(last.values.get(name, 0), item.values.get(name, 0)) for name in both}
-                kept[-1] = item._replace(values=values)
-                kept.append(Sample(item.moment, {}))
-            else:
-                kept.append(item)
-        self.items = [item for item in kept if not isinstance(item, Sample) or item.values]
-        self.n_samples = sum(isinstance(item, Sample) for item in self.items)
-
-
-def _goes_on(last: Sample, values: Mapping[str, int], moment: LogMoment, pid: int) -> bool:
-    """Return whether a line says more of the moment of the line before, as the rows of a table do."""
-    if last.values.keys() & values.keys() or last.pid != pid:
-        return False
-    return moment.step in (last.moment.step, UNKNOWN) or last.moment.step == UNKNOWN
-
-
-def _later(one: LogMoment, other: LogMoment) -> LogMoment:
-    return LogMoment(other.time_ns or one.time_ns, other.step if other.step >= 0 else one.step)
-
-
 class Figures:
-    """The places of a file."""
+    """What a text says, by rank and device."""
 
     def __init__(self) -> None:
-        self.places: dict[tuple[int, int], PlaceFigures] = {}
+        self._places: dict[tuple[int, int], RunsAtPlace] = {}
 
-    def at(self, rank: int, device: int) -> PlaceFigures:
-        """Return the place of that rank and device."""
+    def at(self, rank: int, device: int, moment: LogMoment | None = None) -> PlaceFigures:
+        """Return the run of that rank and device that a line of that moment belongs to."""
+        place = self._of(rank, device).at(moment or LogMoment())
+        place.most_rows = MOST_ROWS // len(self._places)
+        return place
+
+    def fail(self, message: Message) -> None:
+        """Add a message of an error."""
+        self._of(message.rank, message.device).fail(message)
+
+    def end_attempt(self) -> None:
+        """Note that what follows is another attempt, in each place."""
+        for place in self._places.values():
+            place.runs[-1].is_over = True
+
+    def _of(self, rank: int, device: int) -> RunsAtPlace:
         key = (rank, max(device, 0))
-        if key not in self.places:
-            self.places[key] = PlaceFigures(*key)
-        return self.places[key]
+        return self._places.get(key) or self._places.setdefault(key, RunsAtPlace(*key))
 
     def recordings(self) -> tuple[Recording, ...]:
-        """Return one recording for each rank and device."""
-        for place in self.places.values():
-            place.settle()
-        return tuple(_recording(place) for _, place in sorted(self.places.items()) if place.items)
+        """Return one recording for each run of each rank and device."""
+        runs = [run for _, place in sorted(self._places.items()) for run in place.settled()]
+        for run in runs:
+            run.settle()
+        return tuple(_recording(run) for run in runs if run.items)
 
     def __bool__(self) -> bool:
-        return any(place.items or place.processes for place in self.places.values())
+        return any(any(place.runs) for place in self._places.values())
 
 
 def _recording(place: PlaceFigures) -> Recording:
@@ -213,7 +108,7 @@ def _recording(place: PlaceFigures) -> Recording:
     tables = [item for item in place.items if isinstance(item, SummaryTable)]
     return Recording(
         source=_source(place, messages, tables),
-        process=Process(rank=place.rank, pid=_pid(place), command=place.command),
+        process=Process(rank=place.rank, pid=_pid(place), command=place.command, restarts=place.number - 1),
         device=Device(place.device, place.kind, place.name, int(counters.device_total_bytes.max(initial=0))),
         trace=builder.trace(),
         marks=_marks(rows),
@@ -297,25 +192,10 @@ def _marks(rows: list[tuple[Sample | Message, int]]) -> Marks:
     )
 
 
-def _runs(samples: list[Sample]) -> list[list[int]]:
-    """Return the rows of each run in the file: one begins where the steps go back."""
-    runs: list[list[int]] = [[]]
-    last = UNKNOWN
-    for row, sample in enumerate(samples):
-        step = sample.moment.step
-        if 0 <= step < last:
-            runs.append([])
-        last = step if step >= 0 else last
-        runs[-1].append(row)
-    return runs
-
-
 def _steps(samples: list[Sample], times: list[int]) -> Steps:
-    ends: dict[int, int] = {}
-    for row in _runs(samples)[-1]:
-        if samples[row].moment.step >= 0:
-            ends[samples[row].moment.step] = times[row]
-    if len(set(ends.values())) < len(ends):
+    steps = [(sample.moment.step, end) for sample, end in zip(samples, times, strict=True)]
+    ends = {step: end for step, end in steps if step >= 0}
+    if len(set(ends.values())) < len(ends) or list(ends) != sorted(ends):
         return Steps.of()
     until = list(ends.values())
     starts = [*until[:1], *(end + 1 for end in until[:-1])]
@@ -337,8 +217,8 @@ def _notes(
 ) -> Iterator[Note]:
     for series, most in list(place.most.items())[:_MOST_NOTED]:
         yield _series_note(series, most)
-    if len(_runs(samples)) > 1:
-        yield _several(samples)
+    if place.of > 1 or place.n_begun:
+        yield _several(place)
     yield from _of_messages(messages)
     yield from tables[-1].notes if tables else ()
     for (pid, name), n_bytes in sorted(place.others.items(), key=lambda each: -each[1])[:_MOST_NOTED]:
@@ -354,7 +234,7 @@ def _notes(
         yield NO_LAYOUT
 
 
-def _series_note(series: _LoggedSeries, most: int) -> Note:
+def _series_note(series: LoggedSeries, most: int) -> Note:
     what = _WORDS.get(series.column, _PARTIAL.get(series.column, ""))
     return Note(
         NoteCode.SERIES, f"{series.name} of {series.origin}: {what}; highest {format_bytes(most)}", most
@@ -370,12 +250,16 @@ _PARTIAL = {
 """What columns are that only together give a counter."""
 
 
-def _several(samples: list[Sample]) -> Note:
-    runs = _runs(samples)
-    most = [max((max(samples[row].values.values(), default=0) for row in rows), default=0) for rows in runs]
-    shown = ", ".join(format_bytes(n_bytes) for n_bytes in most[:8]) + (", …" if len(most) > 8 else "")
-    text = f"the steps begin again: {len(runs)} runs or restarts are in it, whose highest figures are {shown}"
-    return Note(NoteCode.SEVERAL_RUNS, text, len(runs))
+def _several(place: PlaceFigures) -> Note:
+    if place.of == 1:
+        text = (
+            f"the steps begin again {place.n_begun - 1} times, as with epochs or processes: shown as one run"
+        )
+        return Note(NoteCode.SEVERAL_RUNS, text, place.n_begun)
+    why = "the steps begin again" if place.begins_after >= 0 else "it follows another one"
+    after = f": {why}{f' after step {place.begins_after}' if place.begins_after >= 0 else ''}"
+    text = f"run {place.number} of {place.of} in this file{after if place.number > 1 else ''}"
+    return Note(NoteCode.SEVERAL_RUNS, text, place.of)
 
 
 _CUT = ("is cut before it says", "are cut before they say")
@@ -390,10 +274,6 @@ def _of_messages(messages: list[Message]) -> Iterator[Note]:
         does, do = ("does not say", "do not say") if messages[-1].kind == "unknown" else _CUT
         cut = f"one message {does}" if n_cut == 1 else f"{n_cut} messages {do}"
         yield Note(NoteCode.TRUNCATED, f"{cut} what was allocated: it is not known there", n_cut)
-    n_runs = len({message.pid for message in messages} - {0})
-    if n_runs > 1:
-        text = f"the messages are of {n_runs} processes: each is a run of its own, and one follows another"
-        yield Note(NoteCode.SEVERAL_RUNS, text, n_runs)
 
 
 def _of_one(message: Message) -> Iterator[Note]:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from vramscope.formats.log.lines import TextLine
 from vramscope.formats.log.patterns import Amount, Wording
-from vramscope.formats.log.series import Figures, LogMoment
+from vramscope.formats.log.places import LogMoment
+from vramscope.formats.log.series import Figures
 from vramscope.formats.log.times import time_ns
 from vramscope.model.counters import UNKNOWN
 
@@ -53,6 +54,14 @@ _ULTRALYTICS = re.compile(r"^\s*(\d{1,6})/(\d{1,6})\s+(\d{1,4}(?:\.\d{1,4})?)([G
 _SECTION = re.compile(r"(FB Memory[ ]Usage|<fb_memory_usage>)", re.IGNORECASE)
 _SECTION_ROW = re.compile(r"^\s*(?:<)?(total|used|free)>?\s*:?\s*(\d{1,7}) MiB", re.IGNORECASE | re.MULTILINE)
 _BUS = re.compile(r"(?:^GPU |<gpu id=\")([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]{4,12})", re.MULTILINE)
+
+
+_MARKS = re.compile(r"mib.*\||\|.*(?:mib|[ ]mb)|gpu_mem|nvidia-smi|fb[ _]memory[ _]usage", re.IGNORECASE)
+
+
+def may_be_table(text: str) -> bool:
+    """Return whether *text* may begin or be a part of a table; its numbers do not matter."""
+    return _head_of(text) is not None or _MARKS.search(text) is not None
 
 
 class TableReader:

@@ -2,14 +2,16 @@
 
 import re
 from datetime import datetime, timezone
+from functools import lru_cache
 
-from vramscope.formats.log.series import LogMoment
+from vramscope.formats.log.places import LogMoment
+from vramscope.formats.log.shapes import Shaped, places
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN
 from vramscope.model.marks import Note
 
 LOCAL_TIME = Note(NoteCode.LOCAL_TIME, "times have no zone in this file: they are shown as if they were UTC")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST_NS = 1 << 62
 _STAMP = re.compile(
     r"(?<!\d)(?:(?P<year>\d{4})(?P<dash>[-/.])(?P<month>\d\d?)(?P=dash)(?P<day>\d\d?)"
@@ -24,18 +26,38 @@ _C_DATE = re.compile(
     r"|(\d{4})[ ]+(\d\d:\d\d:\d\d))"
 )
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_WHOLE = r"[ \t]{0,10}\[?[ ]{0,6}['\"]?(\d{1,3}(?:,\d{3})+|\d{1,12})(?![\d.]*\d*[smh%]|\.\d|,\d)(?=\W|$)"
 _STEP = re.compile(
     r"(?:global[ _]?step|iteration|\biters?|\bsteps?|_step|\bafter|train_batch|micro_step)"
-    r"['\"]?[ ]?[:=#]?[ \t]{0,10}"
-    r"\[?['\"]?(\d{1,12})(?![\d.]*\d*[smh%]|\.\d)(?=\W|$)",
+    rf"['\"]?[ ]?[:=#]?{_WHOLE}",
+    re.IGNORECASE,
+)
+_EPOCH = re.compile(
+    r"\bepochs?(?:\(\w{2,8}\))?['\"]?[ ]?[:=#]?[ \t]{0,10}\[?[ ]{0,6}['\"]?(\d{1,6}(?:\.\d{1,20})?)(?=\W|$)",
     re.IGNORECASE,
 )
 
 
-def moment(text: str) -> LogMoment:
-    """Return the time and the step that *text* names."""
-    step = _STEP.search(text)
-    return LogMoment(time_ns(text), int(step[1]) if step else UNKNOWN)
+def moment(line: Shaped) -> LogMoment:
+    """Return the time, the epoch and the step that a line names."""
+    time, epoch, step = _places_in(line.shape)
+    return LogMoment(
+        time_ns(line.text[line.at(time) :][:60]) if time >= 0 else 0,
+        int(line.number(step).replace(",", "")) if step >= 0 else UNKNOWN,
+        float(line.number(epoch).partition(",")[0]) if epoch >= 0 else UNKNOWN,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _places_in(shape: str) -> tuple[int, int, int]:
+    """Return where a line of that shape has its time, and the places of its epoch and step; −1 if none."""
+    numbers = places(shape)
+    time = (_STAMP.search(shape) or _C_DATE.search(shape)) if ":" in shape else None
+    epoch, step = (
+        numbers.get(found.start(1), UNKNOWN) if (found := words.search(shape)) else UNKNOWN
+        for words in (_EPOCH, _STEP)
+    )
+    return time.start() if time else UNKNOWN, epoch, step
 
 
 def time_ns(text: str) -> int:
@@ -76,7 +98,7 @@ def _of_c_date(text: str) -> int:
 
 def _unix_ns(date: tuple[int, int, int], hour: tuple[int, int, int], fraction: int, zone: str) -> int:
     try:
-        since = datetime(*date, *hour, tzinfo=timezone.utc) - _EPOCH
+        since = datetime(*date, *hour, tzinfo=timezone.utc) - _UNIX_EPOCH
     except ValueError:
         return 0
     shift = 0

@@ -1,0 +1,164 @@
+"""Everything that a text says of one rank on one device, in its order."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from vramscope.formats.log.oom_messages import Message
+from vramscope.formats.log.patterns import Amount
+from vramscope.formats.log.summaries import SummaryTable
+from vramscope.model.counters import UNKNOWN
+
+MOST_ROWS = 1 << 15
+"""The samples of a file that are kept; of more, neighbours become one that has the highest of both."""
+_FEWEST_ROWS = 512
+_KINDS = {"AMD SMI": "hip", "MLX": "mps", "JAX memory_stats()": "unknown"}
+
+
+class LogMoment(NamedTuple):
+    """When something was printed; −1 and 0 where that is not known."""
+
+    time_ns: int = 0
+    step: int = UNKNOWN
+    epoch: float = UNKNOWN
+
+
+class Sample(NamedTuple):
+    """What one line says of one device, in bytes by column."""
+
+    moment: LogMoment
+    values: Mapping[str, int]
+    pid: int = 0
+    utilization_percent: int = UNKNOWN
+
+
+class LoggedSeries(NamedTuple):
+    """A series of figures in a text: its column, who printed it, and its name."""
+
+    column: str
+    origin: str
+    name: str
+
+
+class PlaceFigures:
+    """What one run in a text has of one rank on one device."""
+
+    def __init__(self, rank: int, device: int) -> None:
+        self.rank, self.device = rank, device
+        self.kind, self.name, self.command = "cuda", "", ""
+        self.items: list[Sample | Message | SummaryTable] = []
+        self.most: dict[LoggedSeries, int] = {}
+        self.others: dict[tuple[int, str], int] = {}
+        self.processes: dict[int, PlaceFigures] = {}
+        """What the file says of single processes."""
+        self.n_samples, self.most_rows = 0, MOST_ROWS
+        self.last, self.stride = LogMoment(), 0
+        """The latest step and epoch, and how far apart the last two steps were."""
+        self.is_over = False
+        """Whether the text says that what follows is another attempt."""
+        self.message_pid = 0
+        self.number, self.of, self.begins_after = 1, 1, UNKNOWN
+        """Which run it is of how many of the same place in the text, and the step before it."""
+        self.n_begun = 0
+        """How often the steps begin again in what is shown as one run."""
+        self._last_message: Message | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.items or self.processes)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last that it said is an out-of-memory error."""
+        return bool(self.items) and isinstance(self.items[-1], Message)
+
+    def reach(self, moment: LogMoment) -> None:
+        """Note the step and the epoch of a line."""
+        if moment.step > self.last.step >= 0:
+            self.stride = moment.step - self.last.step
+        step, epoch = (new if new >= 0 else old for new, old in zip(moment[1:], self.last[1:], strict=True))
+        self.last = LogMoment(moment.time_ns, int(step), epoch)
+
+    def take(self, other: "PlaceFigures") -> None:
+        """Add what another run of the place has."""
+        self.items += other.items
+        for series, most in other.most.items():
+            self.most[series] = max(most, self.most.get(series, 0))
+        for (pid, name), n_bytes in other.others.items():
+            self.other(pid, name, n_bytes)
+        self.processes |= other.processes
+        self.n_samples += other.n_samples
+        self.reach(other.last)
+
+    def add(self, amounts: Iterable[Amount], moment: LogMoment, pid: int = 0, busy: int = UNKNOWN) -> None:
+        """Add the amounts of one line; of several in one column the highest counts."""
+        values: dict[str, int] = {}
+        for amount in amounts:
+            column = amount.wording.column
+            values[column] = max(amount.n_bytes, values.get(column, 0))
+            series = LoggedSeries(column, amount.wording.origin, amount.name)
+            self.most[series] = max(amount.n_bytes, self.most.get(series, 0))
+            self.kind = _KINDS.get(amount.wording.origin, self.kind)
+        if not values and busy < 0:
+            return
+        last = self.items[-1] if self.items else None
+        if isinstance(last, Sample) and _goes_on(last, values, moment, pid):
+            self.items[-1] = last._replace(
+                values={**last.values, **values}, moment=_later(last.moment, moment)
+            )
+            return
+        self.items.append(Sample(moment, values, pid, busy))
+        self.n_samples += 1
+        if self.n_samples > max(self.most_rows, _FEWEST_ROWS):
+            self._thin()
+
+    def process(self, pid: int, name: str) -> "PlaceFigures":
+        """Return the place of one process on this device."""
+        if pid not in self.processes:
+            self.processes[pid] = PlaceFigures(self.rank, self.device)
+            self.processes[pid].command = name
+        return self.processes[pid]
+
+    def other(self, pid: int, name: str, n_bytes: int) -> None:
+        """Note what a process used of the device at most."""
+        self.others[pid, name] = max(n_bytes, self.others.get((pid, name), 0))
+
+    def settle(self) -> None:
+        """Take the samples of the process that used most as the device's own, and note the others."""
+        ordered = sorted(self.processes.items(), key=lambda each: -max(each[1].most.values(), default=0))
+        for pid, place in ordered[1:]:
+            self.other(pid, place.command, max(place.most.values(), default=0))
+        self.processes = {}
+        for _, place in ordered[:1]:
+            self.command = place.command
+            self.take(place)
+
+    def fail(self, message: Message) -> None:
+        """Add a message; one that is repeated at once, as in a log and then in the traceback, counts once."""
+        if message != self._last_message:
+            self.items.append(message)
+            self.kind = message.kind
+        self._last_message, self.message_pid = message, message.pid or self.message_pid
+
+    def _thin(self) -> None:
+        kept: list[Sample | Message | SummaryTable] = []
+        for item in self.items:
+            last = kept[-1] if kept else None
+            if isinstance(item, Sample) and isinstance(last, Sample) and len(kept) % 2:
+                both = {**last.values, **item.values}
+                values = {name: max(last.values.get(name, 0), item.values.get(name, 0)) for name in both}
+                kept[-1] = item._replace(values=values)
+                kept.append(Sample(item.moment, {}))
+            else:
+                kept.append(item)
+        self.items = [item for item in kept if not isinstance(item, Sample) or item.values]
+        self.n_samples = sum(isinstance(item, Sample) for item in self.items)
+
+
+def _goes_on(last: Sample, values: Mapping[str, int], moment: LogMoment, pid: int) -> bool:
+    """Return whether a line says more of the moment of the line before, as the rows of a table do."""
+    if last.values.keys() & values.keys() or last.pid != pid:
+        return False
+    return moment.step in (last.moment.step, UNKNOWN) or last.moment.step == UNKNOWN
+
+
+def _later(one: LogMoment, other: LogMoment) -> LogMoment:
+    return LogMoment(other.time_ns or one.time_ns, other.step if other.step >= 0 else one.step)
