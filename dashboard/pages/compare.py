@@ -121,7 +121,8 @@ def _other(data: Data, address: Address) -> View:
     """Return the baseline: the recording that the address names, else that of the run with most events."""
     named = _RECORDING.fullmatch(address.other)
     if named:
-        return data.view(Address("/", named[1], *(each and int(each) for each in named.groups()[1:])))
+        rank, device, restart = (None if each is None else int(each) for each in named.groups()[1:])
+        return data.view(Address("/", named[1], rank, device, restart))
     try:
         other = opened_address(data, Address(run=address.other, rank=address.rank, device=address.device))
         return data.view(other)

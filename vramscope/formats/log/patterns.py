@@ -104,7 +104,7 @@ def _need(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-class _Place(NamedTuple):
+class _AmountPlace(NamedTuple):
     """Where lines of one shape have an amount."""
 
     wording: Wording
@@ -140,7 +140,7 @@ def amounts(line: Shaped, *, is_cut: bool = False) -> list[Amount]:
 
 
 @lru_cache(maxsize=4096)
-def _places_in(shape: str) -> tuple[_Place, ...]:
+def _places_in(shape: str) -> tuple[_AmountPlace, ...]:
     """Return where a line of that shape has its amounts."""
     numbers, taken = places(shape), set[int]()
     known = []
@@ -153,7 +153,7 @@ def _places_in(shape: str) -> tuple[_Place, ...]:
     return tuple(known)
 
 
-def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _Place:
+def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _AmountPlace:
     start, groups = found.start("number"), found.groupdict()
     units = (groups.get(each) for each in ("unit", "shared", "bracket", "ending"))
     device = _device_at(found.string[:start])
@@ -161,7 +161,7 @@ def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _Plac
     if not found.string[slice(*name)].strip(" \t:=|'\"`*("):
         name = found.end("number"), found.end("name")
     exponent = re.search("e([+-]?)", found["number"])
-    return _Place(
+    return _AmountPlace(
         row,
         numbers[start],
         f"{exponent[1]}0" if exponent else "",

@@ -22,7 +22,6 @@ class _Head(NamedTuple):
     columns: dict[str, int]
     """The place by the name in small letters."""
     width: int
-    unit_bytes: int
 
 
 _COLUMNS = {
@@ -125,7 +124,7 @@ class TableReader:
         when = " ".join(cells[at] for name, at in head.columns.items() if name in ("date", "time"))
         moment = LogMoment(time_ns(when)) if when else self._moment
         found = [
-            _is(head.origin, kind, name, int(cells[at]) * head.unit_bytes, device)
+            _is(head.origin, kind, name, int(cells[at]) * _MIB, device)
             for name, at in head.columns.items()
             if (kind := _COLUMNS.get(name)) and cells[at].isdigit() and not (is_cut and at == len(cells) - 1)
         ]
@@ -138,7 +137,7 @@ class TableReader:
     def _process(self, device: int, cells: list[str], head: _Head, moment: LogMoment) -> None:
         pid, size = cells[head.columns["pid"]], cells[head.columns["fb"]]
         if pid.isdigit() and size.isdigit():
-            amount = _is(head.origin, "process_used", "fb", int(size) * head.unit_bytes)
+            amount = _is(head.origin, "process_used", "fb", int(size) * _MIB)
             self._into.at(0, device).process(int(pid), cells[-1]).add([amount], moment, int(pid))
 
     def _box(self, line: TextLine) -> bool:
@@ -188,51 +187,28 @@ class TableReader:
         return True
 
 
-def _is_units(text: str) -> bool:
-    words = text.lower().replace("#", " ").split()
-    return bool(words) and all(word in _UNIT_WORDS for word in words)
-
-
-_UNIT_WORDS = frozenset(
-    [
-        "id",
-        "idx",
-        "w",
-        "c",
-        "%",
-        "mhz",
-        "mb",
-        "mib",
-        "mb/s",
-        "gb/s",
-        "#",
-        "c/g",
-        "name",
-        "yyyymmdd",
-        "hh:mm:ss",
-        "j",
-        "mj",
-        "n",
-        "bool",
-        "count",
-    ]
+_UNIT_WORDS = re.compile(
+    r"[\s#]*(?:(?:idx?|w|c|%|mhz|mi?b|[mg]b/s|c/g|name|yyyymmdd|hh:mm:ss|m?j|n|bool|count)(?=[\s#]|$)[\s#]*)+",
+    re.IGNORECASE,
 )
+_ORIGINS = {
+    "vram_used": "AMD SMI",
+    "pid": "nvidia-smi pmon",
+    "fbusd": "dcgmi dmon",
+    "gpu": "nvidia-smi dmon",
+}
+"""The tool whose table has a column of that name, the first that fits."""
+
+
+def _is_units(text: str) -> bool:
+    return _UNIT_WORDS.fullmatch(text) is not None
 
 
 def _head_of(text: str) -> _Head | None:
     """Return the columns where *text* is the head of a table about memory."""
     words = re.sub(r"[#,]", " ", text.lower().replace("entity", "gpu")).split()
-    known = [word for word in words if word in _COLUMNS]
-    if not known or "gpu" not in words or any(word.isdigit() for word in words):
+    has_memory = any(word in _COLUMNS for word in words)
+    if not has_memory or "gpu" not in words or any(word.isdigit() for word in words):
         return None
-    is_pmon = "pid" in words
-    origin = (
-        "AMD SMI"
-        if "vram_used" in words
-        else "nvidia-smi pmon"
-        if is_pmon
-        else "dcgmi dmon"
-        if "fbusd" in words
-        else "nvidia-smi dmon"
-    )
-    return _Head(origin, {word: at for at, word in enumerate(words)}, len(words), _MIB)
+    origin = next(name for word, name in _ORIGINS.items() if word in words)
+    return _Head(origin, {word: at for at, word in enumerate(words)}, len(words))

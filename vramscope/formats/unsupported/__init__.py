@@ -1,0 +1,68 @@
+"""Recognizes files without data about memory, so that the error says what they are and what to do.
+
+The kinds stand in ``kinds.tsv``, a row each.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from vramscope.errors import FormatError
+from vramscope.formats import Format
+from vramscope.formats._file import beginning
+
+
+class _UnsupportedKind(NamedTuple):
+    fits: re.Pattern[bytes]
+    """Is found in the first bytes of the content."""
+    name: str
+    """What the file is, and what it lacks."""
+    advice: str
+
+
+@cache
+def _kinds(where: str) -> tuple[_UnsupportedKind, ...]:
+    """Return the kinds that the first bytes show, or those of texts."""
+    lines = Path(__file__).with_name("kinds.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines if not line.startswith("#")]
+    words = {name: text for kind, name, text, *_ in rows if kind == "let"}
+    flags = re.DOTALL if where == "first" else re.MULTILINE
+    return tuple(
+        _UnsupportedKind(re.compile(row[1].encode(), flags), *(each.format(**words) for each in row[2:]))
+        for row in rows
+        if row[0] == where
+    )
+
+
+def why_not(path: Path) -> str:
+    """Return what a file seems to be that no format reads, what it lacks, and what to do, as a clause."""
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    start = beginning(head)
+    if not start:
+        return "it seems to be a gzip that is cut or damaged; copy it again"
+    is_data = head[:4] == b"PK\x03\x04" or start[:1] == b"\x80" or start.count(b"\0") * 20 > len(start)
+    offered = _kinds("data" if is_data else "text")
+    return "it seems to be {1}; {2}".format(*next(kind for kind in offered if kind.fits.search(start)))
+
+
+def _kind(start: bytes) -> _UnsupportedKind | None:
+    return next((kind for kind in _kinds("first") if kind.fits.search(start)), None)
+
+
+def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
+    """Return whether the file is of a known kind."""
+    return _kind(beginning(head)) is not None
+
+
+def read(path: Path) -> NoReturn:
+    """Raise FormatError that says what the file is and what to do instead."""
+    with path.open("rb") as file:
+        kind = _kind(beginning(file.read(1 << 16)))
+    if kind is None:
+        raise FormatError(f"{path}: this is of no known kind")
+    raise FormatError(f"{path}: this is {kind.name}; {kind.advice}")
+
+
+FORMAT = Format("unsupported", sniff, read)
