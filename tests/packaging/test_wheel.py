@@ -36,7 +36,13 @@ def test_the_wheel_carries_every_source_file_and_asset(wheel):
         if file.is_file() and (file.suffix == ".py" or "assets" in file.parts)
     }
 
-    data = {"py.typed", "export/_public_names.bin", "formats/unsupported/kinds.tsv", "formats/log/wordings.tsv"}
+    data = {
+        "py.typed",
+        "export/_public_names.bin",
+        "formats/unsupported/kinds.tsv",
+        "formats/log/wordings.tsv",
+        "model/cards.tsv",
+    }
     assert shipped == ours | theirs | {f"vramscope/{name}" for name in data}
 
 

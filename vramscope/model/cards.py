@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 BASIS = (
     "a card's bytes as torch gives them in published error messages, of several the least: drivers differ by "
@@ -40,65 +41,15 @@ class Card:
         return f"{article} {self.sold_as_gb} GB {name}"
 
 
-CARDS = tuple(
-    Card(name, sold_as, round(gib * _GIB))
-    for name, sold_as, gib in (
-        ("T4", 16, 14.56),
-        ("RTX 4080", 16, 15.6),
-        ("L4/A10G", 24, 21.95),
-        ("RTX 3090/4090", 24, 23.5),
-        ("RTX 5090", 32, 31.3),
-        ("V100 32 GB", 32, 31.7),
-        ("A100 40 GB", 40, 39.3),
-        ("L40S", 48, 44.3),
-        ("RTX A6000", 48, 47.4),
-        ("A100/H100 80 GB", 80, 79.1),
-        ("RTX PRO 6000", 96, 94.9),
-        ("H200", 141, 139.7),
-        ("B200", 180, 178.3),
-        ("MI300X", 192, 191.4),
-    )
-)
+def _cards(kind: str, most: int) -> tuple[Card, ...]:
+    lines = Path(__file__).with_name("cards.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t")[1:] for line in lines if line.startswith(f"{kind}\t")]
+    return tuple(Card(name, int(gb), round(float(gib) * _GIB), int(gb) * most) for name, gb, gib in rows)
+
+
+CARDS = _cards("advised", 0)
 """Known cards, the smallest first."""
-
-
-_OWNED = (
-    # Least of the 8 GB cards: 7.60; an RTX 3070 had 7.76 to 7.78.
-    ("RTX 3070", 8, 7.60),
-    ("RTX 3070 Ti", 8, 7.60),
-    ("RTX 4060", 8, 7.60),
-    ("RTX 4060 Ti 8 GB", 8, 7.60),
-    ("RTX 5060", 8, 7.60),
-    ("RTX 5060 Ti 8 GB", 8, 7.60),
-    # 9.78, of an older driver; those of 2026 keep 0.15 GiB more.
-    ("RTX 3080", 10, 9.60),
-    # An RTX 3060 had 11.63 to 11.76, an RTX 4070 Ti 11.70, another card of 12 GB 11.49.
-    ("RTX 5070", 12, 11.49),
-    ("RTX 3060 12 GB", 12, 11.60),
-    ("RTX 3060 8 GB", 8, 7.60),
-    ("RTX 3080 12 GB", 12, 11.60),
-    ("RTX 3080 Ti", 12, 11.60),
-    ("RTX 4070", 12, 11.60),
-    ("RTX 4070 Super", 12, 11.60),
-    ("RTX 4070 Ti", 12, 11.60),
-    # An RTX 5060 Ti had 15.48 to 15.49, an RTX 5080 15.47, other cards of 16 GB 15.45.
-    ("RTX 5060 Ti 16 GB", 16, 15.45),
-    ("RTX 5070 Ti", 16, 15.45),
-    ("RTX 5080", 16, 15.45),
-    # An RTX 4060 Ti had 15.57, others 15.51; an RTX A4000 15.61.
-    ("RTX 4060 Ti 16 GB", 16, 15.50),
-    ("RTX 4070 Ti Super", 16, 15.50),
-    ("RTX A4000", 16, 15.50),
-    # Cards of 20 GB had 19.50 to 19.67; no message names an RTX A4500.
-    ("RTX A4500", 20, 19.50),
-    # As the RTX 3090, of the same generation and size.
-    ("RTX A5000", 24, 23.50),
-    # One of the two dies, each of which torch sees as a card.
-    ("MI250", 64, 63.90),
-)
-"""Cards that people own. Where no message names the card, the figure is the least of any card of its size."""
-
-OWNED = tuple(Card(name, sold, round(gib * _GIB), sold * _GIB) for name, sold, gib in _OWNED)
+OWNED = _cards("owned", _GIB)
 """Cards that are known by name but never advised; of two with one name the usual one first."""
 
 

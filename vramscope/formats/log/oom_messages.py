@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from vramscope.formats.log.lines import clean, joined, rank_in
+from vramscope.formats.log.patterns import table_rows
 from vramscope.units import parse_bytes
 
 _SIZE = r"(\d{1,3}(?:,\d{3})+(?:\.\d{1,9})?|\d{1,19}(?:\.\d{1,9})?)\s*(bytes|[KMGTP]i?B)\b"
@@ -37,30 +38,11 @@ _JAX = re.compile(
 )
 _STARTS = (_TORCH, _MPS, _ASYNC, _JAX)
 _DEVICE = re.compile(r"\b(?:GPU|NPU|XPU|MUSA|MLU|device(?: ordinal)?)\s+(\d{1,4})\b", re.IGNORECASE)
-_LEGACY = {
-    "capacity": _phrase("SIZE total capacity"),
-    "allocated": _phrase("SIZE already allocated"),
-    "free": _phrase("SIZE free"),
-    "limit": _phrase("SIZE allowed"),
-    "reserved": _phrase("SIZE reserved in total by PyTorch"),
-    "unallocated": _phrase("SIZE cached"),
-}
-_MODERN = {
-    "capacity": _phrase("a total capac(?:i)?ty of SIZE"),
-    "free": _phrase("of which SIZE is free"),
-    "process": _phrase("this process has SIZE memory in use"),
-    "limit": _phrase("SIZE allowed;"),
-    "allocated": _phrase("SIZE is allocated by PyTorch"),
-    "pools": _phrase("with SIZE allocated in private pools"),
-    "unallocated": _phrase("SIZE is reserved by PyTorch but unallocated"),
-}
-_OF_ASYNC = {
-    "allocated": _phrase(r"Currently allocated\s*: SIZE"),
-    "requested": _phrase(r"Requested\s*: SIZE"),
-    "capacity": _phrase(r"Device limit\s*: SIZE"),
-    "free": _phrase(r"Free \(according to CUDA\)\s*: SIZE"),
-    "limit": _phrase(r"PyTorch limit \(set by user-supplied memory fraction\)\s*: SIZE"),
-}
+_LEGACY, _MODERN, _OF_ASYNC = (
+    {name: _phrase(words) for kind, name, words, *_ in table_rows() if kind == of}
+    for of in ("oom_legacy", "oom_modern", "oom_async")
+)
+"""The figures of a message by their names: before torch 2.1, since, and of cudaMallocAsync."""
 _OTHERS = _phrase(r"Process (\d{1,10}) has SIZE memory in use")
 _WARNING = re.compile(
     r"memory allocation failed with OOM on device (\d{1,4}) while trying to allocate (\d{1,19}) bytes "
@@ -136,20 +118,20 @@ def _of(start: re.Match[str], text: str, before: str) -> Message | None:
         return Message(rank, int(start["device"] or 0), asked, known, ()) if asked >= 0 else None
     if start.re is _JAX:
         device = re.search(r"device ordinal (\d{1,3})", text[:200])
-        return Message(0, int(device[1]) if device else 0, _bytes(start[1], start[2]), {}, (), "unknown")
+        return Message(0, int(device[1]) if device else 0, size_bytes(start[1], start[2]), {}, (), "unknown")
     return _message(start, text, before)
 
 
 def _figures(phrases: dict[str, re.Pattern[str]], text: str) -> dict[str, int]:
     """Return the figures that *text* has and that can be: not what WSL gives for an unknown."""
     matches = {name: phrase.search(text) for name, phrase in phrases.items()}
-    known = {name: _bytes(match[1], match[2]) for name, match in matches.items() if match}
+    known = {name: size_bytes(match[1], match[2]) for name, match in matches.items() if match}
     return {name: n_bytes for name, n_bytes in known.items() if n_bytes < _MOST}
 
 
 def _message(start: re.Match[str], text: str, before: str) -> Message:
     known = _figures(_LEGACY if "already allocated" in text or "total capacity;" in text else _MODERN, text)
-    requested = _bytes(start[2], start[3])
+    requested = size_bytes(start[2], start[3])
     device = _DEVICE.search(text)
     index = int(device[1]) if device else 0
     warnings = _WARNING.findall(before)
@@ -157,7 +139,7 @@ def _message(start: re.Match[str], text: str, before: str) -> Message:
         # The allocator's own warning before it contains the same numbers unrounded.
         index, requested, known["free"], known["capacity"] = (min(int(word), _MOST) for word in warnings[-1])
     known = {name: n_bytes for name, n_bytes in known.items() if n_bytes < _MOST}
-    named = [(int(pid), _bytes(size, unit)) for pid, size, unit in _OTHERS.findall(text)]
+    named = [(int(pid), size_bytes(size, unit)) for pid, size, unit in _OTHERS.findall(text)]
     others = tuple((pid, n_bytes) for pid, n_bytes in named if n_bytes < _MOST)
     rank = rank_in(before[before.rfind("\n") + 1 :])
     return _with_own_process(Message(rank, index, requested, known, others, start["kind"].lower()))
@@ -183,7 +165,7 @@ def _with_own_process(message: Message) -> Message:
 def _mps(found: re.Match[str]) -> Message:
     """Return the message of MPS; the allowed bytes stand for the device, as no more can be allocated."""
     words = found.groups()
-    own, other, most, asked = (_bytes(*words[at : at + 2]) for at in (0, 2, 4, 6))
+    own, other, most, asked = (size_bytes(*words[at : at + 2]) for at in (0, 2, 4, 6))
     free = max(most - own - other, 0)
     known = {"allocated": own, "capacity": most, "free": free, "process": own + other}
     return Message(0, 0, asked, known, (), "mps")
@@ -192,10 +174,11 @@ def _mps(found: re.Match[str]) -> Message:
 def _is_same(exact: int, start: re.Match[str]) -> bool:
     """Return whether the rounded number of the message may be that of the warning."""
     unit = parse_bytes(f"1 {_unit(start[3])}")
-    return abs(exact - _bytes(start[2], start[3])) <= unit / 100
+    return abs(exact - size_bytes(start[2], start[3])) <= unit / 100
 
 
-def _bytes(number: str, unit: str) -> int:
+def size_bytes(number: str, unit: str) -> int:
+    """Return the bytes of a number with its unit, up to a limit that no device reaches."""
     with suppress(ValueError):  # a size that 64 bits cannot hold
         return min(parse_bytes(f"{number.replace(',', '')} {_unit(unit)}"), _MOST)
     return _MOST

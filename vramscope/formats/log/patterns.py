@@ -65,10 +65,21 @@ class Amount(NamedTuple):
     """The name as the text has it."""
 
 
+@cache
+def table_rows() -> list[list[str]]:
+    """Return the rows of the table."""
+    lines = Path(__file__).with_name("wordings.tsv").read_text(encoding="utf-8").splitlines()
+    return [[*line.split("\t"), "", "", "", ""][:6] for line in lines if line and not line.startswith("#")]
+
+
+def column_words() -> dict[str, str]:
+    """Return what each column of the table counts."""
+    return {name: words for kind, name, words, *_ in table_rows() if kind == "column"}
+
+
 def _wordings() -> tuple[Wording, ...]:
     """Return the table; of rows that fit the same number the first counts."""
-    lines = (Path(__file__).parent / "wordings.tsv").read_text(encoding="utf-8").splitlines()
-    rows = [[*line.split("\t"), "", "", "", ""][:6] for line in lines if line and not line.startswith("#")]
+    rows = [row for row in table_rows() if not re.match(r"column$|head$|oom_", row[0])]
     return tuple(
         Wording(origin, words, column, unit, needs, is_decimal=power == "1000")
         for origin, words, column, unit, needs, power in rows
@@ -97,11 +108,6 @@ def _expression(row: Wording) -> re.Pattern[str]:
     if has_own:
         around = f"{before.rstrip(':')}{_BETWEEN if before else ''}{_AFTER}{after.partition('@')[0]}"
     return re.compile(rf"(?:(?<![A-Za-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))(?P<name>{around})", re.IGNORECASE)
-
-
-@cache
-def _need(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
 
 
 class _AmountPlace(NamedTuple):
@@ -186,7 +192,7 @@ def _rows_in(shape: str) -> tuple[Wording, ...]:
         row
         for row, literals in _literals()
         if all(word in lower for word in literals)
-        and (not row.needs or _need(row.needs).search(lower))
+        and (not row.needs or re.search(row.needs, lower, re.IGNORECASE))
         and _expression(row).search(shape)
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
 from vramscope.formats.log.oom_messages import Message
+from vramscope.formats.log.patterns import column_words
 from vramscope.formats.log.places import MOST_ROWS, LoggedSeries, LogMoment, PlaceFigures, Sample
 from vramscope.formats.log.runs import RunsAtPlace
 from vramscope.formats.log.summaries import SummaryTable
@@ -19,20 +20,6 @@ from vramscope.units import format_bytes
 
 _MOST_NOTED = 20
 _DRIVERS = frozenset({"device_used", "device_total", "device_free", "process_used", "others_used"})
-_WORDS = {
-    "allocated": "allocated by torch",
-    "allocated_peak": "the most that torch had allocated until then",
-    "reserved": "reserved by torch",
-    "reserved_peak": "the most that torch had reserved until then",
-    "active": "active in torch's allocator",
-    "requested": "requested of torch's allocator",
-    "inactive_split": "free in split blocks of torch's allocator",
-    "device_used": "used on the device, by all processes",
-    "device_total": "the device's total",
-    "device_free": "free on the device",
-    "process_used": "used by the process, as the driver counts",
-    "host_resident": "resident memory of the host",
-}
 _MOMENTS_OF_MESSAGE = Note(
     NoteCode.MOMENTS_ONLY,
     "an error message gives totals at one moment, rounded to two decimals: what happened before, and by whom "
@@ -235,19 +222,10 @@ def _notes(
 
 
 def _series_note(series: LoggedSeries, most: int) -> Note:
-    what = _WORDS.get(series.column, _PARTIAL.get(series.column, ""))
+    what = column_words().get(series.column, "")
     return Note(
         NoteCode.SERIES, f"{series.name} of {series.origin}: {what}; highest {format_bytes(most)}", most
     )
-
-
-_PARTIAL = {
-    "start": "allocated before that stage",
-    "grown": "what stayed allocated of that stage",
-    "above": "what was allocated above that for a while; with what stayed and was there before, the peak",
-    "spared": "the device's total less what torch had allocated at most",
-}
-"""What columns are that only together give a counter."""
 
 
 def _several(place: PlaceFigures) -> Note:

@@ -5,14 +5,14 @@ one with all quantities at their peaks, and one with the current values.
 """
 
 import re
-from contextlib import suppress
 from typing import NamedTuple
 
 from vramscope.formats._totals_trace import TotalsAt
 from vramscope.formats.log.lines import clean
+from vramscope.formats.log.oom_messages import size_bytes
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
-from vramscope.units import format_bytes, parse_bytes
+from vramscope.units import format_bytes
 
 TITLE = re.compile(r"PyTorch \w+ memory summary, device ID (\d{1,4})")
 _FAILURES = re.compile(r"\w+ OOMs: +(\d{1,12}) +\| +\w+ retries: +(\d{1,12})")
@@ -20,7 +20,6 @@ _LINE = re.compile(
     r"\| ([A-Za-z][\w \-]{3,20}?) +\| +(\d{1,19}) ((?:[KMGTP]i?)?B) *\| +(\d{1,19}) ((?:[KMGTP]i?)?B) *\|"
 )
 _NEEDED = ("allocated", "active", "reserved")
-_MOST = 1 << 56
 
 _TOTALS_ONLY = Note(
     NoteCode.TOTALS_ONLY,
@@ -70,7 +69,7 @@ def _table(device: int, text: str) -> SummaryTable:
     for line in _LINE.finditer(text):
         name = _metric(line[1])
         if name and name not in now:  # the first line is the total, "from large pool" follows
-            now[name], peak[name] = _bytes(line[2], line[3]), _bytes(line[4], line[5])
+            now[name], peak[name] = size_bytes(line[2], line[3]), size_bytes(line[4], line[5])
     failures = _FAILURES.search(text)
     n_ooms, n_retries = (int(failures[1]), int(failures[2])) if failures else (0, 0)
     return SummaryTable(device, n_ooms, n_retries, now, peak)
@@ -80,12 +79,6 @@ def _metric(title: str) -> str:
     """Return ``reserved`` for ``GPU reserved memory``; empty for the lines of pools."""
     words = title.lower().removeprefix("gpu ")
     return words.removesuffix(" memory") if words.endswith(" memory") else ""
-
-
-def _bytes(number: str, unit: str) -> int:
-    with suppress(ValueError):  # a size that 64 bits cannot hold
-        return min(parse_bytes(f"{number} {unit}"), _MOST)
-    return _MOST
 
 
 def _state(of: dict[str, int]) -> TotalsAt:

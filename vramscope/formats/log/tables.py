@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 from vramscope.formats.log.lines import TextLine
-from vramscope.formats.log.patterns import Amount, Wording
+from vramscope.formats.log.patterns import Amount, Wording, table_rows
 from vramscope.formats.log.places import LogMoment
 from vramscope.formats.log.series import Figures
 from vramscope.formats.log.times import time_ns
@@ -24,16 +24,9 @@ class _Head(NamedTuple):
     width: int
 
 
-_COLUMNS = {
-    "fb": "device_used",
-    "fbusd": "device_used",
-    "fbttl": "device_total",
-    "fbfre": "device_free",
-    "vram_used": "device_used",
-    "vram_total": "device_total",
-    "vram_free": "device_free",
-}
-"""What columns of dmon, dcgmi dmon and amd-smi monitor are."""
+_COLUMNS = {row[1]: row[2] for row in table_rows() if row[0] == "head"}
+_ORIGINS = {row[1]: row[3] for row in table_rows() if row[0] == "head"}
+"""What columns of dmon, dcgmi dmon and amd-smi monitor are, and the tool whose table has one of that name."""
 _GPU_LINE = re.compile(
     r"\|[ ]{1,4}(\d{1,3})[ ]+([A-Za-z][^|\n]*?)(?:[ ]{2,}| )(?:On|Off|N/A|WDDM|TCC|MCDM)?"
     r"[ ]*\|[ ]*[0-9A-Fa-f]{4,8}:"
@@ -191,13 +184,6 @@ _UNIT_WORDS = re.compile(
     r"[\s#]*(?:(?:idx?|w|c|%|mhz|mi?b|[mg]b/s|c/g|name|yyyymmdd|hh:mm:ss|m?j|n|bool|count)(?=[\s#]|$)[\s#]*)+",
     re.IGNORECASE,
 )
-_ORIGINS = {
-    "vram_used": "AMD SMI",
-    "pid": "nvidia-smi pmon",
-    "fbusd": "dcgmi dmon",
-    "gpu": "nvidia-smi dmon",
-}
-"""The tool whose table has a column of that name, the first that fits."""
 
 
 def _is_units(text: str) -> bool:
@@ -207,7 +193,7 @@ def _is_units(text: str) -> bool:
 def _head_of(text: str) -> _Head | None:
     """Return the columns where *text* is the head of a table about memory."""
     words = re.sub(r"[#,]", " ", text.lower().replace("entity", "gpu")).split()
-    has_memory = any(word in _COLUMNS for word in words)
+    has_memory = any(_COLUMNS.get(word) for word in words)
     if not has_memory or "gpu" not in words or any(word.isdigit() for word in words):
         return None
     origin = next(name for word, name in _ORIGINS.items() if word in words)

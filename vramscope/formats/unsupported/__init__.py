@@ -60,9 +60,7 @@ def read(path: Path) -> NoReturn:
     """Raise FormatError that says what the file is and what to do instead."""
     with path.open("rb") as file:
         kind = _kind(beginning(file.read(1 << 16)))
-    if kind is None:
-        raise FormatError(f"{path}: this is of no known kind")
-    raise FormatError(f"{path}: this is {kind.name}; {kind.advice}")
+    raise FormatError(f"{path}: this is {kind.name}; {kind.advice}" if kind else f"{path}: {why_not(path)}")
 
 
 FORMAT = Format("unsupported", sniff, read)
