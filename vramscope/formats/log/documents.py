@@ -147,12 +147,8 @@ def _is_long(cells: list[str]) -> bool:
 
 
 def _cells(line: str) -> list[str]:
-    return [
-        cell.strip()
-        for cell in next(
-            csv.reader([line], delimiter="\t" if line.count("\t") > line.count(",") else ","), []
-        )
-    ]
+    delimiter = "\t" if line.count("\t") > line.count(",") else ","
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
 
 
 class CsvReader:

@@ -79,7 +79,7 @@ def column_words() -> dict[str, str]:
 
 def _wordings() -> tuple[Wording, ...]:
     """Return the table; of rows that fit the same number the first counts."""
-    rows = [row for row in table_rows() if not re.match(r"column$|head$|oom_", row[0])]
+    rows = [row for row in table_rows() if not re.match(r"column$|head$|note$|oom_", row[0])]
     return tuple(
         Wording(origin, words, column, unit, needs, is_decimal=power == "1000")
         for origin, words, column, unit, needs, power in rows

@@ -10,7 +10,6 @@ from vramscope.model.counters import UNKNOWN
 
 MOST_ROWS = 1 << 15
 """The samples of a file that are kept; of more, neighbours become one that has the highest of both."""
-_FEWEST_ROWS = 512
 _KINDS = {"AMD SMI": "hip", "MLX": "mps", "JAX memory_stats()": "unknown"}
 
 
@@ -107,7 +106,7 @@ class PlaceFigures:
             return
         self.items.append(Sample(moment, values, pid, busy))
         self.n_samples += 1
-        if self.n_samples > max(self.most_rows, _FEWEST_ROWS):
+        if self.n_samples > max(self.most_rows, 512):
             self._thin()
 
     def process(self, pid: int, name: str) -> "PlaceFigures":

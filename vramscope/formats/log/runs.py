@@ -8,7 +8,6 @@ from vramscope.model.counters import UNKNOWN
 
 _MOST_RUNS = 64
 """Of more runs, which are rather lines of several processes in turn, one is made."""
-_FEW_SAMPLES = 3
 
 
 class RunsAtPlace:
@@ -53,7 +52,7 @@ class RunsAtPlace:
         runs = [run for run in self.runs if run]
         are_known = any(run.is_over or run.message_pid for run in runs)
         are_equal = len({run.last.step for run in runs[:-1]}) == 1
-        are_mixed = sum(run.n_samples for run in runs) < _FEW_SAMPLES * len(runs)
+        are_mixed = sum(run.n_samples for run in runs) < 3 * len(runs)
         if self._is_one or (len(runs) > 2 and not are_known and (are_equal or are_mixed)):
             whole = joined(runs)
             whole.n_begun = max(len(runs), 2)

@@ -7,7 +7,7 @@ import numpy as np
 
 from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
 from vramscope.formats.log.oom_messages import Message
-from vramscope.formats.log.patterns import column_words
+from vramscope.formats.log.patterns import column_words, table_rows
 from vramscope.formats.log.places import MOST_ROWS, LoggedSeries, LogMoment, PlaceFigures, Sample
 from vramscope.formats.log.runs import RunsAtPlace
 from vramscope.formats.log.summaries import SummaryTable
@@ -20,22 +20,7 @@ from vramscope.units import format_bytes
 
 _MOST_NOTED = 20
 _DRIVERS = frozenset({"device_used", "device_total", "device_free", "process_used", "others_used"})
-_MOMENTS_OF_MESSAGE = Note(
-    NoteCode.MOMENTS_ONLY,
-    "an error message gives totals at one moment, rounded to two decimals: what happened before, and by whom "
-    "the memory was allocated, is not in it",
-)
-_MOMENTS_OF_LOG = Note(
-    NoteCode.MOMENTS_ONLY,
-    "a log has what the program printed, at those moments and as it rounded: peaks between them, and by whom "
-    "the memory was allocated, are not in it",
-)
-_DRIVER_ONLY = Note(
-    NoteCode.DRIVER_ONLY,
-    "the driver counts whole devices and processes at moments: what torch allocated or cached, by whom, and "
-    "peaks between two samples are not in this file",
-)
-_NO_CLOCK = Note(NoteCode.NO_CLOCK, "the figures have no time in this file: they are shown in their order")
+_NOTES = {row[1]: Note(NoteCode(row[2]), row[3]) for row in table_rows() if row[0] == "note"}
 
 
 class Figures:
@@ -212,11 +197,11 @@ def _notes(
         text = f"process {pid} ({name[:100]}) used up to {format_bytes(n_bytes)} of the same device"
         yield Note(NoteCode.OTHER_PROCESS, text, n_bytes)
     if len(samples) > 1 and times[-1] < len(times):
-        yield _NO_CLOCK
+        yield _NOTES["no clock"]
     if messages:
-        yield _MOMENTS_OF_MESSAGE
+        yield _NOTES["message"]
     elif samples and not tables:
-        yield _DRIVER_ONLY if _source(place, messages, tables) == "telemetry" else _MOMENTS_OF_LOG
+        yield _NOTES[_source(place, messages, tables)]
     if messages or tables:
         yield NO_LAYOUT
 
@@ -234,9 +219,9 @@ def _several(place: PlaceFigures) -> Note:
             f"the steps begin again {place.n_begun - 1} times, as with epochs or processes: shown as one run"
         )
         return Note(NoteCode.SEVERAL_RUNS, text, place.n_begun)
-    why = "the steps begin again" if place.begins_after >= 0 else "it follows another one"
-    after = f": {why}{f' after step {place.begins_after}' if place.begins_after >= 0 else ''}"
-    text = f"run {place.number} of {place.of} in this file{after if place.number > 1 else ''}"
+    after = place.begins_after
+    why = f"the steps begin again after step {after}" if after >= 0 else "it follows another one"
+    text = f"run {place.number} of {place.of} in this file" + (f": {why}" if place.number > 1 else "")
     return Note(NoteCode.SEVERAL_RUNS, text, place.of)
 
 
