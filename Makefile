@@ -22,7 +22,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: attack dist docs help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: attack dist docs help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-all test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ pictures: $(TOOLS) browser  ## the pictures of the documentation, from the sampl
 
 test: $(TOOLS) browser allocator  ## all tests
 	@$(TESTS)
+
+test-all: $(TOOLS) browser allocator  ## all tests, with those that are marked exhaustive
+	@VRAMSCOPE_TESTS=all; export VRAMSCOPE_TESTS; $(TESTS)
 
 check: $(TOOLS) browser allocator  ## format, lint, types, import contracts, structure, tests
 	$(BIN)/ruff format --check .

@@ -52,12 +52,22 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: a quarter of its time a worker waits, for a disk or a browser."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that share a fixture of their module run in one worker, where it is made once.
 
-    Otherwise each worker takes some of them, and makes the recordings of the module again.
+    Otherwise each worker takes some of them, and makes the recordings of the module again. Tests that are
+    marked exhaustive are left out, unless ``VRAMSCOPE_TESTS=all`` asks for them.
     """
+    if os.environ.get("VRAMSCOPE_TESTS") != "all":
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("exhaustive")])
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
     for item in items:
         if item.get_closest_marker("xdist_group") is None and _has_module_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

@@ -127,6 +127,7 @@ def test_a_leak_beside_a_growing_batch_is_still_a_leak(tmp_path):
     assert next(each for each in found if each.kind == "leak").bytes_per_step == 256 * 128 * 4
 
 
+@pytest.mark.xdist_group("leaks")
 def test_the_terminal_has_every_note_of_the_recording(recorded_corpus, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(recorded_corpus["leaking/outputs_list"], run)
