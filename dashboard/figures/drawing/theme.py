@@ -18,38 +18,39 @@ BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, YELLOW, GRAY = "#D55E00", "#CC79A7", "#F0E442", "#999999"
 
 # A color has one meaning on all pages: no two palettes share one, and those of one palette differ by at
-# least 0.07 in OKLab under every common kind of color vision (tests/unit/dashboard/test_palettes.py). Grays
-# say that something is unknown, free or not of interest, wherever they are.
+# least 0.07 in OKLab under every common kind of color vision, those that touch in a chart by 0.06 in grey
+# too (tests/unit/dashboard/test_palettes.py). Grays say that something is unknown, free or not of interest,
+# wherever they are.
 CATEGORY_COLOR = {
     Category.UNKNOWN: GRAY,
     Category.PARAMETER: "#1F60B5",
     Category.BUFFER: "#6280A7",
     Category.GRADIENT: "#C25507",
-    Category.OPTIMIZER_STATE: "#17AA57",
+    Category.OPTIMIZER_STATE: "#26AD5D",
     Category.INPUT: "#DEF75E",
-    Category.ACTIVATION: "#EBAA10",
-    Category.TEMPORARY: "#CDAEB0",
+    Category.ACTIVATION: "#E6A907",
+    Category.TEMPORARY: "#DBC1BF",
     Category.COMMUNICATION: "#674C89",
     Category.WORKSPACE: "#8B725A",
     Category.SHARDED_PARAMETER: "#0520B3",
-    Category.UNSHARDED_PARAMETER: "#74CBFB",
+    Category.UNSHARDED_PARAMETER: "#84D3FF",
     Category.SHARDED_GRADIENT: "#7D2C12",
 }
 PHASE_COLOR = {
-    Phase.OTHER: "#C3C9D1",
-    Phase.FORWARD: "#4F62E1",
-    Phase.BACKWARD: "#AE3D4D",
-    Phase.OPTIMIZER: "#3E984A",
+    Phase.OTHER: "#C2CBD9",
+    Phase.FORWARD: "#5364E1",
+    Phase.BACKWARD: "#A53546",
+    Phase.OPTIMIZER: "#489C51",
     Phase.RECOMPUTE: "#DE6005",
     Phase.EVAL: "#87B3C9",
-    Phase.ZERO_GRAD: "#6B7683",
-    Phase.DATA: "#E5CD58",
+    Phase.ZERO_GRAD: "#576471",
+    Phase.DATA: "#E7CC4C",
     Phase.LOSS: "#B07AE2",
     Phase.USER: "#4B2F84",
 }
 PART_COLOR = {
-    "requested": "#7A8896",
-    "rounding": "#C0A1E8",
+    "requested": "#758392",
+    "rounding": "#D6A9EA",
     "pending": "#D0A00F",
     "inactive_split": "#DE704F",
     "releasable": "#ABF0FA",

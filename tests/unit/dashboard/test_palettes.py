@@ -34,6 +34,18 @@ PALETTES = {
 }
 GRAYS = {("category", "UNKNOWN"), ("phase", "OTHER"), ("phase", "ZERO_GRAD"), ("part", "requested")}
 """They say that something is not of interest, wherever they are."""
+NEIGHBOURS = {
+    "category": "PARAMETER-GRADIENT PARAMETER-OPTIMIZER_STATE PARAMETER-BUFFER PARAMETER-ACTIVATION "
+    "GRADIENT-OPTIMIZER_STATE GRADIENT-ACTIVATION GRADIENT-TEMPORARY OPTIMIZER_STATE-ACTIVATION "
+    "OPTIMIZER_STATE-TEMPORARY ACTIVATION-TEMPORARY ACTIVATION-INPUT ACTIVATION-WORKSPACE "
+    "TEMPORARY-WORKSPACE SHARDED_PARAMETER-UNSHARDED_PARAMETER ACTIVATION-UNSHARDED_PARAMETER",
+    "phase": "FORWARD-BACKWARD BACKWARD-OPTIMIZER OPTIMIZER-FORWARD OPTIMIZER-ZERO_GRAD ZERO_GRAD-FORWARD "
+    "DATA-FORWARD FORWARD-LOSS LOSS-BACKWARD BACKWARD-RECOMPUTE OPTIMIZER-EVAL EVAL-FORWARD",
+    "part": "requested-rounding requested-inactive_split rounding-pending rounding-inactive_split "
+    "pending-inactive_split inactive_split-releasable releasable-private_pools private_pools-outside "
+    "nccl-outside outside-others",
+}
+"""Pairs that touch in the charts of a training: in the bands, the lane of phases, the stacks of parts."""
 SURFACES = {"light": "#FFFFFF", "dark": "#151B21"}
 
 
@@ -70,6 +82,15 @@ def test_no_two_colors_look_alike(vision: str) -> None:
         least = 0.07 if one[0] == other[0] else 0.0 if {one, other} <= GRAYS else 0.035
         if distance < least:
             close.append((one, other, round(distance, 3)))
+
+    assert close == []
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+def test_neighbours_of_a_chart_differ_in_grey(palette: str) -> None:
+    lightness = {name: float(oklab(color, "normal")[0]) for name, color in PALETTES[palette].items()}
+    pairs = [pair.split("-") for pair in NEIGHBOURS[palette].split()]
+    close = [(one, other) for one, other in pairs if abs(lightness[one] - lightness[other]) < 0.06]
 
     assert close == []
 
