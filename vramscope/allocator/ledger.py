@@ -43,21 +43,9 @@ class Ledger:
     """Segments and blocks at one moment, by address; ``advance`` applies further events."""
 
     __slots__ = (
-        "_begin_of",
-        "_end_of",
-        "_large",
-        "_moves",
-        "_settings",
-        "active",
-        "allocated",
-        "blocks",
-        "n_contradictions",
-        "pages",
-        "pending",
-        "requested",
-        "reserved",
-        "segments",
-    )
+        "_begin_of", "_end_of", "_large", "_moves", "_settings", "active", "allocated", "blocks",
+        "n_contradictions", "pages", "pending", "requested", "reserved", "segments",
+    )  # fmt: skip
 
     def __init__(self, state: Snapshot, settings: Settings) -> None:
         self._settings = settings

@@ -6,16 +6,8 @@ from types import CodeType
 from typing import Any
 
 _WITHOUT_CODE = (
-    "%%bash",
-    "%%sh",
-    "%%html",
-    "%%javascript",
-    "%%js",
-    "%%latex",
-    "%%markdown",
-    "%%writefile",
-    "%%!",
-)
+    "%%bash", "%%sh", "%%html", "%%javascript", "%%js", "%%latex", "%%markdown", "%%writefile", "%%!",
+)  # fmt: skip
 """Cells of these hold no Python."""
 
 

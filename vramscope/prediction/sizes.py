@@ -11,26 +11,13 @@ from dataclasses import dataclass
 from vramscope.errors import UsageError
 
 _BATCH = (
-    "batch_size",
-    "batch",
-    "bs",
-    "train_batch_size",
-    "per_device_train_batch_size",
-    "micro_batch_size",
-    "device_batch_size",
-    "local_batch_size",
-)
+    "batch_size", "batch", "bs", "train_batch_size", "per_device_train_batch_size", "micro_batch_size",
+    "device_batch_size", "local_batch_size",
+)  # fmt: skip
 _SEQUENCE = (
-    "block_size",
-    "seq_len",
-    "seq_length",
-    "seqlen",
-    "sequence_length",
-    "max_length",
-    "max_seq_length",
-    "max_seq_len",
-    "context_length",
-)
+    "block_size", "seq_len", "seq_length", "seqlen", "sequence_length", "max_length", "max_seq_length",
+    "max_seq_len", "context_length",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,21 +10,9 @@ class SimulatedBlock:
     """A piece of a segment, linked to its neighbors there. Addresses and sizes in bytes."""
 
     __slots__ = (
-        "address",
-        "age_base",
-        "bin",
-        "is_mapped",
-        "is_pending",
-        "is_used",
-        "next",
-        "prev",
-        "requested_size",
-        "segment",
-        "size",
-        "stack_id",
-        "tie",
-        "users",
-    )
+        "address", "age_base", "bin", "is_mapped", "is_pending", "is_used", "next", "prev",
+        "requested_size", "segment", "size", "stack_id", "tie", "users",
+    )  # fmt: skip
 
     def __init__(self, address: int, size: int, bin_: "Bin", segment: "SimulatedSegment", tie: int) -> None:
         self.address = address

@@ -32,19 +32,9 @@ class StateIndex:
     """
 
     __slots__ = (
-        "_checkpoints",
-        "_distance",
-        "_lives",
-        "_moves",
-        "_moves_since",
-        "_older",
-        "_older_ends",
-        "_older_requests",
-        "_segment_events",
-        "_segment_trace",
-        "_segments",
-        "_trace",
-    )
+        "_checkpoints", "_distance", "_lives", "_moves", "_moves_since", "_older", "_older_ends",
+        "_older_requests", "_segment_events", "_segment_trace", "_segments", "_trace",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -193,6 +193,7 @@ class Predicted(Simulated):
             self._happens(kind, value, taken, frame)
         if self._queue:
             self._work()
+        perhaps += self.cuda.so_far.reserve_bytes
         if perhaps:
             self.most_bytes = max(self.most_bytes, self._allocator.allocated_bytes + perhaps)
         for life in taken:

@@ -57,6 +57,8 @@ class RunSoFar:
         """Layers that run now and are one operator on CUDA: what their parts take is more than they take."""
         self.attention_bytes = 0
         """What attention may take on top, where another kernel may be chosen."""
+        self.reserve_bytes = 0
+        """What cuDNN's batch normalization may keep for backwards to come."""
 
     @contextmanager
     def taken_as_parts(self) -> Iterator[None]:

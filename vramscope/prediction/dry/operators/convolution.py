@@ -2,8 +2,12 @@
 
 A column is what one place of the output is computed from, of one sample: the columns are multiplied with the
 weights by cuBLAS, sample by sample. Seen on the stand-in, which has no cuDNN, torch 2.13 to 2.15.
+
+cuDNN's workspaces have no limit of their own: one of 27 GiB was reported (pytorch/pytorch issue 166790).
+CUDNN_CONV_WSCAP_DBG sets one in MiB (release notes of cuDNN 8.0.5, and torch's page of CUDA variables).
 """
 
+import os
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,7 +19,14 @@ from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, passing,
 from vramscope.prediction.dry.operators.matmul import kept_by_product, taken_by_product
 from vramscope.prediction.dry.operators.reductions import sum_buffers
 
-_CUDNN = (Certainty.CANNOT_TELL, "cuDNN chooses its algorithm and workspace at run time")
+_LIMIT = "CUDNN_CONV_WSCAP_DBG"
+_CUDNN = (
+    Certainty.CANNOT_TELL,
+    "cuDNN chooses its algorithm and workspace at run time; "
+    f"{_LIMIT}=512, set here and in training, limits it to 512 MiB",
+)
+_MOST_ELEMENTS = (1 << 31) - 1
+"""With more of them torch takes a convolution apart, or away from cuDNN."""
 _RANGE = "what torch's own kernel takes for this layout is known within a range"
 _SOURCE = (
     "aten/src/ATen/native/Convolution.cpp and cuda/ConvolutionMM2d.cu, of cuDNN cuda/../cudnn/Conv_v8.cpp"
@@ -57,9 +68,21 @@ def _kernel(source: Any, weight: Any, place: Any, settings: tuple[Any, ...]) -> 
     return _Native(kind, each * prod(size) * source.element_size(), is_direct, is_usual)
 
 
+def _by_cudnn(call: Call) -> OwnMemory:
+    """One workspace at a time, and copies of what does not lie as cuDNN wants it."""
+    limit = os.environ.get(_LIMIT, "")
+    outs = call.out if isinstance(call.out, tuple) else (call.out,)
+    tensors = [one for one in (*call.args[:3], *outs) if isinstance(one, torch.Tensor)]
+    if not limit.isdecimal() or any(one.numel() > _MOST_ELEMENTS for one in tensors):
+        return OwnMemory(doubt=_CUDNN)
+    copies = 0 if all(one.is_contiguous() for one in tensors) else sum(map(n_bytes, tensors))
+    doubt = (Certainty.ESTIMATE, f"cuDNN's workspace has up to {limit} MiB ({_LIMIT})")
+    return OwnMemory(doubt=doubt, perhaps=(int(limit) << 20) + copies)
+
+
 def _forward(call: Call) -> OwnMemory:
     if torch.backends.cudnn.enabled:
-        return OwnMemory(doubt=_CUDNN)
+        return _by_cudnn(call)
     source, weight = call.args[:2]
     kernel = _kernel(source, weight, call.out, call.args[3:9])
     if kernel.kind == "depthwise":
@@ -76,7 +99,7 @@ def _forward(call: Call) -> OwnMemory:
 
 def _backward(call: Call) -> OwnMemory:
     if torch.backends.cudnn.enabled:
-        return OwnMemory(doubt=_CUDNN)
+        return _by_cudnn(call)
     grad, source, weight = call.args[:3]
     kernel = _kernel(source, weight, grad, call.args[4:10])
     if not kernel.is_usual:

@@ -21,10 +21,15 @@ def why_recurrent() -> str:
 
 
 def _batch_norm(call: Call) -> OwnMemory:
-    if not torch.backends.cudnn.enabled:
+    is_training = next(one for one in call.args if type(one) is bool)
+    if not (torch.backends.cudnn.enabled and is_training):
         return OwnMemory()
-    source = call.args[0]
-    return OwnMemory(doubt=_BATCH_NORM, perhaps=source.numel() * source.element_size())
+    perhaps = call.args[0].numel() * call.args[0].element_size()
+    if "backward" in call.func._schema.name:
+        call.so_far.reserve_bytes = max(call.so_far.reserve_bytes - perhaps, 0)
+    elif torch.is_grad_enabled():
+        call.so_far.reserve_bytes += perhaps
+    return OwnMemory(doubt=_BATCH_NORM, perhaps=perhaps)
 
 
 ROWS = {

@@ -83,24 +83,13 @@ def _permutation(call: Call) -> OwnMemory:
 
 
 _COPIED = (
-    "roll",
-    "avg_pool2d_backward",
-    "avg_pool3d_backward",
-    "max_pool2d_with_indices_backward",
-    "_adaptive_avg_pool2d_backward",
-    "adaptive_max_pool2d_backward",
-    "upsample_bilinear2d_backward",
-    "upsample_bicubic2d_backward",
-    "upsample_nearest1d_backward",
-    "upsample_nearest2d_backward",
-    "upsample_nearest3d_backward",
-    "upsample_linear1d_backward",
-    "upsample_trilinear3d_backward",
-    "reflection_pad1d_backward",
-    "reflection_pad2d_backward",
-    "replication_pad1d_backward",
+    "roll", "avg_pool2d_backward", "avg_pool3d_backward", "max_pool2d_with_indices_backward",
+    "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d_backward", "upsample_bilinear2d_backward",
+    "upsample_bicubic2d_backward", "upsample_nearest1d_backward", "upsample_nearest2d_backward",
+    "upsample_nearest3d_backward", "upsample_linear1d_backward", "upsample_trilinear3d_backward",
+    "reflection_pad1d_backward", "reflection_pad2d_backward", "replication_pad1d_backward",
     "replication_pad2d_backward",
-)
+)  # fmt: skip
 
 ROWS = {
     **{f"aten::{name}": Row(_COPY, first_copied) for name in _COPIED},
