@@ -20,11 +20,11 @@ from vramscope.prediction.dry.operators.matmul import kept_by_product, taken_by_
 from vramscope.prediction.dry.operators.reductions import sum_buffers
 
 _LIMIT = "CUDNN_CONV_WSCAP_DBG"
-_CUDNN = (
-    Certainty.CANNOT_TELL,
+_OPEN_ENDED = (
     "cuDNN chooses its algorithm and workspace at run time; "
-    f"{_LIMIT}=512, set here and in training, limits it to 512 MiB",
+    f"{_LIMIT}=512, set here and in training, limits it to 512 MiB"
 )
+_CUDNN = (Certainty.CANNOT_TELL, _OPEN_ENDED)
 _MOST_ELEMENTS = (1 << 31) - 1
 """With more of them torch takes a convolution apart, or away from cuDNN."""
 _RANGE = "what torch's own kernel takes for this layout is known within a range"
