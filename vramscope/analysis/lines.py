@@ -17,14 +17,17 @@ from vramscope.analysis.categories import Assigned
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.live_set import live_rows
+from vramscope.analysis.step_and_phase import phases_at
 from vramscope.analysis.tree import depths
-from vramscope.model.marks import Category
+from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
+from vramscope.units import format_bytes, format_count, format_name
 
 CALLERS_SHOWN = 1
 NO_STACK = "no stack recorded"
-_BEFORE = f"{NO_STACK}: from before the recording"
+_BEFORE = "from before the recording"
+_SIZES_SHOWN = 3
 _NODE = re.compile(r"\b(\w+?)Backward\d+::")
 
 
@@ -69,23 +72,40 @@ class Line:
 
 
 def _without_a_line(
-    stacks: Stacks, folded: Folded, stack_id: NDArray[Any]
+    recording: Recording, folded: Folded, found: Allocations, live: NDArray[Any]
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return what stands for each stack that has C++ frames alone, as an index into words; 0 for nothing.
+    """Return what stands for each block without a line, as an index into words; 0 for nothing.
 
-    A node of autograd names the operation whose backward it is: ``MmBackward0::apply``.
+    A node of autograd names the operation whose backward it is: ``MmBackward0::apply``. Where no stack was
+    recorded, sizes tell what was there before, and the phase where the block was made.
     """
-    words = ["", _BEFORE]
-    of_stack: dict[int, int] = {}
-    silent = np.unique(stack_id[(folded.place[stack_id] == 0) & (folded.via[stack_id] == 0) & (stack_id > 0)])
-    for each in silent.tolist():
+    stacks, stack_id, born = recording.stacks, found.stack_id[live], found.alloc_event[live]
+    words = np.full(len(live), "", "O")
+    silent = (folded.place[stack_id] == 0) & (folded.via[stack_id] == 0) & (stack_id > 0)
+    for each in np.unique(stack_id[silent]).tolist():
         nodes = (_NODE.search(frame.function) for frame in stacks.frames(each))
         name = next((node[1] for node in nodes if node), "")
         word = f"backward of {re.sub(r'(?<!^)(?=[A-Z])', '_', name).lower()}" if name else ""
-        if word not in words:
-            words.append(word)
-        of_stack[each] = words.index(word)
-    return np.array([of_stack.get(each, 0) for each in stack_id.tolist()], "i8"), tuple(words)
+        words[stack_id == each] = word
+    is_bare = stack_id == 0
+    before = is_bare & (born < 0)
+    if before.any():
+        words[before] = f"{_BEFORE}: {_sizes(found.block_size[live[before]])}"
+    rows = np.flatnonzero(is_bare & (born >= 0))
+    phases = recording.phases
+    for row, phase in zip(rows.tolist(), phases_at(phases, born[rows]).tolist(), strict=True):
+        words[row] = f"{NO_STACK}, in {format_name(Phase(int(phases.phase[phase])))}" if phase >= 0 else ""
+    names, index = np.unique(np.append(words, "").astype("U"), return_inverse=True)
+    return index.reshape(-1)[:-1], tuple(names.tolist())
+
+
+def _sizes(sizes: NDArray[Any]) -> str:
+    """Return how many blocks have which sizes, as ``24 of 9.38 MiB, 48 of 2.25 MiB and 223 others``."""
+    size, count = np.unique(sizes, return_counts=True)
+    most = np.argsort(-size * count, kind="stable")[:_SIZES_SHOWN].tolist()
+    shown = ", ".join(f"{count[at]:,} of {format_bytes(int(size[at]))}" for at in most)
+    rest = len(sizes) - int(count[most].sum())
+    return shown + (f" and {format_count(rest, 'other')}" if rest else "")
 
 
 def live_bytes(
@@ -103,8 +123,7 @@ def live_bytes(
     live = live_rows(allocations, instant)
     folded = fold(recording.stacks)
     stack_id = allocations.stack_id[live]
-    unplaced, words = _without_a_line(recording.stacks, folded, stack_id)
-    unplaced[(stack_id == 0) & (allocations.alloc_event[live] < 0)] = words.index(_BEFORE)
+    unplaced, words = _without_a_line(recording, folded, allocations, live)
     category, module = assigned.category[live], owners.module[live]
     columns = (folded.place[stack_id], folded.via[stack_id], category, module, unplaced)
     keys = np.stack([np.asarray(column, "i8") for column in columns], axis=1).reshape(-1, 5)

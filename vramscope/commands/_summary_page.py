@@ -394,7 +394,12 @@ def _steps(steps: Sequence[StepPeak], outside: StepPeak | None) -> Iterator[Bloc
     highest = max(step.allocated_bytes or 0 for step in steps)
     if outside is not None and (outside.allocated_bytes or 0) > highest:
         peak = format_bytes(outside.allocated_bytes or 0)
-        yield Text(f"the peak of the run, {peak}, lies outside of every step", "quiet")
+        marked = [phase.replace("_", " ") for phase in steps[0].phases if phase != "other"]
+        if len(steps) == 1 and not {"forward", "backward"} & {*steps[0].phases}:
+            where = f"before or after what is marked of step {steps[0].index}: its {' and '.join(marked)}"
+        else:
+            where = "outside of every step"
+        yield Text(f"the peak of the run, {peak}, lies {where}", "quiet")
 
 
 def _telling(steps: Sequence[StepPeak]) -> list[StepPeak]:
