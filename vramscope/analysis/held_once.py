@@ -1,7 +1,10 @@
-"""Finds what nothing uses at the peak, and what holds it: an exception, a copy of the weights, garbage."""
+"""Finds what nothing uses at the peak, and what holds it: an exception, a copy of the weights, garbage.
 
-from collections import Counter
-from collections.abc import Mapping
+And what is left when a program has let go of all its tensors: the workspaces of libraries.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +24,7 @@ from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.finding import Finding, placed
 from vramscope.model.holders import Holding
 from vramscope.model.marks import Category
-from vramscope.model.recording import Recording
+from vramscope.model.recording import Outcome, Recording
 from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes
 
@@ -30,6 +33,7 @@ _LEAST_SHARE = 0.05
 """Share of the peak from which on it is worth a word."""
 _LEAST_OF_WEIGHTS = 0.9
 """Share of the parameters' bytes that blocks of the same sizes must make up to be a copy of them."""
+_LEAST_OF_ALL = 0.99
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
@@ -51,7 +55,7 @@ class HeldOnce:
 
     peak_bytes: int = 0
     unused: Mapping[FindingKind, Unused] = field(default_factory=dict)
-    """Blocks by their kind of finding: of a kept exception, of a copy of the weights, garbage."""
+    """Blocks by their kind of finding: of a kept exception, of a copy of the weights, garbage; workspaces."""
 
 
 def held_once(recording: Recording) -> HeldOnce:
@@ -77,12 +81,13 @@ def held_once(recording: Recording) -> HeldOnce:
     is_loaded = np.zeros(len(recording.stacks), "?")
     for function, file in _LOADERS:
         is_loaded |= passes_through(recording.stacks, function, file)
-    read = is_loaded[found.stack_id]
+    read, models = is_loaded[found.stack_id], _models(recording, found, assigned)
     rows = {
         FindingKind.EXCEPTION_KEPT: _of_exceptions(live & ~np.isin(assigned.category, _OF_MODEL), holdings),
-        FindingKind.WEIGHTS_LOADED: _like_weights(found, assigned, copies & read),
-        FindingKind.WEIGHTS_COPIED: _like_weights(found, assigned, copies & ~read),
+        FindingKind.WEIGHTS_LOADED: _like_weights(models, found, copies & read),
+        FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
+        FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned),
     }
     return HeldOnce(int(level[at]), {kind: unused(mine) for kind, mine in rows.items() if len(mine)})
 
@@ -106,15 +111,44 @@ def _copies(
     return live & lasts & is_of_no_use & (assigned.reason != Reason.IDENTITY)
 
 
-def _like_weights(found: Allocations, assigned: Assigned, mine: NDArray[Any]) -> NDArray[Any]:
-    """Return the rows among *mine* that have the parameters' sizes, if they make up a copy of them."""
-    is_parameter = (assigned.category == Category.PARAMETER) & (assigned.reason == Reason.IDENTITY)
-    wanted = Counter(found.size[is_parameter].tolist())
-    rows = np.flatnonzero(mine & np.isin(found.size, list(wanted)))
-    have = Counter(found.size[rows].tolist())
-    n_bytes = sum(size * min(n, have[size]) for size, n in wanted.items())
-    total = sum(size * n for size, n in wanted.items())
-    return rows if total and n_bytes >= _LEAST_OF_WEIGHTS * total else rows[:0]
+def _like_weights(models: Sequence[Counter[int]], found: Allocations, mine: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows among *mine* that have the sizes of a model's parameters, if they are a copy of it."""
+    for wanted in models:
+        rows = np.flatnonzero(mine & np.isin(found.size, list(wanted)))
+        both = Counter(found.size[rows].tolist()) & wanted
+        parts = ((both.total(), wanted.total()), (_bytes(both), _bytes(wanted)))
+        if all(part and part >= _LEAST_OF_WEIGHTS * whole for part, whole in parts):
+            return rows
+    return np.zeros(0, "i8")
+
+
+def _bytes(sizes: Counter[int]) -> int:
+    return sum(size * n for size, n in sizes.items())
+
+
+def _models(recording: Recording, found: Allocations, assigned: Assigned) -> list[Counter[int]]:
+    """Return the sizes of all parameters, then of those that each of several lines made, the most first.
+
+    A model and its teacher are made by different lines: the outermost frames in which their stacks differ.
+    """
+    rows = np.flatnonzero((assigned.category == Category.PARAMETER) & (assigned.reason == Reason.IDENTITY))
+    code = fold(recording.stacks)
+    calls = [code.stacks.frames(code.of[stack])[::-1] for stack in found.stack_id[rows].tolist()]
+    # Where they part; where none does, all are of one line.
+    depth = next((at for at, frames in enumerate(zip(*calls, strict=False)) if len({*frames}) > 1), 0)
+    of_line: dict[Any, Counter[int]] = defaultdict(Counter)
+    for call, size in zip(calls, found.size[rows].tolist(), strict=True):
+        of_line[call[depth : depth + 1]][size] += 1
+    whole = sum(of_line.values(), Counter[int]())
+    return [whole, *sorted(of_line.values(), key=_bytes, reverse=True)]
+
+
+def _workspaces_left(recording: Recording, found: Allocations, assigned: Assigned) -> NDArray[Any]:
+    """Return the workspaces of libraries at the end of a program that has let go of all else."""
+    is_left = found.allocated_at(len(recording.trace)) & (recording.outcome is Outcome.FINISHED)
+    mine = is_left & (assigned.category == Category.WORKSPACE)
+    n_bytes, all_bytes = (int(found.block_size[rows].sum()) for rows in (mine, is_left))
+    return np.flatnonzero(mine) if n_bytes >= _LEAST_OF_ALL * all_bytes else np.zeros(0, "i8")
 
 
 def _garbage(
@@ -159,14 +193,15 @@ def findings(found: HeldOnce) -> list[Finding]:
     """Return a finding for each of them that is worth a word."""
     said = []
     for kind, unused in found.unused.items():
-        if unused.n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * found.peak_bytes):
+        is_left = kind == FindingKind.WORKSPACE_LEFT
+        if unused.n_bytes < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * found.peak_bytes):
             continue
         what, advice = _words(kind, unused.holder)
         said.append(
             Finding(
                 kind=kind,
                 severity=Severity.WARNING if kind == FindingKind.EXCEPTION_KEPT else Severity.INFO,
-                claim=f"{format_bytes(unused.n_bytes)} at the peak {what}",
+                claim=f"{format_bytes(unused.n_bytes)} at the {'end' if is_left else 'peak'} {what}",
                 **placed(unused.frame),
                 holder=unused.holder or None,
                 n_bytes=unused.n_bytes,
@@ -179,20 +214,11 @@ def findings(found: HeldOnce) -> list[Finding]:
 def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
     held, it = f", held by {holder}" if holder else "", holder or "it"
     if kind == FindingKind.EXCEPTION_KEPT:
-        what = "are local variables of a call that failed: "
-        if holder == OF_NOTEBOOKS:
-            return (
-                f"{what}IPython keeps the traceback of the last cell that failed (sys.last_traceback)",
-                "another exception takes its place: run 1/0 in a cell of its own, then gc.collect()",
-            )
-        if holder.startswith("sys."):
-            return (
-                f"{what}{holder} keeps the traceback of the last exception",
-                "sys.last_traceback = sys.last_value = sys.last_exc = None",
-            )
+        return _words_of_exception(holder)
+    if kind == FindingKind.WORKSPACE_LEFT:
         return (
-            f"{what}{holder} keeps the exception with its traceback",
-            f"keep str(error), or error.with_traceback(None), in {holder}",
+            "are workspaces of cuBLAS, which torch keeps while the process lives: all else was freed",
+            "no tensor is left; torch._C._cuda_clearCublasWorkspaces() frees them until the next product",
         )
     if kind == FindingKind.WEIGHTS_LOADED:
         return (
@@ -210,6 +236,27 @@ def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
     )
 
 
+def _words_of_exception(holder: str) -> tuple[str, str]:
+    what = "are local variables of a call that failed: "
+    if holder == OF_NOTEBOOKS:
+        return (
+            f"{what}IPython keeps the traceback of the last cell that failed (sys.last_traceback)",
+            "another exception takes its place: run 1/0 in a cell of its own, then gc.collect()",
+        )
+    if holder.startswith("sys."):
+        return (
+            f"{what}{holder} keeps the traceback of the last exception",
+            "sys.last_traceback = sys.last_value = sys.last_exc = None",
+        )
+    return (
+        f"{what}{holder} keeps the exception with its traceback",
+        f"keep str(error), or error.with_traceback(None), in {holder}",
+    )
+
+
 ANALYSIS = Analysis(
-    "held_once", "Which blocks at the peak does nothing use, and what holds them?", held_once, findings
+    "held_once",
+    "Which blocks at the peak or at the end does nothing use, and what holds them?",
+    held_once,
+    findings,
 )

@@ -268,6 +268,8 @@ class FindingKind(Code):
     """Weights that were read from a file stay beside those of the model."""
     WEIGHTS_COPIED = "weights_copied"
     """There is another copy of the model's weights."""
+    WORKSPACE_LEFT = "workspace_left"
+    """A program has let go of all its tensors, and workspaces of cuBLAS stay allocated."""
     GARBAGE = "garbage"
     """Objects that hold each other wait for Python's garbage collector at the peak."""
     FILLING_BUFFER = "filling_buffer"

@@ -1,8 +1,10 @@
 """What nothing uses at the peak is named with its holder; the same program without it is not."""
 
+import copy
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,10 @@ from torch import nn
 
 import vramscope
 from vramscope.analysis import analyses
+from vramscope.model.marks import Steps
+from vramscope.model.recording import Outcome
+from vramscope.model.stacks import stacks_of
+from vramscope.model.trace import Action
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
 
@@ -80,6 +86,43 @@ def test_a_name_that_is_there_at_the_end_is_given(tmp_path):
     assert (finding.kind, finding.holder) == ("weights_copied", "shadow")
     assert finding.n_bytes == pytest.approx(WEIGHTS, rel=0.001)
     assert finding.severity == "info"
+
+
+def test_a_third_copy_is_named_beside_a_teacher(tmp_path):
+    # Both models have parameters, so the copy has half of all their bytes: those of one model.
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        net = net_of()
+        teacher = copy.deepcopy(net)
+        shadow = {name: value.clone() for name, value in teacher.state_dict().items()}
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(5):
+            batch = torch.randn(64, 384)
+            with torch.no_grad():
+                target = teacher(batch)
+            (net(batch) - target).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (recording,) = vramscope.load(tmp_path).recordings
+    (finding,) = findings_of(recording).values()
+
+    assert shadow
+    assert (finding.kind, finding.holder) == ("weights_copied", "shadow")
+    assert finding.n_bytes == pytest.approx(WEIGHTS, rel=0.001)
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_workspaces_that_are_all_that_is_left(recording, is_all):
+    stacks = stacks_of([("at::cuda::(anonymous namespace)::getNewWorkspace()", "CUDABlas.cpp", 0)])
+    events = [(Action.ALLOC, 0, 32 * MIB, len(stacks) - 1), (Action.ALLOC, 64 * MIB, 8 * MIB)]
+    freed = [(action, 64 * MIB, 8 * MIB) for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)]
+    steps = Steps.of(index=[0], start_event=[0], end_event=[2], start_ns=[0], end_ns=[1])
+    made = recording(*events, *(freed if is_all else ()), stacks=stacks, steps=steps)
+
+    found = findings_of(replace(made, outcome=Outcome.FINISHED))
+
+    assert [(each.kind, each.n_bytes) for each in found.values()] == (
+        [("workspace_left", 32 * MIB)] if is_all else []
+    )
 
 
 def test_data_on_the_device_are_no_copy_of_the_weights(tmp_path):

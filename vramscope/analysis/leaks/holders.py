@@ -157,9 +157,12 @@ def holder_name(holding: Holding) -> str:
 
 def holder_words(bytes_by_name: Mapping[str, int]) -> str:
     """Return the names that keep blocks, the most bytes first: ``model``, or ``log, history and 2 more``."""
-    names = sorted(bytes_by_name, key=lambda name: (-bytes_by_name[name], name))
-    roots = {name if " " in name else re.split(r"[.\[]", name)[0] for name in names}
-    names = [*roots] if len(roots) == 1 < len(names) else names
+    by_name = Counter(bytes_by_name)
+    if len(by_name) > 1:
+        by_name.clear()
+        for name, n_bytes in bytes_by_name.items():
+            by_name[name if " " in name else re.split(r"[.\[]", name)[0]] += n_bytes
+    names = sorted(by_name, key=lambda name: (-by_name[name], name))
     first = ", ".join("IPython's last traceback" if name == OF_NOTEBOOKS else name for name in names[:2])
     return f"{first} and {len(names) - 2} more" if len(names) > 2 else first
 
