@@ -13,10 +13,7 @@ from vramscope.analysis.folding import BytesByLine, Folded, bytes_by_line, fold
 from vramscope.analysis.identity import Identity, identity_of
 from vramscope.analysis.leaks.holders import holder_words
 from vramscope.analysis.lines import CALLERS_SHOWN, lines
-from vramscope.analysis.step_and_phase import (
-    number_of_step,
-    phase_words,
-)
+from vramscope.analysis.step_and_phase import number_of_step, phase_words
 from vramscope.analysis.summary import live_lines
 from vramscope.analysis.timeline import Totals
 from vramscope.analysis.tree import Tree, tree_of

@@ -149,11 +149,7 @@ class LiveAnswers(Answers):
     """The answers about one version of a recording that grows."""
 
     def __init__(
-        self,
-        data: "Data",
-        view: "View",
-        growing: LiveRecording,
-        apart: Callable[[Callable[[], Any]], Any],
+        self, data: "Data", view: "View", growing: LiveRecording, apart: Callable[[Callable[[], Any]], Any]
     ) -> None:
         """Answer about *view* from what is *growing*; *apart* calls what has a budget of its own."""
         self._data, self._view, self._growing, self._apart = data, view, growing, apart

@@ -34,10 +34,7 @@ def usual(series: Series) -> list[str]:
 
 def offered(series: Series) -> list[str]:
     """Return the curves that this recording has."""
-    has = {
-        "device_used": len(series.device_used.position) > 0,
-        "capacity": series.capacity_bytes > 0,
-    }
+    has = {"device_used": len(series.device_used.position) > 0, "capacity": series.capacity_bytes > 0}
     return [name for name in QUANTITIES if has.get(name, True)]
 
 
@@ -69,11 +66,7 @@ def axis_choice(view: View, address: Address) -> Any:
         return html.Span("events (this source has no clock)", className="dim axis-only")
     now = EVENTS if address.axis == EVENTS else TIME
     links = [
-        dcc.Link(
-            word,
-            href=address.go(axis=axis, **UNZOOMED).url,
-            className="here" if name == now else "",
-        )
+        dcc.Link(word, href=address.go(axis=axis, **UNZOOMED).url, className="here" if name == now else "")
         for name, axis, word in ((TIME, "", "Time"), (EVENTS, EVENTS, "Events"))
     ]
     return html.Nav(links, className="segments", id="axis-choice", **{"aria-label": "Horizontal axis"})

@@ -34,11 +34,7 @@ def noted(recording: Recording, series: Series) -> list[Doubt]:
 
 def _thinned(recording: Recording, series: Series) -> Iterator[Doubt]:
     if len(recording.past.steps):
-        yield (
-            series.extent[0],
-            float(series.position[0]),
-            "the allocations of these steps were thinned out",
-        )
+        yield (series.extent[0], float(series.position[0]), "the allocations of these steps were thinned out")
 
 
 def _of_notes(recording: Recording, series: Series) -> Iterator[Doubt]:

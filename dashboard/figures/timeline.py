@@ -9,16 +9,7 @@ from numpy.typing import NDArray
 from vramscope.model.marks import MarkKind, Phase
 
 from .drawing.series import EVENTS, RETRY, Series
-from .drawing.theme import (
-    PHASE_COLOR,
-    QUANTITY_COLOR,
-    base_layout,
-    byte_axis,
-    byte_unit,
-    esc,
-    pack,
-    scaled,
-)
+from .drawing.theme import PHASE_COLOR, QUANTITY_COLOR, base_layout, byte_axis, byte_unit, esc, pack, scaled
 from .drawing.window import window
 from .steps import spacing
 from .track import Track, position_of, track

@@ -69,11 +69,7 @@ def padded(series: Series, view: Window) -> Window:
 def _curves(series: Series, view: Window, around: Window, width_px: int) -> dict[str, NDArray[Any]]:
     """Return the curves; the view is reduced by itself, so that its maximum is exact."""
     pads = max(int(PAD * width_px), 1)
-    parts = [
-        (Window(around.start, view.start), pads),
-        (view, width_px),
-        (Window(view.end, around.end), pads),
-    ]
+    parts = [(Window(around.start, view.start), pads), (view, width_px), (Window(view.end, around.end), pads)]
     found: dict[str, NDArray[Any]] = {}
     for name in DRAWN:
         values = getattr(series, name)

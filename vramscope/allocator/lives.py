@@ -169,11 +169,7 @@ def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:
     _end_at_next(end, address[start], alloc)
     known = is_alloc[start] | is_first[start]
     found = BlockLives(
-        address=address[start],
-        requested_size=trace.size[rows[start]],
-        alloc=alloc,
-        request=request,
-        end=end,
+        address=address[start], requested_size=trace.size[rows[start]], alloc=alloc, request=request, end=end
     )
     return found if known.all() else found.rows(known)
 

@@ -5,13 +5,7 @@ from typing import Any
 import numpy as np
 from dash import html
 
-from vramscope.analysis.driver_calls import (
-    DriverCalls,
-    jump_at,
-    jump_words,
-    largest_jump,
-    reserved_by,
-)
+from vramscope.analysis.driver_calls import DriverCalls, jump_at, jump_words, largest_jump, reserved_by
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_count
 

@@ -15,18 +15,7 @@ from vramscope.model.recording import Recording
 from vramscope.units import format_name
 
 from .names import place
-from .theme import (
-    BLUE,
-    CATEGORY_COLOR,
-    GRAY,
-    GREEN,
-    ORANGE,
-    PHASE_COLOR,
-    PURPLE,
-    SKY,
-    VERMILION,
-    YELLOW,
-)
+from .theme import BLUE, CATEGORY_COLOR, GRAY, GREEN, ORANGE, PHASE_COLOR, PURPLE, SKY, VERMILION, YELLOW
 
 WAYS = ("category", "phase", "module", "line", "age")
 """What a band can be colored by."""

@@ -10,9 +10,7 @@ from typing import cast
 
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, UNLIMITED, Settings, TieBreak
 from vramscope.allocator.simulation.blocks import Bin, SimulatedBlock, SimulatedSegment
-from vramscope.allocator.simulation.expandable import (
-    ExpandableSegments,
-)
+from vramscope.allocator.simulation.expandable import ExpandableSegments
 from vramscope.allocator.simulation.initial_state import Makers, heads
 from vramscope.allocator.simulation.rows import block_row, mapped_runs, segment_row
 from vramscope.model.snapshot import Blocks, Segments, Snapshot

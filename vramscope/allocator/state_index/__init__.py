@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.layout import Used, blocks_of, segments_after, used
 from vramscope.allocator.lives import BlockLives, lives_by_birth
-from vramscope.allocator.state_index.segment_events import (
-    relevant_segment_events,
-)
+from vramscope.allocator.state_index.segment_events import relevant_segment_events
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
 

@@ -13,19 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import Settings
-from vramscope.allocator.torch_history.annotations import (
-    PendingMark,
-    annotation_marks,
-    marks_of,
-    text_marks,
-)
-from vramscope.allocator.torch_history.events import (
-    DEFAULT_POOL,
-    Events,
-    check_pools,
-    distinct,
-    events_of,
-)
+from vramscope.allocator.torch_history.annotations import PendingMark, annotation_marks, marks_of, text_marks
+from vramscope.allocator.torch_history.events import DEFAULT_POOL, Events, check_pools, distinct, events_of
 from vramscope.allocator.torch_history.rows import Rows, checked
 from vramscope.allocator.torch_history.stack_reader import StackReader
 from vramscope.errors import FormatError

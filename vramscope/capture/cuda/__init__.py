@@ -53,11 +53,7 @@ class Cuda(LabelingListener):
         watch = Watch(self._records.allocated_bytes, self._records.add_holder, self._notes.once)
         super().__init__(failed, modules, watch, self._records.add_labels)
         self._reader = HistoryReader(
-            StackLog(options.stack_depth),
-            self._records,
-            modules,
-            self._notes,
-            self._add_devices,
+            StackLog(options.stack_depth), self._records, modules, self._notes, self._add_devices
         )
         self._pace = self._reader.pace
         self._guard = Guarded(failed)

@@ -22,12 +22,7 @@ from vramscope.capture.cuda.ring import TAIL, Key, first_new, lost
 from vramscope.capture.cuda.ring.counts import EntryCounts, counted, counts_of
 from vramscope.capture.cuda.ring.events import n_of_actions, ring_events
 from vramscope.capture.cuda.ring.instants import UNCOUNTED, instants
-from vramscope.capture.log import (
-    MarkRow,
-    joined_by_time,
-    marks_table,
-    table_of_batches,
-)
+from vramscope.capture.log import MarkRow, joined_by_time, marks_table, table_of_batches
 from vramscope.model.codes import NoteCode
 from vramscope.model.holders import Holders
 from vramscope.model.marks import ANY_THREAD, MarkKind, Marks, Note, Phase

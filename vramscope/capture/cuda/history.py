@@ -19,12 +19,7 @@ from typing import Any
 import torch
 
 from vramscope.capture.cuda.history_calls import clears_when_asked, left_out, record_call
-from vramscope.capture.cuda.ring.counts import (
-    BytesInUse,
-    EntryCounts,
-    counts_of,
-    totals_of,
-)
+from vramscope.capture.cuda.ring.counts import BytesInUse, EntryCounts, counts_of, totals_of
 from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.torch_versions.private_functions import (
     IS_HISTORY_ON,

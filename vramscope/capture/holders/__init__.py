@@ -16,19 +16,10 @@ from typing import Any, NamedTuple
 import torch
 
 from vramscope.capture.holders.code_places import is_program
-from vramscope.capture.holders.containers import (
-    dict_of,
-    global_hooks,
-    hooks_of_tensor,
-    kept_by_hooks,
-)
+from vramscope.capture.holders.containers import dict_of, global_hooks, hooks_of_tensor, kept_by_hooks
 from vramscope.capture.holders.parts import ObjectParts
 from vramscope.capture.holders.reset import reset_of
-from vramscope.capture.holders.roots import (
-    Word,
-    named,
-    of_modules,
-)
+from vramscope.capture.holders.roots import Word, named, of_modules
 from vramscope.capture.holders.statement import carried
 from vramscope.capture.holders.unnamed import held_without_name, is_iterator, is_own, words_of
 from vramscope.capture.hooks import open_phases

@@ -14,24 +14,10 @@ from typing import Any
 
 import torch
 
-from vramscope.capture.holders.autograd_nodes import (
-    node_name,
-    saved,
-    saved_names,
-    variable,
-)
+from vramscope.capture.holders.autograd_nodes import node_name, saved, saved_names, variable
 from vramscope.capture.holders.code_places import is_ours, is_program
-from vramscope.capture.holders.container_ends import (
-    ends_of_dict,
-    ends_of_sequence,
-    some_of_set,
-)
-from vramscope.capture.holders.containers import (
-    contents_of,
-    dict_of,
-    slot_of,
-    slots_of,
-)
+from vramscope.capture.holders.container_ends import ends_of_dict, ends_of_sequence, some_of_set
+from vramscope.capture.holders.containers import contents_of, dict_of, slot_of, slots_of
 from vramscope.capture.holders.roots import Word, locals_of
 
 _WORDS = (str, int, float, bool, type(None))

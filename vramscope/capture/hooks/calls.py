@@ -160,10 +160,7 @@ def _end_recompute(_listener: Listener) -> None:
 
 
 def _hook_optimizers() -> None:
-    handles = [
-        register_optimizer_step_pre_hook(_before_step),
-        register_optimizer_step_post_hook(_after_step),
-    ]
+    handles = [register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)]
     state.undo_all.extend(handle.remove for handle in handles)
     for home in (torch.optim.Optimizer, torch.nn.Module):
         replace(home, "zero_grad", _watched_zero_grad)

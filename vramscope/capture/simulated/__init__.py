@@ -27,18 +27,8 @@ from vramscope.capture.holders.growth_watch import AT_END, Watch
 from vramscope.capture.hooks.modules import NONE, ModuleLog
 from vramscope.capture.labeling_listener import LabelingListener
 from vramscope.capture.labels import tensors_in
-from vramscope.capture.log import (
-    labels_table,
-    marks_table,
-)
-from vramscope.capture.simulated.device import (
-    HOLDER,
-    LABEL,
-    MARK,
-    PLACE,
-    REPLACE,
-    SimulatedDevice,
-)
+from vramscope.capture.log import labels_table, marks_table
+from vramscope.capture.simulated.device import HOLDER, LABEL, MARK, PLACE, REPLACE, SimulatedDevice
 from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.simulated.storages import Life, Storages
 from vramscope.capture.undisturbed import unheld

@@ -14,10 +14,7 @@ from typing import Any
 
 from vramscope.allocator.levels import inactive_split_bytes
 from vramscope.allocator.settings import Settings
-from vramscope.allocator.simulation import (
-    CachingAllocator,
-    OutOfMemory,
-)
+from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
 from vramscope.capture import Options
 from vramscope.capture.hooks.modules import NONE, ModuleLog
 from vramscope.capture.log import HolderRow, LabelRow, MarkRow, StackLog

@@ -68,11 +68,7 @@ SNAPSHOT = PrivateFunction(
     dict,
 )
 STATISTICS = PrivateFunction(
-    "_cuda_memoryStats",
-    "torch's counters",
-    "memory_stats_as_nested_dict",
-    (("2.1", ("device",)),),
-    dict,
+    "_cuda_memoryStats", "torch's counters", "memory_stats_as_nested_dict", (("2.1", ("device",)),), dict
 )
 ACCELERATOR_STATISTICS = PrivateFunction(
     "_accelerator_getDeviceStats",
@@ -365,9 +361,7 @@ def _stated_by_pybind(call: Callable[..., Any]) -> Mapping[str, inspect.Paramete
     parts = re.findall(r"(\w+): (?:[^,\[\]=]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])+(= [^,]+)?", match[1])
     return {
         name: inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=default or inspect.Parameter.empty,
+            name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default or inspect.Parameter.empty
         )
         for name, default in parts
     }
