@@ -2,12 +2,14 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ pytest.importorskip("torch.utils.backend_registration")
 if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no devices in Python", allow_module_level=True)
 
-from vramscope.prediction import children  # noqa: E402
+from vramscope.prediction import children, predict  # noqa: E402
 from vramscope.prediction.dry.shim import pretrained  # noqa: E402
 from vramscope.prediction.dry.shim.patches import Patches  # noqa: E402
 
@@ -263,3 +265,68 @@ def test_a_program_that_starts_its_ranks_is_predicted_by_the_first(tmp_path: Pat
     assert one.returncode == 1
     assert "put nothing on the card" in one.stderr
     assert "--ranks N" in one.stderr
+
+
+def _setup(rank: int, world: int) -> None:
+    torch.distributed.init_process_group("nccl", rank=rank, world_size=world)
+
+
+def _rank(rank: int, world: int, folder: Path) -> None:
+    _setup(rank, world)
+    with (folder / "ranks").open("a") as file:
+        file.write(f"{rank} of {world} in {os.getpid()}\n")
+    torch.zeros(3 * MIB, dtype=torch.uint8, device=f"cuda:{rank}")
+    torch.distributed.destroy_process_group()
+
+
+def _processes(context: Any, folder: Path, name: str = "kwargs") -> None:
+    given = [{"args": (n, 3, folder)} if name == "args" else {"args": (n, 3), "kwargs": {"folder": folder}}
+             for n in range(3)]  # fmt: skip
+    started = [context.Process(target=_rank, **each) for each in given]
+    for each in started:
+        each.start()
+    for each in started:
+        each.join()
+    assert [each.exitcode for each in started] == [0, 0, 0]
+    assert not any(each.is_alive() for each in started)
+
+
+def _spawned(folder: Path) -> None:
+    context = torch.multiprocessing.spawn(_rank, args=(3, folder), nprocs=3, join=False)
+    while not context.join():
+        pass
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda folder: _processes(torch.multiprocessing, folder, "args"),
+        lambda folder: _processes(multiprocessing.get_context("spawn"), folder),
+        lambda folder: torch.multiprocessing.spawn(_rank, args=(3, folder), nprocs=3),
+        _spawned,
+    ],
+    ids=["processes of torch", "processes of a context", "spawn", "spawn without join"],
+)
+def test_the_first_of_the_ranks_that_a_program_starts_runs_here(start, tmp_path: Path):
+    found = predict(lambda: start(tmp_path))
+
+    assert found.peak_allocated_bytes == 3 * MIB
+    assert found.certainty == "estimate"
+    assert found.reasons[0].startswith("torch.multiprocessing: the first of the processes")
+    assert "test_programs.py" in found.reasons[0]
+    assert (tmp_path / "ranks").read_text() == f"0 of 3 in {os.getpid()}\n"
+
+
+def _worker(folder: Path) -> None:
+    (folder / "worker").write_text(str(os.getpid()))
+
+
+def test_a_process_that_begins_no_group_is_started(tmp_path: Path):
+    def program() -> None:
+        torch.zeros(1000, device="cuda")
+        process = multiprocessing.get_context("fork").Process(target=_worker, args=(tmp_path,))
+        process.start()
+        process.join()
+
+    assert predict(program).certainty == "checked"
+    assert int((tmp_path / "worker").read_text()) != os.getpid()

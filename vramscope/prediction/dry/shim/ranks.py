@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from vramscope.prediction.dry.shim.own_device import NAME
 from vramscope.prediction.dry.shim.patches import Patches
 
 _RANKS_OF_A_NODE = 8
+_FIRST = (
+    "the first of the processes that it starts for its ranks is run, and the others are taken to be alike"
+)
 _NCCL = (
     "NCCL keeps buffers beside torch's allocator, and how long blocks wait for its streams is unknown: "
     "within 6 % and 1 GiB"
@@ -23,12 +27,28 @@ _C10D = "torch.distributed.distributed_c10d"
 _CHECKERS = ("torch.distributed.utils", "torch.nn.parallel.distributed")
 
 
+class _Ended:
+    """What a process, or all that were spawned, are to whoever waits for them: they have ended well."""
+
+    pid = returncode = 0
+    processes = ()
+
+    def join(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def wait(self, *_: Any) -> int:
+        return 0
+
+    poll = close = terminate = kill = wait
+
+
 class Ranks:
     """The process group of a dry run."""
 
     def __init__(self, count: int | None, doubts: Doubts) -> None:
         self._count = count
         self._doubts = doubts
+        self._has_rank = False
         self.has_begun = False
         """Whether the program has started a process group."""
 
@@ -40,7 +60,8 @@ class Ranks:
     def begin(self, patches: Patches) -> None:
         """Set what ``torchrun`` sets, and answer for ``torch.distributed`` until the patches are undone."""
         for name in ("spawn", "start_processes"):
-            patches.set(torch.multiprocessing, name, _first_process)
+            patches.set(torch.multiprocessing, name, self._spawn)
+        patches.set(BaseProcess, "start", self._starting(BaseProcess.start))
         if not torch.distributed.is_available():
             return
         if self._count is not None:
@@ -61,6 +82,24 @@ class Ranks:
                 patches.set(checker, "_verify_param_shape_across_processes", lambda *_, **__: None)
         patches.set(torch.distributed, "is_nccl_available", lambda: True)
         patches.then(self._end)
+
+    def _spawn(self, function: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> _Ended:
+        self._doubts.add(Certainty.ESTIMATE, "torch.multiprocessing", _FIRST, sys._getframe(1))
+        function(0, *args)
+        return _Ended()
+
+    def _starting(self, start: Callable[[Any], None]) -> Callable[[Any], None]:
+        def started(process: Any) -> None:
+            """Run the first process of a group here, and none of the others; any other one starts."""
+            if not _begins_group(process._target, *process._args, type(process).run):
+                start(process)
+                return
+            if not self._has_rank:
+                self._has_rank = True
+                self._spawn(lambda _: process.run())
+            process._popen = _Ended()
+
+        return started
 
     def _environment(self, count: int, patches: Patches) -> None:
         given = {
@@ -97,9 +136,20 @@ class Ranks:
             torch.distributed.destroy_process_group()
 
 
-def _first_process(function: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> None:
-    """Run the first of the processes that a program starts for its ranks, here: the others are alike."""
-    function(0, *args)
+def _begins_group(*targets: Any) -> bool:
+    """Whether one of them, or a function of the program that it names, starts a process group."""
+    waiting, seen = list(targets), set()
+    while waiting:
+        one = waiting.pop()
+        one = getattr(one, "func", getattr(one, "__func__", one))
+        code = getattr(one, "__code__", None)
+        if code is None or code in seen or str(one.__module__).partition(".")[0] == "torch":
+            continue
+        if "init_process_group" in code.co_names:
+            return True
+        seen.add(code)
+        waiting += [one.__globals__.get(name) for name in code.co_names]
+    return False
 
 
 def _on_cuda(chosen: Callable[..., Any]) -> Callable[..., Any]:
