@@ -27,7 +27,7 @@ _C10D = "torch.distributed.distributed_c10d"
 _CHECKERS = ("torch.distributed.utils", "torch.nn.parallel.distributed")
 
 
-class _Ended:
+class _EndedProcess:
     """What a process, or all that were spawned, are to whoever waits for them: they have ended well."""
 
     pid = returncode = 0
@@ -83,10 +83,10 @@ class Ranks:
         patches.set(torch.distributed, "is_nccl_available", lambda: True)
         patches.then(self._end)
 
-    def _spawn(self, function: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> _Ended:
+    def _spawn(self, function: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> _EndedProcess:
         self._doubts.add(Certainty.ESTIMATE, "torch.multiprocessing", _FIRST, sys._getframe(1))
         function(0, *args)
-        return _Ended()
+        return _EndedProcess()
 
     def _starting(self, start: Callable[[Any], None]) -> Callable[[Any], None]:
         def started(process: Any) -> None:
@@ -97,7 +97,7 @@ class Ranks:
             if not self._has_rank:
                 self._has_rank = True
                 self._spawn(lambda _: process.run())
-            process._popen = _Ended()
+            process._popen = _EndedProcess()
 
         return started
 
