@@ -101,6 +101,11 @@ def read(path: Path) -> Run:
         raise FormatError(f"{path}: {error}") from None
     if not log.times_ns:
         raise FormatError(f"{path}: nvidia-smi wrote no sample that can be read into this file")
+    if not log.cells.keys() & {"used", "free", "process"}:
+        raise FormatError(
+            f"{path}: what nvidia-smi wrote has no column of memory; ask for it: nvidia-smi "
+            "--query-gpu=timestamp,index,memory.used,memory.total --format=csv -l 1 > gpu.csv"
+        )
     groups = _by_device(log)
     recordings = tuple(_recording(index, rows, log) for index, rows in sorted(groups.items()))
     times = log.times_ns

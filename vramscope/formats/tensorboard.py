@@ -32,7 +32,10 @@ def read(path: Path) -> Run:
             if number is not None:
                 records.take({value.tag: number, "timestamp": event.wall_time, "step": event.step})
     if not found:
-        raise FormatError(f"{path}: an event file of TensorBoard without a scalar about a GPU's memory")
+        raise FormatError(
+            f"{path}: an event file of TensorBoard without a scalar about a GPU's memory; write one: "
+            'writer.add_scalar("max_memory_allocated", torch.cuda.max_memory_allocated(), step)'
+        )
     return Run(name=path.name, path=str(path), recordings=found.recordings())
 
 

@@ -13,6 +13,7 @@ import pytest
 from vramscope.cli import main
 from vramscope.errors import FormatError
 from vramscope.formats import log
+from vramscope.formats.log import patterns
 from vramscope.loading import discover, load
 from vramscope.model.recording import Run
 
@@ -57,7 +58,16 @@ def figures(data: bytes) -> set[tuple[int, int, str, int]]:
 
 
 def test_there_are_samples_of_many_programs():
-    assert len(SAMPLES) >= 40
+    assert len(SAMPLES) >= 70
+
+
+def test_every_program_of_the_table_is_in_the_documents():
+    origins = {wording.origin for wording in patterns._wordings()}
+    origins |= {row[3] for row in patterns.table_rows() if row[0] == "head"}
+    own = {"nothing to read", "the driver", "torch's counters, in words"}
+
+    text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+    assert {origin for origin in origins - own if origin not in text} == set()
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -98,6 +108,13 @@ def test_texts_one_after_another_and_in_another_order_have_no_other_figure(seed)
     lines = texts[0].splitlines(keepends=True)
     chance.shuffle(lines)
     assert {each[2:] for each in figures(b"".join(lines))} <= alone
+
+
+@pytest.mark.parametrize("name", SAMPLES.keys() - {"mlflow_csv"})
+def test_a_sample_has_the_same_figures_between_other_lines(name):
+    text = SAMPLES[name][0]
+
+    assert figures((PLAIN * 3 + text + PLAIN * 3).encode()) == figures(text.encode())
 
 
 @pytest.mark.parametrize("name", ["cuda_modern", "verl", "smi_table_txt", "async", "dmon_mem_txt"])
@@ -254,6 +271,12 @@ def test_memory_of_the_host_and_shares_are_no_figures():
         "max_gpu_memory: 20 GB",
         "Peak reserved memory % of max memory = 44.379 %.",
         "GPU: Tesla T4. Max memory in use by nobody",
+        "estimated memory allocated: 12 GB",
+        "average GPU memory allocated: 12 GB; min memory reserved: 3 GB",
+        "max memory allocated (GB) 12.5 %",
+        "disk allocated: 500 GB, torch 2.9",
+        "shared GPU memory used: 3.5 GB",
+        "train_mem_gpu_peaked_delta = 1024MB",
     )
 
     assert figures("\n".join((*lines, "")).encode()) == set()
@@ -307,6 +330,19 @@ REFUSED = [
     (b"RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58\n", "without its figures"),
     (b"import torch\nmodel = torch.nn.Linear(1, 1)\n", "source code"),
     (b"epoch 1 loss 2.5\nepoch 2 loss 2.25\n", "memory_summary()"),
+    (b"GGUF\x03\0\0\0", "a file of weights"),
+    (b"desc: --massif-out-file=x\ncmd: ./a\n", "nothing of a GPU"),
+    (b'{"address":"0x7f","type":"STRING"}\n{"address":"0x8f","type":"ARRAY"}\n', "Ruby"),
+    (b'{"role":"user","text":"hi"}\n{"role":"bot","text":"hello"}\n', "lines of JSON"),
+    (b'{"lr": 0.1, "model": "gpt2"}', "JSON without a figure"),
+    (b"<!DOCTYPE html><html><body>Hello</body></html>", "a page of HTML"),
+    (b"sepal,petal,species\n1,2,a\n3,4,b\n", "no column names a GPU's memory"),
+    (b"Total (MB),Count,Operation\n1234.5,10,[CUDA memcpy Host-to-Device]\n", "traffic"),
+    (b"timestamp, utilization.gpu [%]\n2024/01/01 10:00:00.000, 99 %\n", "no column of memory"),
+    (bytes(range(128, 256)) * 9, "data of an unknown kind"),
+    (gzip.compress(bytes(range(256)) * 500)[:60], "cut or damaged"),
+    (b"PK\x05\x06" + bytes(18), "a zip archive"),
+    (b'{"$schema":"https://www.speedscope.app/file-format-schema.json"}', "a profile of time"),
 ]
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vramscope.formats.log.patterns import Amount, amounts, device_in, names_memory
+from vramscope.formats.log.patterns import Amount, Wording, amounts, device_in, names_memory
 from vramscope.formats.log.places import LogMoment
 from vramscope.formats.log.series import Figures
 from vramscope.formats.log.shapes import Shaped
@@ -21,6 +21,8 @@ _SINCE_NAMES = ("relative time (process)", "relative time (wall)", "_runtime", "
 _DEVICE_NAMES = ("index", "gpu", "gpu_index", "gpu_id", "device", "card", "device_id", "minor_number")
 _UUID_NAMES = ("uuid", "gpu_uuid", "gpu_bus_id", "hostname")
 _BUSY = re.compile(r"utilization[._ ]?gpu|gpu_utilization", re.IGNORECASE)
+_IS_EVENT = "memoryOperationType"
+"""A column of the table of allocations of Nsight Systems."""
 _VALUE = re.compile(r"[{}=]|[\"']\s*:|:\s+[-\d]")
 """What a cell has that is no name of a column."""
 
@@ -29,7 +31,7 @@ class Records:
     """Takes records, each a mapping of names to values, and finds what in them is memory."""
 
     def __init__(self, into: Figures) -> None:
-        self._into = into
+        self.into = into
         self._known: dict[str, bool] = {}
         self._devices: dict[str, int] = {}
 
@@ -43,7 +45,7 @@ class Records:
             for amount in self._amounts(f"{path}.{name}" if path else str(name), value):
                 found.setdefault(amount.device if amount.device >= 0 else device, []).append(amount)
         for index, group in found.items():
-            place = self._into.at(0, index, moment)
+            place = self.into.at(0, index, moment)
             place.name = place.name or str(names.get("name", names.get("gpu_name", "")))[:80]
             place.add(group, moment, busy=self._busy(names))
         return bool(found)
@@ -137,7 +139,7 @@ def is_csv_head(line: str) -> bool:
         return False
     if any(amounts(Shaped(cell)) for cell in cells):
         return False
-    return any(map(names_memory, cells)) or _is_long(cells)
+    return _IS_EVENT in cells or any(map(names_memory, cells)) or _is_long(cells)
 
 
 def _is_long(cells: list[str]) -> bool:
@@ -151,13 +153,45 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
 
 
+class AllocationEvents:
+    """Follows what Nsight Systems records of CUDA's allocations, each a mapping of its columns to values."""
+
+    _WORDING = Wording("Nsight Systems (without its CUDA context)", "bytes", "process_used", "B")
+
+    def __init__(self, into: Figures) -> None:
+        self._into = into
+        self._held: dict[tuple[int, int], dict[int, int]] = {}
+        self._total: dict[tuple[int, int], int] = {}
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Add one event; events come in the order of their times."""
+        event = {
+            name: int(str(value).partition(".")[0]) for name, value in record.items() if _is_number(value)
+        }
+        device, n_bytes = event.get("deviceId", 0), event.get("bytes", -1)
+        # Device memory, arrays and static memory, in Nsight's own numbers.
+        if event.get("memKind", 2) not in (2, 3, 5) or n_bytes < 0 or not 0 <= device < 1024:
+            return
+        # Nsight's global id has the process in its upper bits.
+        place = event.get("globalPid", 0) >> 24 & 0xFFFFFF, device
+        blocks, address = self._held.setdefault(place, {}), event.get("address", 0)
+        before = blocks.pop(address, 0)
+        if not event.get("memoryOperationType"):
+            blocks[address] = n_bytes
+        self._total[place] = self._total.get(place, 0) + blocks.get(address, 0) - before
+        amount = Amount(self._WORDING, self._total[place], device, "memory of CUDA's allocations")
+        self._into.at(0, device).process(place[0], "").add([amount], LogMoment(event.get("start", 0)))
+
+
 class CsvReader:
     """Reads a CSV file, row by row."""
 
     def __init__(self, head: str, records: Records) -> None:
         self._names = _cells(head)
-        self._records = records
+        self._records: Records | AllocationEvents = records
         self._is_long = _is_long(self._names)
+        if _IS_EVENT in self._names:
+            self._records = AllocationEvents(records.into)
 
     def take(self, line: str) -> bool:
         """Add a row; return whether it is one."""

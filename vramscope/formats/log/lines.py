@@ -20,7 +20,7 @@ AROUND_BYTES = 8 << 10
 """What is seen of the text before and after a line: the longest message, and the head of a table."""
 _LONGEST_BYTES = 32 << 10
 """The longest piece of one line that is looked at as a whole."""
-_WORDS = re.compile(b"mem|max_ma|vram|alloc|reserved|mib|gib|gb|fb|# gpu|bytes|# date|restart")
+_WORDS = re.compile(b"mem|max_ma|vram|alloc|reserved|cached|mib|gib|gb|fb|# gpu|bytes|# date|restart|mb \\|")
 """Words of which every line about memory has one, in small letters; a class of letters makes it slow."""
 _FAILURES = (b"out of memory", b"allowed memory", b"resource_exhausted")
 _MOST_PIECES = 64

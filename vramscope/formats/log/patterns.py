@@ -12,14 +12,14 @@ from typing import NamedTuple
 from vramscope.formats.log.shapes import Shaped, places
 from vramscope.model.counters import UNKNOWN
 
-_UNITS = r"bytes?|b|[kmgtp]i?b|(?:kilo|mega|giga)bytes|[kmgt]"
+_UNITS = r"bytes?|b|[kmgtp]i?b|[kmgtp]i|(?:kilo|mega|giga)bytes|[kmgt]"
 _NUMBER = r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,19}(?:\.\d{1,20})?(?:e[+-]?\d{1,2})?)"
 _AFTER = rf"{_NUMBER}(?:[ ]?(?P<unit>{_UNITS})(?![a-z]))?(?![\w%]|\.\d|,\d|[ ]?%)"
 _AFTER += rf"(?:(?=[ ]?/[ ]?\d{{1,9}}(?:\.\d{{1,9}})?[ ]?(?P<shared>{_UNITS})(?![a-z])))?"
 _BETWEEN = (
     rf"(?:[ _/.-]{{0,2}}(?P<ending>{_UNITS})(?![a-z0-9]))?['\"`*]*(?:[ ]?[\[(](?P<bracket>{_UNITS})[\])])?"
     r"(?:\([\w:]{0,12}\))?(?:\{[^{}]{0,600}\})?(?:/(?:mean|max|last)\b)?"
-    r"['\"`*]*[ \t]{0,40}(?:[:=|]|->|is|was)?[ \t|]{0,40}['\"]?"
+    r"['\"`*]*[ \t]{0,40}(?:[:=|]|->|is|was)?[ \t|]{0,40}['\"]?(?:np\.float\d\d\(|tensor\()?"
 )
 _FACTORS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 _DEVICE = re.compile(
@@ -29,6 +29,11 @@ _DEVICE = re.compile(
     re.IGNORECASE,
 )
 _DEVICE_WORDS = ("gpu", "cuda", "card", "device", "npu", "xpu", "rocm", "index", "minor_number")
+_OTHERS = re.compile(
+    r"(?<![a-z])(max(?:imum)?|peak|highest|min(?:imum)?|avg|average|mean|estimated|theoretical|expected|required|"
+    r"predicted|needed)[ _/.-]{0,2}\Z",
+    re.IGNORECASE,
+)
 _LARGEST = 1 << 46
 """Bytes that no device has: 64 TiB. Whatever is more is an unknown value or a mistake."""
 _SHAPE_CHARACTERS = 2000
@@ -132,14 +137,14 @@ def amounts(line: Shaped, *, is_cut: bool = False) -> list[Amount]:
     """
     shape = line.shape
     known = (_places_in if len(shape) < _SHAPE_CHARACTERS else _places_in.__wrapped__)(shape)
-    until = len(shape.rstrip(" .,")) if is_cut and known else -1
+    ends = [len(shape.rstrip(" .,")), len(shape.rstrip(" .,abcdefgiklmtyBKMGT"))] if is_cut and known else []
     found = []
     for place in known:
         number = float(line.number(place.number).replace(",", ""))
         if place.exponent:
             number *= 10.0 ** int(place.exponent + line.number(place.number + 1))
         n_bytes = _bytes(place.wording, number, place.unit)
-        if 0 <= n_bytes < _LARGEST and place.end != until:
+        if 0 <= n_bytes < _LARGEST and place.end not in ends[: 1 if place.unit else 2]:
             device = int(line.number(place.device).partition(",")[0]) if place.device >= 0 else UNKNOWN
             found.append(Amount(place.wording, n_bytes, device, _name(line, *place.name)))
     return found
@@ -153,10 +158,17 @@ def _places_in(shape: str) -> tuple[_AmountPlace, ...]:
     for row in _rows_in(shape):
         for found in _expression(row).finditer(shape):
             start = found.start("number")
-            if start not in taken and start in numbers and row.column:
+            if start not in taken and start in numbers and row.column and not _is_other(row, found):
                 known.append(_place(row, found, numbers))
             taken.add(start)
     return tuple(known)
+
+
+def _is_other(row: Wording, found: re.Match[str]) -> bool:
+    """Return whether the word before the name makes something else of it: a mean, an estimate, a peak."""
+    before = _OTHERS.search(found.string, 0, found.start())
+    is_level = row.column in ("allocated", "reserved", "active", "requested")
+    return before is not None and (is_level or before[1].lower()[:3] not in ("max", "pea", "hig"))
 
 
 def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _AmountPlace:
@@ -199,11 +211,7 @@ def _rows_in(shape: str) -> tuple[Wording, ...]:
 
 def _name(line: Shaped, start: int, end: int) -> str:
     name = line.shape[start:end]
-    return _clean_name(line.text[line.at(start) : line.at(end)] if "0" in name else name)
-
-
-@lru_cache(maxsize=4096)
-def _clean_name(name: str) -> str:
+    name = line.text[line.at(start) : line.at(end)] if "0" in name else name
     return re.sub(r"\{[^{}]*\}", "", name).strip(" \t:=|'\"`*(")[-60:]
 
 

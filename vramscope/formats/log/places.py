@@ -10,7 +10,7 @@ from vramscope.model.counters import UNKNOWN
 
 MOST_ROWS = 1 << 15
 """The samples of a file that are kept; of more, neighbours become one that has the highest of both."""
-_KINDS = {"AMD SMI": "hip", "MLX": "mps", "JAX memory_stats()": "unknown"}
+_KINDS = {"AMD SMI": "hip", "MLX": "mps", "JAX": "unknown"}
 
 
 class LogMoment(NamedTuple):

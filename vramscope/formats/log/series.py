@@ -151,9 +151,8 @@ def _completed(values: dict[str, int]) -> dict[str, int]:
         values["device_used"] = total - free
     if "spared" in values and total >= values["spared"]:
         values["allocated_peak"] = total - values["spared"]
-    start = values.get("start", 0)
-    if "grown" in values or "above" in values:
-        values["allocated_peak"] = start + values.get("grown", 0) + values.get("above", 0)
+    if "start" in values and values.keys() & {"grown", "above"}:
+        values["allocated_peak"] = values["start"] + values.get("grown", 0) + values.get("above", 0)
     return values
 
 

@@ -44,7 +44,9 @@ _GPUSTAT = re.compile(
 )
 _ULTRALYTICS = re.compile(r"^\s*(\d{1,6})/(\d{1,6})\s+(\d{1,4}(?:\.\d{1,4})?)([GM])\s")
 _SECTION = re.compile(r"(FB Memory[ ]Usage|<fb_memory_usage>)", re.IGNORECASE)
-_SECTION_ROW = re.compile(r"^\s*(?:<)?(total|used|free)>?\s*:?\s*(\d{1,7}) MiB", re.IGNORECASE | re.MULTILINE)
+_SECTION_ROW = re.compile(
+    r"\s*<?(total|reserved|used|free)>?\s*:?\s*(\d{1,7}) MiB(?:</\w+>)?\s*\n", re.IGNORECASE
+)
 _BUS = re.compile(r"(?:^GPU |<gpu id=\")([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]{4,12})", re.MULTILINE)
 
 
@@ -169,10 +171,15 @@ class TableReader:
         """Read the memory of a device in what ``nvidia-smi -q`` writes, as text or XML."""
         buses = _BUS.findall(line.before)
         device = self._buses.setdefault(buses[-1] if buses else "", len(self._buses))
-        rows = re.split(r"BAR1|</fb_memory|bar1_", line.after, maxsplit=1)[0][:1000]
+        rows, text = dict[str, int](), line.after.lstrip("\n")
+        while (row := _SECTION_ROW.match(text)) is not None:
+            rows[row[1].lower()], text = int(row[2]) * _MIB, text[row.end() :]
+        if not {"total", "used", "free"} <= rows.keys() or rows["used"] + rows["free"] > rows["total"]:
+            return True
         amounts = [
-            _is("nvidia-smi -q", f"device_{name.lower()}", f"FB {name}", int(size) * _MIB)
-            for name, size in _SECTION_ROW.findall(rows)
+            _is("nvidia-smi -q", f"device_{name}", f"FB {name}", n_bytes)
+            for name, n_bytes in rows.items()
+            if name != "reserved"
         ]
         stamp = re.findall(r"[Tt]imestamp\s*[:>]\s*([^<\n]+)", line.before)
         self._moment = LogMoment(time_ns(stamp[-1])) if stamp else self._moment

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning
+from vramscope.formats._file import beginning, opened
 
 
 class _UnsupportedKind(NamedTuple):
@@ -40,9 +40,14 @@ def why_not(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(1 << 16)
     start = beginning(head)
-    if not start:
-        return "it seems to be a gzip that is cut or damaged; copy it again"
-    is_data = head[:4] == b"PK\x03\x04" or start[:1] == b"\x80" or start.count(b"\0") * 20 > len(start)
+    try:
+        with opened(path) as file:
+            while head[:2] == b"\x1f\x8b" and file.read(1 << 22):
+                pass
+    except FormatError:
+        return "its gzip is cut or damaged; copy it again"
+    foreign = start.decode("utf-8", "replace").count("\ufffd") + start.count(b"\0")
+    is_data = start[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05") or foreign * 20 > len(start)
     offered = _kinds("data" if is_data else "text")
     return "it seems to be {1}; {2}".format(*next(kind for kind in offered if kind.fits.search(start)))
 
