@@ -90,7 +90,7 @@ def test_a_recording_to_s3_is_there_byte_for_byte_and_its_losses_do_not_change(s
 
 
 def test_closed_parts_are_in_the_store_while_the_program_runs(s3, bucket, spool):
-    training = begun(f"s3://{bucket}/run", 400, 0.03, "wait", stdin=subprocess.PIPE)
+    training = begun(f"s3://{bucket}/run", 400, 0, "wait", stdin=subprocess.PIPE)
     try:
         wait_for_events(s3, f"{bucket}/run")
         assert vramscope.load(f"s3://{bucket}/run").outcome is vramscope.load(spool / "s3" / bucket).outcome
