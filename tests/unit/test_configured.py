@@ -32,7 +32,7 @@ def test_a_call_wins_over_the_environment_and_that_over_the_project(folder, monk
 
 
 def test_without_any_there_are_the_defaults():
-    assert completed({}) == (None, "auto", "events", None, 64, "2 GiB", False, "", "")
+    assert completed({}) == (None, "auto", "events", None, None, 64, "2 GiB", False, "", "")
 
 
 def test_a_directory_is_relative_to_the_project(folder):
@@ -124,4 +124,4 @@ def test_an_error_names_the_file(text, says, folder):
 def test_what_is_of_others_is_left_alone(text, folder):
     project(folder, text)
 
-    assert completed({}) == (None, "auto", "events", None, 64, "2 GiB", False, "", "")
+    assert completed({}) == (None, "auto", "events", None, None, 64, "2 GiB", False, "", "")

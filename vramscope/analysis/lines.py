@@ -22,11 +22,12 @@ from vramscope.analysis.tree import depths
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
+from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes, format_count, format_name
 
 CALLERS_SHOWN = 1
 NO_STACK = "no stack recorded"
-_BEFORE = "from before the recording"
+_BEFORE, _BETWEEN = "from before the recording", "from steps without events"
 _SIZES_SHOWN = 3
 _NODE = re.compile(r"\b(\w+?)Backward\d+::")
 
@@ -95,6 +96,7 @@ def _without_a_line(
     phases = recording.phases
     for row, phase in zip(rows.tolist(), phases_at(phases, born[rows]).tolist(), strict=True):
         words[row] = f"{NO_STACK}, in {format_name(Phase(int(phases.phase[phase])))}" if phase >= 0 else ""
+    words[is_bare & unrecorded(recording).stand_in(born)] = f"{NO_STACK}: {_BETWEEN}"
     names, index = np.unique(np.append(words, "").astype("U"), return_inverse=True)
     return index.reshape(-1)[:-1], tuple(names.tolist())
 

@@ -14,6 +14,7 @@ from vramscope.model.marks import Phase
 from vramscope.model.past import Past
 from vramscope.model.recording import Recording
 from vramscope.model.table import first_greatest
+from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes
 
 
@@ -23,7 +24,7 @@ class PeakPoint:
 
     n_bytes: int
     instant: int
-    """The instant; −1 where the size cap removed the events (``Recording.past``)."""
+    """The instant; −1 where the size cap removed the events (``Recording.past``), or none were recorded."""
     time_ns: int
     """The time in nanoseconds; 0 without a clock, and where the events were removed."""
     step: int | None
@@ -48,10 +49,10 @@ class Peak:
     active: PeakPoint
     reserved: PeakPoint
     past: Mapping[str, PeakPoint] = field(default_factory=dict)
-    """The maxima before the trace, by quantity, where the size cap removed events."""
+    """The maxima without events, by quantity: the size cap removed these, or the steps get none."""
 
     def highest(self, quantity: str) -> PeakPoint:
-        """The maximum with the part that the size cap removed; on a tie the one whose events still exist."""
+        """The maximum with the part that has no events; on a tie the one whose events exist."""
         here: PeakPoint = getattr(self, quantity)
         before = self.past.get(quantity, here)
         return before if before.n_bytes > here.n_bytes else here
@@ -70,7 +71,34 @@ def peak_of(recording: Recording, totals: Totals) -> Peak:
         return point_at(recording, totals, quantity, most)
 
     here = high("requested"), high("allocated"), high("active"), high("reserved")
-    return Peak(*here, past_highs(recording.past))
+    return Peak(*here, bare_highs(recording))
+
+
+def bare_highs(recording: Recording) -> dict[str, PeakPoint]:
+    """The maxima by quantity of all that has no events; empty where everything has."""
+    found = past_highs(recording.past)
+    for quantity, high in _counted_highs(recording).items():
+        if quantity not in found or found[quantity].n_bytes < high.n_bytes:
+            found[quantity] = high
+    return found
+
+
+def _counted_highs(recording: Recording) -> dict[str, PeakPoint]:
+    """The maxima by torch's counters, where some steps have no events."""
+    counters, steps = recording.counters, recording.steps
+    bare = unrecorded(recording)
+    before = np.append(0, counters.time_ns)[:-1]
+    counters = counters.rows(bare.overlap(before, counters.time_ns) & (counters.allocated_highest_bytes >= 0))
+    found = {}
+    for quantity in QUANTITIES if len(counters) else ():
+        most = getattr(counters, f"{quantity}_highest_bytes")
+        row = int(most.argmax())
+        # A sample ends the interval that it tells of.
+        time_ns = int(counters.time_ns[row])
+        inside = np.flatnonzero((steps.start_ns < time_ns) & (time_ns <= steps.end_ns))
+        number = int(steps.index[inside[0]]) if len(inside) else None
+        found[quantity] = PeakPoint(int(most[row]), -1, time_ns, number, None)
+    return found
 
 
 def point_at(recording: Recording, totals: Totals, quantity: str, instant: int) -> PeakPoint:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Phases, Steps
 from vramscope.model.recording import Recording
@@ -89,37 +90,59 @@ def _intervals(
     counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any], *, is_reset: bool
 ) -> SampledIntervals:
     """Peaks over intervals, both ends included: the recorder reads the counters exactly there."""
+    at, to, has_any, is_between = _ends(counters, start_ns, end_ns)
+    tops = counters.allocated_peak_bytes
+    most, is_known = _most(counters, (at, to, has_any, is_between), ("allocated", "reserved"))
+    # A peak that rose between two samples of the interval belongs to the interval.
+    risen = np.minimum(at + 1, to), to, at < to
+    allocated = np.maximum(most["allocated"], _highest(_risen(tops), *risen))
+    reserved = np.maximum(most["reserved"], _highest(_risen(counters.reserved_peak_bytes), *risen))
+    may_tell = has_any & is_between & (tops[at] >= 0) & (not is_reset)
+    return SampledIntervals.of(
+        allocated_bytes=np.where(has_any, allocated, UNKNOWN),
+        reserved_bytes=np.where(has_any, reserved, UNKNOWN),
+        at_most_bytes=np.where(is_known, allocated, np.where(may_tell, tops[to], UNKNOWN)),
+        is_exact=is_known | (may_tell & (allocated == tops[to])),
+        n_samples=np.where(has_any, to - at + 1, 0),
+    )
+
+
+def peaks_between(
+    counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any]
+) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+    """The maximum of each quantity over intervals between marks, −1 where unknown, and where it is exact."""
+    counters = counters.rows(counters.allocated_bytes >= 0)
+    if not len(counters):
+        return {name: np.full(len(start_ns), UNKNOWN) for name in QUANTITIES}, np.zeros(len(start_ns), "?")
+    return _most(counters, _ends(counters, start_ns, end_ns), QUANTITIES)
+
+
+def _ends(counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """First and last sample of each interval, whether there is any, and whether both are at its ends."""
     first = np.searchsorted(counters.time_ns, start_ns, side="left")
     last = np.searchsorted(counters.time_ns, end_ns, side="right") - 1
     has_any = last >= first
     # Empty intervals get an arbitrary row, and become unknown afterwards.
     at = np.minimum(first, len(counters) - 1)
     to = np.maximum(np.where(has_any, last, at), at)
-    tops = counters.allocated_peak_bytes
-    is_between = (counters.time_ns[at] == start_ns) & (counters.time_ns[to] == end_ns)
-    has_ends = is_between & (tops[at] >= 0)
+    return at, to, has_any, (counters.time_ns[at] == start_ns) & (counters.time_ns[to] == end_ns)
+
+
+def _most(
+    counters: Counters, ends: tuple[NDArray[Any], ...], quantities: tuple[str, ...]
+) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+    """The most of levels, and of peaks since the samples before, by quantity, and where that is exact."""
+    at, to, has_any, is_between = ends
     cuts = np.flatnonzero(counters.allocated_highest_bytes >= 0)
     # The first cut of an interval tells of what was before it as well.
     later = np.append(cuts, len(counters))[np.searchsorted(cuts, at)] + 1
-    is_known = has_any & is_between & np.isin(at, cuts) & np.isin(to, cuts)
-    level = _highest(counters.allocated_bytes, at, to)
-    # A peak that rose between two samples of the interval belongs to the interval.
-    allocated = np.maximum(level, _highest(_risen(tops), np.minimum(at + 1, to), to, at < to))
-    reserved = np.maximum(
-        _highest(counters.reserved_bytes, at, to),
-        _highest(_risen(counters.reserved_peak_bytes), np.minimum(at + 1, to), to, at < to),
-    )
-    since = np.minimum(later, to), to, later <= to
-    allocated = np.maximum(allocated, _highest(counters.allocated_highest_bytes, *since))
-    reserved = np.maximum(reserved, _highest(counters.reserved_highest_bytes, *since))
-    may_tell = has_any & has_ends & (not is_reset)
-    return SampledIntervals.of(
-        allocated_bytes=np.where(has_any, allocated, UNKNOWN),
-        reserved_bytes=np.where(has_any, reserved, UNKNOWN),
-        at_most_bytes=np.where(is_known, allocated, np.where(may_tell, tops[to], UNKNOWN)),
-        is_exact=is_known | (may_tell & (allocated == tops[to])),
-        n_samples=np.where(has_any, last - first + 1, 0),
-    )
+    found = {}
+    for name in quantities:
+        level = _highest(getattr(counters, f"{name}_bytes"), at, to)
+        highest = getattr(counters, f"{name}_highest_bytes")
+        most = np.maximum(level, _highest(highest, np.minimum(later, to), to, later <= to))
+        found[name] = np.where(has_any, most, UNKNOWN)
+    return found, has_any & is_between & np.isin(at, cuts) & np.isin(to, cuts)
 
 
 def _risen(tops: NDArray[Any]) -> NDArray[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.analysis.sampled_peaks import peaks_between
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import Totals, timeline
@@ -17,6 +18,7 @@ from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.past import Past, most_of
 from vramscope.model.recording import Recording
 from vramscope.model.table import Int64, Table, UInt8
+from vramscope.steps.unrecorded import unrecorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,47 @@ class StepPeaks:
 def step_peaks(recording: Recording) -> StepPeaks:
     """Peaks of all steps and phases; 0.2 s per million events."""
     totals, n_events, past = timeline(recording), len(recording.trace), recording.past
-    found = _both(recording.steps, recording.phases, n_events, partial(_peaks, totals))
+    found = _counted(recording, *_both(recording.steps, recording.phases, n_events, partial(_peaks, totals)))
     outside = _outside(recording.steps, n_events, totals)
     if not past.n_events:
         return StepPeaks(*found, outside=outside)
     return StepPeaks(*found, *_of_past(past, totals), outside=outside)
+
+
+def _counted(
+    recording: Recording, per_step: IntervalPeaks, per_phase: IntervalPeaks
+) -> tuple[IntervalPeaks, IntervalPeaks]:
+    """Put in the peaks by torch's counters where steps and phases have no events."""
+    bare, steps, phases = unrecorded(recording), recording.steps, recording.phases
+    if not len(bare):
+        return per_step, per_phase
+    is_bare = bare.overlap(steps.start_ns, steps.end_ns)
+    most, _ = peaks_between(recording.counters, steps.start_ns, steps.end_ns)
+    per_step = replace(per_step, **_put_in(per_step, np.arange(len(steps)), is_bare, most))
+    phases = phases.rows(bare.overlap(phases.start_ns, phases.end_ns))
+    most, _ = peaks_between(recording.counters, phases.start_ns, phases.end_ns)
+    # Between the phases of such a step nothing is known.
+    step_is_bare = np.append(is_bare, False)[per_phase.step]
+    per_phase = per_phase.rows(~step_is_bare | (per_phase.phase != Phase.OTHER))
+    width = len(Phase)
+    keys, of_phases = per_phase.step * width + per_phase.phase, phases.step * width + phases.phase
+    order = np.argsort(keys, kind="stable")
+    row = order[np.searchsorted(keys, of_phases, sorter=order)] if len(phases) else np.zeros(0, "i8")
+    return per_step, replace(per_phase, **_put_in(per_phase, row, np.ones(len(row), "?"), most))
+
+
+def _put_in(
+    found: IntervalPeaks, row: NDArray[Any], is_bare: NDArray[Any], most: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """The columns of *found*, where each such *row* has the maximum of what is known of it."""
+    columns = {}
+    for name, values in most.items():
+        known = is_bare & (values >= 0)
+        column = getattr(found, f"{name}_bytes").copy()
+        column[row[known]] = -1
+        np.maximum.at(column, row[known], values[known])
+        columns[f"{name}_bytes"] = column
+    return columns
 
 
 def _outside(steps: Steps, n_events: int, totals: Totals) -> IntervalPeaks:

@@ -22,7 +22,7 @@ from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import Peak, PeakPoint, peak_of, point_at
 from vramscope.analysis.private_pools import PoolKind, private_pools
 from vramscope.analysis.recorded_settings import recorded_settings
-from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
+from vramscope.analysis.sampled_peaks import SampledPeaks, peaks_between, sampled_peaks
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import named_instant, timeline
@@ -35,6 +35,7 @@ from vramscope.model.marks import Phase, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action
+from vramscope.steps.unrecorded import unrecorded
 
 _NO_LEVELS = ("time_ns", "event", "reserved_drift_bytes")
 
@@ -51,7 +52,7 @@ class StepPeak:
     is_exact: bool = True
     """False where only samples are known: then the peak was at least this much."""
     has_detail: bool = True
-    """False where the size cap removed the events of the step."""
+    """False where the step has no events: the size cap removed them, or they were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,12 @@ def _outside(recording: Recording, found: StepPeaks) -> StepPeak | None:
 def _steps(recording: Recording, found: StepPeaks) -> tuple[StepPeak, ...]:
     past = _listed(recording.past.steps, found.past_per_step, found.past_per_phase)
     past = tuple(replace(step, has_detail=False) for step in past)
-    return (*past, *_listed(recording.steps, found.per_step, found.per_phase))
+    here, steps = _listed(recording.steps, found.per_step, found.per_phase), recording.steps
+    is_bare = unrecorded(recording).overlap(steps.start_ns, steps.end_ns)
+    _, is_exact = peaks_between(recording.counters, steps.start_ns, steps.end_ns)
+    shown = zip(here, is_bare.tolist(), is_exact.tolist(), strict=True)
+    here = tuple(replace(s, has_detail=False, is_exact=exact) if bare else s for s, bare, exact in shown)
+    return (*past, *here)
 
 
 def _listed(steps: Steps, per_step: IntervalPeaks, rows: IntervalPeaks) -> tuple[StepPeak, ...]:

@@ -20,6 +20,7 @@ from vramscope.model.trace import Trace
 
 if TYPE_CHECKING:
     from vramscope.capture.holders.growth_watch import Watch
+    from vramscope.capture.hooks.stretches import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Options:
     """Capacity of the simulated device; None means unlimited."""
     stack_depth: int = 64
     """Number of frames kept of each call stack, counted from the innermost."""
+    every: "Interval | None" = None
+    """Which steps have events; None for all."""
 
 
 class Sink(Protocol):

@@ -15,11 +15,9 @@ import torch
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.cuda.devices import device_at, ordinal
 from vramscope.capture.cuda.history import obstacle_met
-from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.log import MarkRow, marks_table
 from vramscope.capture.samples import Sampler, backend, torch_counters
 from vramscope.capture.torch_versions.allocator_settings import allocator_conf
-from vramscope.capture.torch_versions.interval_peaks import ResetPeaks, peaks_of
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
@@ -68,8 +66,6 @@ class CountersOnly(hooks.Listener):
         self._sink: Sink | None = None
         self._lock = threading.Lock()
         self._marks: list[MarkRow] = []
-        self._own_peaks: ResetPeaks | None = None
-        self._has_looked_for_peaks = False
         self._has_noted_mode = False
 
     def start(self, sink: Sink) -> None:
@@ -159,19 +155,10 @@ class CountersOnly(hooks.Listener):
             self.mark(MarkKind.GC, value=2)
         now = time_ns()
         if self._sampler is not None and kind != MarkKind.GC:
-            self._sampler.sample_counters(now, self._peaks())
+            self._sampler.sample_at_mark(now)
         row = (int(kind), int(phase), now, 0, threading.get_ident(), value, name)
         with self._lock:
             self._marks.append(row)
-
-    def _peaks(self) -> ResetPeaks | None:
-        """The peaks of the device; None while another thread may allocate at this very moment."""
-        if backwards or hooks.other_threads():
-            return None
-        if not self._has_looked_for_peaks and torch.cuda.is_initialized():
-            self._has_looked_for_peaks = True
-            self._own_peaks = peaks_of(self._device) if backend() == "native" else None
-        return self._own_peaks
 
     def step_ends(self, optimizer: Any) -> None:  # noqa: ARG002
         """Read what NCCL's communicators hold; counters mode does not label tensors."""

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vramscope.capture import hooks
+from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
-from vramscope.capture.torch_versions.interval_peaks import ResetPeaks, as_seen
+from vramscope.capture.torch_versions.interval_peaks import ResetPeaks, as_seen, peaks_of
 from vramscope.capture.torch_versions.private_functions import HOST_STATISTICS, STATISTICS, ask, lack
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
@@ -52,6 +54,7 @@ class DriverReading(NamedTuple):
 
 _UNASKED = DriverReading(Memory(), ProcessMemory(), UNKNOWN, UNKNOWN, HostMemory())
 """What a sample of torch's counters alone says of the driver."""
+_HIGHEST = ("allocated", "reserved", "requested", "active")
 _UNCOUNTED = {"current": UNKNOWN, "peak": UNKNOWN}
 
 
@@ -134,9 +137,13 @@ class Sampler:
         self._clockwork: Clockwork | None = None
         self._is_native = backend() == "native"
         self._n_steps = 0
+        self._peaks: ResetPeaks | None = None
+        self._has_looked_for_peaks = False
+        self._is_first = True
 
     def start(self) -> None:
         """Start sampling; the first sample is taken immediately."""
+        self._is_first = True
         self._clockwork = Clockwork(self._on_time, _INTERVAL_S)
 
     def stop(self) -> None:
@@ -168,18 +175,30 @@ class Sampler:
         notes, self._memory.notes = self._memory.notes, []
         return notes
 
-    def sample_counters(self, now: int, peaks: ResetPeaks | None = None) -> None:
+    def sample_at_mark(self, now: int) -> None:
         """Sample torch's counters alone at *now* (ns): cheap enough for the program's own thread.
 
-        With *peaks* the sample has the highest levels since the last one that had them.
+        The sample has the highest levels since the last one that had them, unless another thread may
+        allocate at this very moment.
         """
         if not torch.cuda.is_initialized():
             return
+        peaks = None if backwards or hooks.other_threads() else self._own_peaks()
         if peaks is None:
             self._keep(now, torch_counters(self._device), _UNASKED)
-        else:
-            cut = peaks.cut()
-            self._keep(now, cut.stats, _UNASKED, (cut.allocated_bytes, cut.reserved_bytes))
+            return
+        cut = peaks.cut()
+        highest = cut.highest
+        if self._is_first:  # what was before it is of no interval
+            self._is_first = False
+            highest = tuple(cut.stats[f"{name}_bytes"]["all"]["current"] for name in _HIGHEST)
+        self._keep(now, cut.stats, _UNASKED, highest)
+
+    def _own_peaks(self) -> ResetPeaks | None:
+        if not self._has_looked_for_peaks:
+            self._has_looked_for_peaks = True
+            self._peaks = peaks_of(self._device) if self._is_native else None
+        return self._peaks
 
     def step_ends(self) -> None:
         """Read NCCL's communicators; of the first steps, which may be short, keep a sample of host memory."""
@@ -213,7 +232,7 @@ class Sampler:
         now: int,
         stats: dict[str, Any],
         driver: DriverReading,
-        highest: tuple[int, int] = (UNKNOWN, UNKNOWN),
+        highest: tuple[int, ...] = (UNKNOWN,) * len(_HIGHEST),
     ) -> None:
         memory, shares = driver.memory, driver.shares
         allocated, reserved = _level(stats, "allocated_bytes"), _level(stats, "reserved_bytes")

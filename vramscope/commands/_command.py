@@ -90,6 +90,7 @@ def options_of(args: Namespace) -> dict[str, str]:
     options = {
         "DIRECTORY": None if args.output is None else _absolute(args.output),
         "MODE": args.mode,
+        "EVERY": args.every,
         "DEVICE": args.device,
         "CAPACITY": args.capacity,
         "MAX_SIZE": args.max_size,

@@ -70,6 +70,8 @@ class NoteCode(Code):
     """There was no GPU and no tensor on the CPU, so nothing was recorded."""
     PREDICTION = "prediction"
     """The figures of a dry run are an estimate or lower bounds; the text says why."""
+    SOME_STEPS = "some_steps"
+    """Only some steps have events, as with every=100; of the others levels and peaks are known."""
     STARTS_LATE = "starts_late"
     """Memory was in use before the first event."""
     TOTALS_ONLY = "totals_only"

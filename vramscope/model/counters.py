@@ -63,9 +63,11 @@ class Counters(Table):
     allocated_highest_bytes: Int64
     """The most allocated bytes since the last row that has this figure: a step begins or ends at these rows.
 
-    torch's own peak, which ``mode="counters"`` resets there, unseen by the program.
+    torch's own peak, which ``mode="counters"`` and ``every=`` reset there, unseen by the program.
     """
     reserved_highest_bytes: Int64
+    requested_highest_bytes: Int64
+    active_highest_bytes: Int64
 
     @property
     def has_clock(self) -> bool:

@@ -80,6 +80,10 @@ class MarkKind(IntEnum):
     METADATA = 15
     """From this mark on allocations carry that text (``torch.cuda.memory._set_memory_metadata``); '' for
     none. Threads have texts of their own, so there may be many: select by kind."""
+    EVENTS = 16
+    """From this mark on the allocator's events are recorded (value 1), or levels by torch's counters alone
+    (value 0), as with ``record(every=100)``. What happened without events is shown as one moment, which
+    ends at the mark with the value 1."""
 
 
 def pool_number(first: int, second: int) -> int:

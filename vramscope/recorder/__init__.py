@@ -36,6 +36,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
     *,
     device: Literal["auto", "cuda", "simulated"] | None = None,
     mode: Literal["events", "counters"] | None = None,
+    every: int | Literal["auto"] | None = None,
     capacity: str | int | None = None,
     stack_depth: int | None = None,
     max_size: str | int | None = MAX_SIZE,
@@ -63,6 +64,11 @@ def record(  # noqa: PLR0913 -- all but the first by name
         ``events``, the default, records every event with its stack. ``counters`` records torch's and the
         driver's counters at steps and phases and ten times a second, cheap enough to stay on; without a GPU
         it records steps alone.
+    every
+        Record events with their stacks in the first two steps and in each whose number is a multiple of this;
+        levels and peaks of all steps come from torch's counters and are exact. ``auto`` takes every 100th,
+        and each step after something new. A step ends where the program calls ``step()``, or else where its
+        optimizers have stepped; a program without either gets events throughout.
     capacity
         Capacity of the simulated device (``"20GiB"`` or a number of bytes). A real device has its own: there
         *capacity* is refused, or ignored with a line on stderr if *device* is ``auto``.
@@ -103,6 +109,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
         "directory": directory,
         "device": device,
         "mode": mode,
+        "every": every,
         "capacity": capacity,
         "stack_depth": stack_depth,
         "quiet": quiet,

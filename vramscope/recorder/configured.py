@@ -58,6 +58,7 @@ class RecordOptions(NamedTuple):
     directory: str | os.PathLike[str] | None = None
     device: str = "auto"
     mode: str = "events"
+    every: str | int | None = None
     capacity: str | int | None = None
     stack_depth: int = STACK_DEPTH
     max_size: str | int | None = MAX_SIZE
@@ -76,10 +77,12 @@ def completed(given: Mapping[str, Any]) -> RecordOptions:
     if given.get("device") == "simulated":
         found.pop("mode", None)
     if given.get("mode") == "counters":
-        found = {name: found[name] for name in found if name not in ("stack_depth", "capacity")}
+        found = {name: found[name] for name in found if name not in ("stack_depth", "capacity", "every")}
         found = {name: value for name, value in found.items() if (name, value) != ("device", "simulated")}
     if given.get("device") == "cuda":
         found.pop("capacity", None)
+    if given.get("every") is not None:
+        found.pop("mode", None)
     return RecordOptions(**found | dict(given))
 
 
@@ -160,6 +163,8 @@ def _value(name: str, text: str, where: str) -> Any:
     if name == "stack_depth":
         if not text.isdecimal():
             raise UsageError(f"{where}: a number of frames from 0 on, not {text!r}")
+        return int(text)
+    if name == "every" and text.isdecimal():
         return int(text)
     if name == "max_size" and text.lower() == _NO_LIMIT:
         return None

@@ -13,6 +13,7 @@ from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.capture import Source
+    from vramscope.capture.hooks.stretches import Interval
     from vramscope.following.summary_writer import SummaryPace
 
 _DEVICES = ("auto", "cuda", "simulated")
@@ -39,6 +40,8 @@ class RecorderOptions(NamedTuple):
     alert_at: str = ""
     source: "Source | None" = None
     """Records instead of a device of this machine: a dry run."""
+    every: "Interval | None" = None
+    """Which steps have events; None for all."""
 
 
 def check(chosen: RecordOptions) -> tuple[int | None, int | None]:
@@ -48,6 +51,9 @@ def check(chosen: RecordOptions) -> tuple[int | None, int | None]:
         raise UsageError(f"no device {device!r}; there is: {', '.join(_DEVICES)}")
     if mode not in _MODES:
         raise UsageError(f"no mode {mode!r}; there is: {', '.join(_MODES)}")
+    _interval(chosen.every)
+    if mode == "counters" and chosen.every is not None:
+        raise UsageError("mode='counters' records no events: leave out every, which says how often it would")
     if mode == "counters" and device == "simulated":
         raise UsageError("the simulated device has events only: leave out mode='counters'")
     if type(stack_depth) is not int or stack_depth < 0:
@@ -83,7 +89,17 @@ def recorder_options(chosen: RecordOptions, sizes: tuple[int | None, int | None]
         url=url,
         tags=tags_text(chosen.tags),
         alert_at=chosen.alert_at,
+        every=_interval(chosen.every),
     )
+
+
+def _interval(every: object) -> "Interval | None":
+    """Return which steps have events; every step where it is 1."""
+    if every is None or every == "auto":
+        return every
+    if type(every) is not int or every < 1:
+        raise UsageError(f"every: a number of steps from 1 on, or 'auto', not {every!r}")
+    return every if every > 1 else None
 
 
 def _place(directory: str | os.PathLike[str] | None) -> tuple[Path | None, str]:

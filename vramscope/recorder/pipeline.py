@@ -98,7 +98,7 @@ class Pipeline:
             raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
         from vramscope.capture import Options, sources
 
-        options = Options(self._options.capacity_bytes, self._options.stack_depth)
+        options = Options(self._options.capacity_bytes, self._options.stack_depth, self._options.every)
         if self._options.source is not None:
             return self._options.source.name, self._options.source.open(options, self.fail)
         offered = sources()

@@ -76,7 +76,7 @@ def test_cuda_malloc_async_counts_no_requests_and_no_pieces(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     sampler = samples.Sampler(0, "GPU-none", pytest.fail)
 
-    sampler.sample_counters(1)
+    sampler.sample_at_mark(1)
     (row,) = sampler.take().to_pandas().itertuples()
 
     assert [getattr(row, name) for name in levels] == [7, 7, 7, -1, -1]

@@ -14,6 +14,7 @@ from vramscope.model.codes import QUANTITIES, NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording
+from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes
 
 _NEAR = (64, 4096)
@@ -123,6 +124,8 @@ def _instants_of_samples(recording: Recording) -> NDArray[np.int64]:
         return np.zeros(0, "i8")
     near = np.searchsorted(np.maximum.accumulate(times), counters.time_ns, side="right")
     is_of_moment = (counters.reserved_drift_bytes == 0) & (counters.allocated_bytes >= 0)
+    # Between steps that have events the events say nothing.
+    is_of_moment &= ~unrecorded(recording).overlap(counters.time_ns, counters.time_ns + 1)
     # The last events of a killed process may be lost where its last samples are not.
     is_within = (counters.time_ns <= times.max()) & (counters.time_ns >= recording.initial.time_ns)
     return np.where(is_of_moment & (counters.reserved_bytes >= 0) & is_within, near, UNKNOWN)

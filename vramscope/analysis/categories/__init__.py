@@ -23,6 +23,7 @@ from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.table import Int32, Table, UInt8
+from vramscope.steps.unrecorded import unrecorded
 
 __all__ = ["ANALYSIS", "Assigned", "Categories", "Reason", "assign", "categories", "undivided"]
 
@@ -118,6 +119,9 @@ def assign(recording: Recording, found: Allocations) -> Assigned:
     collective = by_collective(recording.stacks, found)
     is_asked = collective != Category.UNKNOWN
     category[is_asked], reason[is_asked] = collective[is_asked], Reason.COLLECTIVE
+    # What stands for a step without events says nothing of the phase.
+    between = unrecorded(recording).stand_in(found.alloc_event)
+    category[between], reason[between] = Category.UNKNOWN, Reason.NONE
     is_labelled = np.flatnonzero(label >= 0)
     category[is_labelled] = recording.labels.category[label[is_labelled]]
     reason[is_labelled] = Reason.IDENTITY

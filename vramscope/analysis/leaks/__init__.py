@@ -40,6 +40,7 @@ from vramscope.analysis.leaks.outside import (
     private_pool_growth,
     private_pool_words,
 )
+from vramscope.analysis.leaks.some_steps import SomeSteps, some_steps
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, LeakCause, Severity
@@ -47,6 +48,7 @@ from vramscope.model.equality import EqualByValue
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
+from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes
 
 LEAST_BYTES_PER_STEP = 16 << 10
@@ -127,9 +129,27 @@ def _leaks(recording: Recording, min_bytes_per_step: int) -> Leaks:
         found = replace(found, leaks=now_and_then.leaks, little=found.little or now_and_then.little)
         if found.leaks:
             found = replace(found, iteration_boundaries=now_and_then.iteration_boundaries)
+    if len(unrecorded(recording)):
+        found = _of_all_steps(found, some_steps(recording, found.iteration_boundaries))
     leaking = tuple(replace(leak, has_steps=has_steps) for leak in found.leaks)
     n_rises = max(len(every) - 1, 0)
     return replace(found, leaks=leaking, has_steps=has_steps, n_rises=n_rises, n_iterations=len(at))
+
+
+def _of_all_steps(found: Leaks, some: SomeSteps) -> Leaks:
+    """Return what grows in *some* steps by all steps; levels are compared from one of them to the next."""
+    rates = {
+        name: getattr(found, name) / some.apart
+        for name in ("cache_bytes_per_step", "pool_bytes_per_step", "outside_bytes_per_step")
+    }
+    return replace(
+        found,
+        leaks=some.of_lines(found.leaks),
+        little=some.of_lines(found.little),
+        filling=some.of_lines(found.filling),
+        batch=None if found.batch is None else some.placed(found.batch, 1 / some.apart),
+        **rates,
+    )
 
 
 def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -> Leaks:

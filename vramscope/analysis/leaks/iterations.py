@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.folding import Origin, origin
-from vramscope.model.marks import MarkKind, Phase
+from vramscope.model.marks import MarkKind, Phase, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action
+from vramscope.steps.unrecorded import unrecorded
 
 _LEAST_ITERATIONS = 6
 LEAST_SHARE_OF_FILE = 0.6
@@ -36,7 +37,8 @@ def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
     Empty if the recording shows no training loop.
     """
     # A ring loses its beginning: the marks of that part remain, all at the first instant.
-    ends, n_events = recording.steps.end_event[recording.steps.end_event > 0], len(recording.trace)
+    steps, n_events = steps_with_events(recording), len(recording.trace)
+    ends = steps.end_event[steps.end_event > 0]
     if not len(recording.steps):
         return _inferred(recording), False
     if len(recording.steps) == 1 and len(backward := _lone_backwards(recording)) >= _LEAST_ITERATIONS:
@@ -49,6 +51,24 @@ def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
         is_open = len(ends) > 1 and ends[-1] >= n_events and (_is_short(ends) or _lacks_a_phase(recording))
         ends = ends[:-1] if is_open else ends
     return np.minimum(ends, n_events), True
+
+
+def steps_with_events(recording: Recording) -> Steps:
+    """Return the steps that have all of their events."""
+    steps, bare = recording.steps, unrecorded(recording)
+    return steps.rows(~bare.overlap(steps.start_ns, steps.end_ns)) if len(bare) else steps
+
+
+def between_steps_with_events(recording: Recording, events: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether each event comes after a step with all events, and before the next such step.
+
+    It belongs to a step of which a part is known at most: only what whole steps keep is compared.
+    """
+    if not len(unrecorded(recording)):
+        return np.zeros(len(events), "?")
+    steps = steps_with_events(recording)
+    row = np.searchsorted(steps.start_event, events, side="right") - 1
+    return (row >= 0) & (events >= np.append(steps.end_event, 0)[row])
 
 
 def _lone_backwards(recording: Recording) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.backward_calls import calls_of_backward
 from vramscope.analysis.folding import fold
+from vramscope.analysis.leaks.iterations import between_steps_with_events
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -87,6 +88,9 @@ def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
     found = lifetimes(recording)
     place, places = _places(recording, found)
     end = np.where(found.free_event == ALIVE, len(recording.trace) + 1, found.free_event)
+    # At instant k the events before k have happened.
+    born, gone = (np.searchsorted(at, event, side="right") for event in (found.alloc_event, end))
+    is_bare = between_steps_with_events(recording, found.alloc_event)
     return Levels(
         recording=recording,
         found=found,
@@ -94,9 +98,8 @@ def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
         stride=stride,
         place=place,
         places=places,
-        # At instant k the events before k have happened.
-        born=np.searchsorted(at, found.alloc_event, side="right"),
-        gone=np.searchsorted(at, end, side="right"),
+        born=np.where(is_bare, len(at), born),
+        gone=np.where(is_bare, len(at), gone),
     )
 
 

@@ -86,6 +86,7 @@ _NO_SINGLE_EVENTS: Mapping[str, str] = {
     NoteCode.NO_DEVICE: "it has no memory of a device",
     NoteCode.NO_HISTORY: "it was recorded without events",
     NoteCode.NOTHING_SEEN: "nothing was recorded",
+    NoteCode.SOME_STEPS: "not every step has events",
     NoteCode.TOTALS_ONLY: "it has totals, without the allocator's events",
 }
 _UNKNOWN_REST = "what would have come after is not known"

@@ -26,8 +26,9 @@ from vramscope.capture.cuda.shared_history import HistoryInterceptor
 from vramscope.capture.cuda.thread_names import ThreadNames
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import ModuleLog
+from vramscope.capture.hooks.stretches import Stretches
 from vramscope.capture.labeling_listener import LabelingListener
-from vramscope.capture.log import NoteLog, StackLog
+from vramscope.capture.log import NoteLog, StackLog, frames_of
 from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler
 from vramscope.capture.torch_versions.private_functions import IS_IN_BAD_FORK, ask
@@ -57,6 +58,7 @@ class Cuda(LabelingListener):
         )
         self._pace = self._reader.pace
         self._guard = Guarded(failed)
+        self._stretches = None if options.every is None else Stretches(options.every, self._reader, self)
         self._samplers: dict[int, Sampler] = {}
         self._ring_guard: Clockwork | None = None
         # They stand around functions of torch while a block runs.
@@ -72,12 +74,7 @@ class Cuda(LabelingListener):
 
     def resume(self) -> None:
         """Continue recording: the next block was entered."""
-        self._reader.is_shared = False
-        if history.is_on():
-            self._reader.share()
-        else:
-            with torch.cuda.device(self._device):
-                history.start(self._pace.n_entries)
+        self._reader.start_history(self._device)
         self._reader.begin_or_bridge()
         self._wrappers = (
             HistoryInterceptor(self._before_program_call, self._after_program_call),
@@ -91,6 +88,8 @@ class Cuda(LabelingListener):
 
     def pause(self) -> None:
         """Take every hook out of the program: a block was left."""
+        if self._stretches is not None:
+            self._stretches.go_on()  # the block ends in the state that torch has
         hooks.uninstall()
         oom.ignore()
         self._leave_torch()
@@ -110,6 +109,7 @@ class Cuda(LabelingListener):
 
     def flush(self) -> None:
         """Write the samples; the guard of the ring reads the events."""
+        self._reader.write_kept()
         for device, sampler in list(self._samplers.items()):
             if self._reader.sink is not None:
                 self._reader.sink.append(sampler.take(), device)
@@ -180,8 +180,12 @@ class Cuda(LabelingListener):
             self.mark(MarkKind.THREAD, value=1)
         if phase == Phase.RECOMPUTE:
             self.checkpointing.has_recomputed = True
+        if self._stretches is not None:
+            self._stretches.before(kind, phase, value)
         counts, now = self._records.counts(), time_ns()
         row = (int(kind), int(phase), now, UNCOUNTED, threading.get_ident(), value, name)
+        if self._stretches is not None and self._reader.is_kept(row, self._samplers):
+            return
         self._records.add_mark(row, counts)
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
@@ -216,11 +220,15 @@ class Cuda(LabelingListener):
         # A reading by another thread is as good.
         self._reader.read(wait_s=0)
 
-    def _out_of_memory(self, device: int) -> None:
+    def _out_of_memory(self, device: int, asked: int, free: int) -> None:
         """Write the events and the limit to disk before the program sees its OutOfMemoryError."""
         if monotonic() - self._oom_at > _OOM_S:
             self._oom_at = monotonic()
             with self._guard:
+                if self._stretches is not None and not self._stretches.is_on:
+                    stretches, frames = self._stretches, frames_of(sys._getframe(2))
+                    unheld(stretches.go_on)
+                    unheld(lambda: self._reader.write_failure(device, (asked, free), frames))
                 unheld(lambda: self._read_at_error(device))
 
     def _read_at_error(self, device: int) -> None:

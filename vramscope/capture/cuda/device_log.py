@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from time import time_ns as clock_ns
 from typing import Any
 
 import numpy as np
@@ -199,17 +200,31 @@ class DeviceLog:
             text = f"events and allocator disagreed: {n_moved} events were added at one moment, so they agree"
             self._add_note(Note(NoteCode.REPLAY_DIFFERS, text, n_moved), self.device)
 
-    def bridge_pause(self, sink: Sink, reading: Reading) -> bool:
-        """Write events that lead to the current state after a pause; returns whether there were any."""
+    def bridge_pause(self, sink: Sink, reading: Reading, *, is_planned: bool) -> bool:
+        """Write events that lead to the current state after a pause; returns whether these fill a gap.
+
+        They do not where the pause *is_planned*, because some steps get no events.
+        """
         if self._ledger is None:
             return False
         before = self.n_events
         state = self._state(reading)
         self._move_to(sink, reading, (Ledger(state, reading.settings(self.device)), reading.time_ns))
-        if self.n_events == before:
+        if self.n_events == before or is_planned:
             return False
         sink.append(marks_table([_gap_mark(self._time_ns, self.n_events, 0)]), self.device)
         return True
+
+    def write_failure(self, sink: Sink, sizes: tuple[int, int], stack_id: int) -> None:
+        """Write an allocation that failed, with its request and the bytes that were free."""
+        asked, free = sizes
+        time_ns = max(self._time_ns, clock_ns())
+        sink.append(
+            Trace.of(action=[Action.OOM], size=[asked], time_ns=[time_ns], stack_id=[stack_id]), self.device
+        )
+        self.n_events += 1
+        row = (int(MarkKind.OOM), int(Phase.OTHER), time_ns, self.n_events, 0, free, "")
+        sink.append(marks_table([row]), self.device)
 
     def _move_to(self, sink: Sink, reading: Reading, target: tuple[Ledger, int]) -> None:
         ledger, time_ns = target

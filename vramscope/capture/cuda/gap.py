@@ -60,7 +60,7 @@ def bridge(before: Ledger, after: Ledger, time_ns: int) -> Trace:
     """Return the fewest events that explain the difference: first frees, then allocations.
 
     All events have the time *time_ns*. A block that was freed and allocated again identically in the gap
-    cannot be distinguished from one that stayed.
+    can be distinguished from one that stayed if it had a stack: while its history is off torch takes none.
     """
     lost_segments = _without(before.segments, after.segments)
     new_segments = _without(after.segments, before.segments)
@@ -100,6 +100,7 @@ def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict
         for address, block in before.blocks.items()
         if (later := after.blocks.get(address)) is not None
         and block[:4] == later[:4]
+        and (later[4] or not block[4])
         and (address in after.pending or address not in before.pending)
     }
     ranges = sorted((address, address + part.size) for parts in changed for address, part in parts.items())

@@ -15,9 +15,10 @@ from vramscope.capture.cuda.hook_records import HookLog
 from vramscope.capture.cuda.reading import NewOfDevice, Reading
 from vramscope.capture.cuda.reading_pace import ReadingPace
 from vramscope.capture.hooks.modules import ModuleLog
-from vramscope.capture.log import NoteLog, StackLog
+from vramscope.capture.log import MarkRow, NoteLog, StackLog, marks_table
+from vramscope.capture.samples import Sampler
 from vramscope.model.codes import NoteCode
-from vramscope.model.marks import Note
+from vramscope.model.marks import MarkKind, Note, Phase
 
 _LONGEST_WAIT_S = 10.0
 _STATE_S = 5.0
@@ -49,6 +50,11 @@ class HistoryReader:
         self._modules = modules
         self._notes = notes
         self._add_devices = add_devices
+        self.is_resting = False
+        """Whether the history is off, because the steps of now get no events."""
+        self.kept: list[MarkRow] = []
+        """Marks of steps without events."""
+        self._is_noted = False
         self._annotated_us = 0
         self._stated_at = float("-inf")
         self._unwritten_state: Reading | None = None
@@ -73,14 +79,21 @@ class HistoryReader:
 
     def has_unread(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self._records) or any(log.has_unread(history.stats(i)) for i, log in self.logs.items())
+        return not self.is_resting and (
+            bool(self._records) or any(log.has_unread(history.stats(i)) for i, log in self.logs.items())
+        )
 
     def n_new(self) -> int:
         """Number of entries that are not read yet."""
+        if self.is_resting:
+            return 0
         return sum(self.logs[device].n_new(history.stats(device)) for device in self._records.counted)
 
-    def begin_or_bridge(self) -> None:
-        """Begin a block: write the initial state, or events that lead from the last block's end to now."""
+    def begin_or_bridge(self, *, is_planned: bool = False) -> None:
+        """Begin a block: write the initial state, or events that lead from the last block's end to now.
+
+        With *is_planned* these stand for steps that get no events, which is no gap.
+        """
         if not self.logs:
             self.logs = {i: DeviceLog(i, self.note) for i in range(torch.cuda.device_count())}
         logs = list(self.logs.values())
@@ -92,16 +105,76 @@ class HistoryReader:
         raw = self._take_consistent()
         reading = self._reading(raw, {})
         for log in logs:
-            self._begin_or_bridge_one(log, reading)
+            self._begin_or_bridge_one(log, reading, is_planned=is_planned)
         self._add_used_devices(raw)
         self.pace.has_read(raw.counts(self._device)[1].alloc)
 
-    def _begin_or_bridge_one(self, log: DeviceLog, reading: Reading) -> None:
+    def rest(self, note: Note) -> bool:
+        """Write everything, and stop the history until ``go_on``; not where the program keeps it."""
+        with self._lock:
+            if not self.is_shared:
+                self.read()
+                history.stop()
+                self.is_resting = True
+                self._switched(is_on=False)
+                if not self._is_noted and self.sink is not None:
+                    self._is_noted = True
+                    self.sink.note(note)
+            return self.is_resting
+
+    def go_on(self) -> None:
+        """Start the history, and write events that lead from where it stopped to now."""
+        with self._lock:
+            self.write_kept()
+            self._records.take()
+            self.start_history(self._device)
+            self.is_resting = False
+            self.begin_or_bridge(is_planned=True)
+            self._switched(is_on=True)
+
+    def is_kept(self, row: MarkRow, samplers: Mapping[int, Sampler]) -> bool:
+        """Sample torch's counters at a mark, and keep it if it is of a step without events."""
+        for sampler in list(samplers.values()) if row[0] != MarkKind.GC else ():
+            sampler.sample_at_mark(row[2])
+        if self.is_resting:
+            self.kept.append(row)
+        return self.is_resting
+
+    def write_failure(self, device: int, sizes: tuple[int, int], frames: list[tuple[str, str, int]]) -> None:
+        """Write a failed allocation that no history saw; *sizes* are its request and the free bytes."""
+        with self._lock:
+            if self.sink is not None and self.logs[device].is_begun:
+                stack_id = self._stacks.builder.add(frames)
+                self._stacks.write(self.sink)
+                self.logs[device].write_failure(self.sink, sizes, stack_id)
+
+    def start_history(self, device: int) -> None:
+        """Start the history for a block or a stretch, unless the program keeps one itself."""
+        self.is_shared = False
+        if history.is_on():
+            self.share()
+        else:
+            with torch.cuda.device(device):
+                history.start(self.pace.n_entries)
+
+    def write_kept(self) -> None:
+        """Write the marks of steps without events, on each device that is used."""
+        rows, self.kept = self.kept, []
+        for device, log in self.logs.items():
+            if self.sink is not None and rows and log.is_begun:
+                placed = [(*row[:3], log.n_events, *row[4:]) for row in rows]
+                self.sink.append(marks_table(placed), device)
+
+    def _switched(self, *, is_on: bool) -> None:
+        self.kept.append((int(MarkKind.EVENTS), int(Phase.OTHER), time_ns(), 0, 0, int(is_on), ""))
+        self.write_kept()
+
+    def _begin_or_bridge_one(self, log: DeviceLog, reading: Reading, *, is_planned: bool) -> None:
         if self.sink is None or log.is_idle(reading.raw):
             log.start_at(reading.raw)
         elif log.is_begun:
             log.start_at(reading.raw)
-            if log.bridge_pause(self.sink, reading):
+            if log.bridge_pause(self.sink, reading, is_planned=is_planned):
                 text = "memory changed between two recorded blocks: shown as one moment"
                 self._notes.once(Note(NoteCode.GAP, text))
         else:
@@ -120,10 +193,11 @@ class HistoryReader:
         if not self._lock.acquire(timeout=wait_s):
             return False
         try:
-            if self.sink is not None and not getattr(self._moment, "is_reading", False):
+            sink = None if self.is_resting else self.sink
+            if sink is not None and not getattr(self._moment, "is_reading", False):
                 self._moment.is_reading = True
                 with history.uncollected():
-                    self._read_all(self.sink, with_state=with_state)
+                    self._read_all(sink, with_state=with_state)
         finally:
             self._moment.is_reading = False
             self._lock.release()

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from vramscope.capture.torch_versions.private_functions import OOM_OBSERVER, ask
 
-Callback: TypeAlias = Callable[[int], None]
-"""Receives the index of the device; must not raise."""
+Callback: TypeAlias = Callable[[int, int, int], None]
+"""Receives the index of the device, the bytes that it asked for and those that were free; must not raise."""
 
 _callback: Callback | None = None
 _is_attached = False
@@ -33,9 +33,9 @@ def ignore() -> None:
     _callback = None
 
 
-def _observe(device: int, *_: Any) -> None:
+def _observe(device: int, asked: int = 0, _: Any = None, free: int = 0) -> None:
     callback = _callback
     if callback is not None:
         # An exception raised here would replace the OutOfMemoryError that the program expects.
         with suppress(Exception):
-            callback(device)
+            callback(device, asked, free)

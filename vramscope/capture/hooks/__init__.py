@@ -14,6 +14,7 @@ from vramscope.capture.hooks.open_phases import (
     Listener,
     forget_thread,
     has_collected,
+    listen,
     loads_data,
     module_now,
     once_a_hook,
@@ -29,6 +30,7 @@ __all__ = [
     "forget_thread",
     "has_collected",
     "install",
+    "listen",
     "loads_data",
     "module_now",
     "once_a_hook",
@@ -44,8 +46,7 @@ def install(listener: Listener) -> None:
 
     If the listener has a module log (``modules``), the running module is recorded there.
     """
-    state.listener = listener
-    state.log = getattr(listener, "modules", None)
+    listen(listener)
     if state.log is None:
         hook_roots()
     else:

@@ -112,6 +112,11 @@ state = _HookState()
 thread = _Thread()
 
 
+def listen(listener: Listener) -> None:
+    """Report to *listener* from now on; the running module where it has a module log (``modules``)."""
+    state.listener, state.log = listener, getattr(listener, "modules", None)
+
+
 def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
     """Begin a phase on this thread; ``end`` ends it, or the return of the frame *owner* if one is given."""
     if state.listener is None:

@@ -25,6 +25,7 @@ from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.holders.frozen import frozen_objects
 from vramscope.capture.holders.growth_watch import AT_END, Watch
 from vramscope.capture.hooks.modules import NONE, ModuleLog
+from vramscope.capture.hooks.stretches import Stretches
 from vramscope.capture.labeling_listener import LabelingListener
 from vramscope.capture.labels import tensors_in
 from vramscope.capture.log import labels_table, marks_table
@@ -33,7 +34,8 @@ from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.simulated.storages import Life, Storages
 from vramscope.capture.undisturbed import unheld
 from vramscope.errors import CaptureError
-from vramscope.model.codes import NoteCode
+from vramscope.model.codes import QUANTITIES, NoteCode
+from vramscope.model.counters import Counters
 from vramscope.model.device import Device
 from vramscope.model.holders import Holders, Word
 from vramscope.model.marks import Category, MarkKind, Note, Phase
@@ -62,6 +64,7 @@ class Simulated(LabelingListener, SimulatedDevice):
             Device(0, "simulated", f"simulated on {platform.machine()}", options.capacity_bytes or 0),
         )
         self._storages = Storages(self)
+        self._stretches = None if options.every is None else Stretches(options.every, self, self)
         self._sink: Sink | None = None
         self._writing = threading.Lock()
         self._stated_s = -math.inf
@@ -102,6 +105,8 @@ class Simulated(LabelingListener, SimulatedDevice):
 
     def pause(self) -> None:
         """Take every hook out of the program: a block was left."""
+        if self._stretches is not None:
+            self._stretches.go_on()
         hooks.uninstall()
         self._storages.unwrap_resize()
 
@@ -190,6 +195,8 @@ class Simulated(LabelingListener, SimulatedDevice):
             self.checkpointing.has_recomputed = True
         if phase == Phase.DATA and kind == MarkKind.PHASE_END:
             self._place_fetched()
+        if self._stretches is not None:
+            self._stretches.before(kind, phase, value)
         self._queue.extend((MARK, time_ns(), int(kind), int(phase), threading.get_ident(), value, name))
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
@@ -208,7 +215,7 @@ class Simulated(LabelingListener, SimulatedDevice):
         What a data loader allocates waits until it returns its batch: samples and what transforms make of
         them never leave the host.
         """
-        path = None if frame is None else self._walker.path(frame)
+        path = self._path(frame)
         if len(self._phase_threads) > 1 and frame is not None:
             life.maker = threading.get_ident()
         if hooks.loads_data():
@@ -220,7 +227,7 @@ class Simulated(LabelingListener, SimulatedDevice):
 
     def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
         """Queue the new size of a storage."""
-        path = None if frame is None else self._walker.path(frame)
+        path = self._path(frame)
         self._queue.extend((REPLACE, time_ns(), life.cdata, n_bytes, path, None, None))
 
     def forward_begins(self, module: Any) -> None:
@@ -269,6 +276,7 @@ class Simulated(LabelingListener, SimulatedDevice):
             marks, self._marks = self._marks, []
             labels, self._labels = self._labels, []
             holders, self._holders = self._holders, []
+            counted, self._levels = self._levels, []
             notes, self._notes = self._notes, []
             state = self._allocator.snapshot(self._n_events, self._now) if is_end else None
         sink = self._sink
@@ -281,6 +289,8 @@ class Simulated(LabelingListener, SimulatedDevice):
             sink.append(marks_table(marks), 0)
         if labels:
             sink.append(labels_table(labels), 0)
+        if counted:
+            sink.append(_counters(counted), 0)
         if holders:
             sink.append(Holders.of_paths(holders), 0)
         if state is not None:
@@ -294,6 +304,11 @@ def _is_known(storages: Storages, storage: Any) -> bool:
     if not storages.knows(storage._cdata):
         storages.n_late += storages.see_storage(storage, None)
     return storages.knows(storage._cdata)
+
+
+def _counters(rows: list[tuple[int, ...]]) -> Counters:
+    names = (f"{name}{kind}_bytes" for kind in ("", "_highest") for name in QUANTITIES)
+    return Counters.of(**dict(zip(("time_ns", *names), zip(*rows, strict=True), strict=True)))
 
 
 def _trace(rows: list[int]) -> Trace:

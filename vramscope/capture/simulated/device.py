@@ -9,26 +9,33 @@ which no signal handler interrupts, at each training step and each flush.
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from time import time_ns
+from types import FrameType
 from typing import Any
 
+from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.levels import inactive_split_bytes
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
 from vramscope.capture import Options
+from vramscope.capture.cuda.gap import bridge
 from vramscope.capture.hooks.modules import NONE, ModuleLog
+from vramscope.capture.hooks.stretches import Stretches
 from vramscope.capture.log import HolderRow, LabelRow, MarkRow, StackLog
 from vramscope.capture.simulated.stacks import CallPath, StackWalker
 from vramscope.capture.simulated.storages import Life, Storages
 from vramscope.capture.undisturbed import undisturbed
-from vramscope.model.codes import NoteCode
+from vramscope.model.codes import QUANTITIES, NoteCode
 from vramscope.model.holders import Word
 from vramscope.model.marks import ANY_THREAD, MarkKind, Note, Phase
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
 _LONGEST_WAIT_S = 5.0
-PLACE, REPLACE, MARK, LABEL, HOLDER = range(5)
+_WITH_LEVELS = frozenset(range(MarkKind.MARK))
+"""Marks at which steps and phases may begin and end."""
+PLACE, REPLACE, MARK, LABEL, HOLDER, SWITCH = range(6)
 """Kinds of queued events."""
 
 
@@ -36,6 +43,7 @@ class SimulatedDevice:
     """A model of CUDA's allocator, and everything that is known about its blocks."""
 
     modules: ModuleLog
+    _stretches: Stretches | None
     _storages: Storages
     """The storages that the source knows."""
 
@@ -67,6 +75,12 @@ class SimulatedDevice:
         self._notes: list[Note] = []
         self._maker = ANY_THREAD
         """The thread of the last event."""
+        self._every = options.every
+        self._before: Ledger | None = None
+        """The state at the last event, where the steps of now get none."""
+        self._levels: list[tuple[int, ...]] = []
+        self._highest = (0,) * len(QUANTITIES)
+        self._unnoted = True
 
     def allocated_bytes(self) -> int:
         """Allocated bytes on the simulated device now; takes about 50 µs after emptying the queue."""
@@ -96,7 +110,7 @@ class SimulatedDevice:
     def _work(self) -> None:
         with self._at_work:
             # In the order of the kinds.
-            events = (self._place, self._replace, self._mark, self._label, self._hold)
+            events = (self._place, self._replace, self._mark, self._label, self._hold, self._switch)
             queue, take = self._queue, self._queue.popleft
             while queue:
                 kind = take()
@@ -163,19 +177,62 @@ class SimulatedDevice:
 
     def _mark(self, kind: int, phase: int, thread: int, value: int, name: str) -> None:
         self._marks.append((kind, phase, self._now, self._n_events, thread, value, name))
+        if self._every is not None and kind in _WITH_LEVELS:
+            now = self._level()
+            self._levels.append((self._now, *now, *map(max, now, self._highest)))
+            self._highest = now
+
+    def _level(self) -> tuple[int, ...]:
+        return tuple(getattr(self._allocator, f"{name}_bytes") for name in QUANTITIES)
+
+    def rest(self, note: Note) -> bool:
+        """Emit no events from now on, and look at no stack."""
+        self._queue.extend((SWITCH, time_ns(), 0, note, None, None, None))
+        return True
+
+    def go_on(self) -> None:
+        """Emit events again, first those that lead to now."""
+        self._queue.extend((SWITCH, time_ns(), 1, None, None, None, None))
+
+    def _path(self, frame: FrameType | None) -> CallPath | None:
+        if frame is None:
+            return None
+        # Where memory may run out, each step may be the last, and its lines are wanted.
+        is_wanted = self._stretches is None or self._stretches.is_on or self._allocator.capacity_bytes
+        return self._walker.path(frame) if is_wanted else None
+
+    def _switch(self, is_on: int, note: Note | None, __: None, ___: None, ____: None) -> None:
+        """Emit events from now on, first those that lead from the last one to now; or none from now on."""
+        if bool(is_on) == (self._before is None):
+            return
+        if note is not None and self._unnoted:
+            self._unnoted = False
+            self._notes.append(note)
+        state = Ledger(self._allocator.snapshot(self._n_events, self._now), self._allocator.settings)
+        if self._before is not None:
+            missing = bridge(self._before, state, self._now)
+            self._n_events += len(missing)
+            columns = (column.tolist() for _, column in missing.columns())
+            self._rows.extend(chain.from_iterable(zip(*columns, strict=True)))
+        self._before = None if is_on else state
+        self._marks.append((int(MarkKind.EVENTS), int(Phase.OTHER), self._now, self._n_events, 0, is_on, ""))
 
     def _label(self, cdata: int, category: int, element_bytes: int, name: str, _: None) -> None:
         life = self._placed.get(cdata)
-        if life is not None and life.address:
+        if life is not None and life.address and self._before is None:
             self._labels.append((self._n_events, life.address, category, element_bytes, name))
 
     def _hold(self, cdata: int, words: Sequence[Word], _: None, __: None, ___: None) -> None:
         life = self._placed.get(cdata)
-        if life is not None and life.address:
+        if life is not None and life.address and self._before is None:
             self._holders.append((self._n_events, life.address, words))
 
     def _emit(self, action: Action, address: int, size: int, block_size: int, stream: int, pool: int) -> None:
-        if not self._is_initial:
+        if self._every is not None and action == Action.ALLOC:
+            self._highest = tuple(map(max, self._level(), self._highest))
+        if action == Action.OOM:
+            self._switch(1, None, None, None, None)
+        if not self._is_initial and self._before is None:
             self._n_events += 1
             self._rows.extend((action, self._now, address, size, block_size, stream, pool, self._stack_id))
 

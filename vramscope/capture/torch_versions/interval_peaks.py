@@ -27,15 +27,17 @@ from vramscope.capture.undisturbed import Guarded
 _call = operator.methodcaller("__call__")
 _PEAK = operator.itemgetter("peak")
 _PARTS = operator.itemgetter("all", "small_pool", "large_pool")
-_FIRST = "allocated_bytes", "reserved_bytes"
+_FIRST = "allocated_bytes", "reserved_bytes", "requested_bytes", "active_bytes"
+_ALL = slice(0, 3 * len(_FIRST), 3)
+"""Where the peaks of both pools of these counters stand among all leaves."""
 
 
 class Cut(NamedTuple):
     """torch's statistics at a moment, as the program sees them, and the peaks since the moment before."""
 
     stats: dict[str, Any]
-    allocated_bytes: int
-    reserved_bytes: int
+    highest: tuple[int, ...]
+    """Allocated, reserved, requested and active bytes."""
 
 
 class ResetPeaks:
@@ -54,7 +56,7 @@ class ResetPeaks:
         self._hidden: list[int] = []
         """The peaks since the program last reset them, in the order of ``_leaves``."""
         self._hidden_of_pools: dict[Any, int] = {}
-        self._since = (0, 0)
+        self._since: tuple[int, ...] = (0,) * len(_FIRST)
         """The peaks since the last moment, from before the program reset them after it."""
 
     def cut(self) -> Cut:
@@ -67,10 +69,10 @@ class ResetPeaks:
             self._unmerged.extend(map(_call, self._calls))
             stats = self._unmerged[-2]
             self._merge()
-            highest, self._since = self._since, (0, 0)
-            for name, most in zip(_FIRST, self._hidden[:4:3], strict=True):
+            highest, self._since = self._since, (0,) * len(_FIRST)
+            for name, most in zip(_FIRST, self._hidden[_ALL], strict=True):
                 stats[name]["all"]["peak"] = most
-            return Cut(stats, *highest)
+            return Cut(stats, highest)
 
     def seen(self, stats: dict[str, Any]) -> dict[str, Any]:
         """Put the peaks that the program would see into *stats*, and return it."""
@@ -108,7 +110,7 @@ class ResetPeaks:
                 self._hidden = list(map(max, self._hidden, peaks)) if self._hidden else peaks
                 for key, leaf in self._leaves_of_pools(stats):
                     self._hidden_of_pools[key] = max(leaf["peak"], self._hidden_of_pools.get(key, 0))
-                self._since = max(self._since[0], peaks[0]), max(self._since[1], peaks[3])
+                self._since = tuple(map(max, self._since, peaks[_ALL]))
             self._unmerged.popleft()
 
 

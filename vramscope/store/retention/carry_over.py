@@ -38,6 +38,7 @@ _ONLY_DETAIL = (
     MarkKind.GC,
     MarkKind.THREAD,
     MarkKind.GAP,
+    MarkKind.EVENTS,
     MarkKind.ANNOTATION,
     MarkKind.METADATA,
 )

@@ -1,0 +1,149 @@
+"""record(every=N) on the genuine allocator: peaks of all steps are torch's, and its steps with events whole."""
+
+import json
+
+import numpy as np
+import pytest
+from standin_fixtures import AFTER, BEFORE
+
+from vramscope.loading import load
+from vramscope.model.marks import MarkKind
+from vramscope.model.trace import Action
+
+pytestmark = pytest.mark.standin
+
+PROGRAM = """
+import contextlib, sys
+import vramscope
+from torch import nn
+
+mode = sys.argv[2]
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+kept, answer = [], []
+
+def step(number):
+    x = torch.randn(64 * (1 + number * 7 % 11), 256, device="cuda")
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept.append(torch.zeros(10_000, device="cuda"))
+    return float(loss.detach())
+
+recorder = contextlib.nullcontext()
+if mode in ("full", "every"):
+    recorder = vramscope.record(sys.argv[1], quiet=True, every=8 if mode == "every" else None)
+with recorder:
+    for number in range(66):
+        if mode == "truth":
+            torch.cuda.reset_peak_memory_stats()
+        loss = step(number)
+        answer.append([loss, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])
+answer.append(torch._C._cuda_isHistoryEnabled())
+"""
+OFTEN = [0, 1, *range(8, 66, 8)]
+
+
+@pytest.fixture(scope="module")
+def runs(python, tmp_path_factory):
+    """The answers of each way to run the program, and the recordings."""
+    folder = tmp_path_factory.mktemp("every")
+    answers, found = {}, {}
+    for mode in ("plain", "truth", "full", "every"):
+        (folder / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(folder / "answer.json")))
+        done = python(folder / "script.py", folder / mode, mode, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        answers[mode] = json.loads((folder / "answer.json").read_text())
+        if (folder / mode).exists():
+            (found[mode],) = load(folder / mode).recordings
+    return answers, found
+
+
+def test_the_peaks_of_every_step_are_those_of_a_run_that_resets_them(runs):
+    answers, found = runs
+    peaks = found["every"].step_peaks().per_step
+
+    assert peaks.allocated_bytes.tolist() == [row[1] for row in answers["truth"][:-1]]
+    assert peaks.reserved_bytes.tolist() == [row[2] for row in answers["truth"][:-1]]
+
+
+def test_peaks_of_all_four_quantities_and_of_phases_are_those_of_all_events(runs):
+    _, found = runs
+    every, full = (found[mode].step_peaks() for mode in ("every", "full"))
+
+    for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
+        assert getattr(every.per_step, name).tolist() == getattr(full.per_step, name).tolist()
+    of_full = {(s, p): n for s, p, n in _rows(full.per_phase)}
+    shared = [(of_full[s, p], n) for s, p, n in _rows(every.per_phase) if (s, p) in of_full]
+    assert len(shared) > 4 * len(full.per_step)
+    assert all(wanted == n_bytes for wanted, n_bytes in shared)
+
+
+def _rows(peaks):
+    return zip(peaks.step.tolist(), peaks.phase.tolist(), peaks.allocated_bytes.tolist(), strict=True)
+
+
+def test_the_events_of_a_step_are_those_of_a_recording_of_all_steps(runs):
+    _, found = runs
+    every, full = found["every"], found["full"]
+
+    for number in OFTEN:
+        mine, whole = (_events(each, number) for each in (every, full))
+        assert mine == whole, number
+
+
+def _events(recording, number):
+    start, end = recording.steps.start_event[number], recording.steps.end_event[number]
+    trace = recording.trace.rows(slice(start, end))
+    stacks = [recording.stacks.frames(each) for each in trace.stack_id.tolist()]
+    return [*zip(trace.action.tolist(), trace.size.tolist(), trace.block_size.tolist(), stacks, strict=True)]
+
+
+def test_events_switch_on_and_off_between_steps_and_most_steps_have_none(runs):
+    _, found = runs
+    marks = found["every"].marks
+    value = marks.value[marks.kind == MarkKind.EVENTS].tolist()
+
+    assert value == [0, 1] * (len(value) // 2)
+    assert len(found["every"].trace) < len(found["full"].trace) / 4
+
+
+def test_every_state_follows_from_the_events(runs):
+    _, found = runs
+
+    assert [note.code for note in found["every"].notes] == ["no_stack", "some_steps"]
+    assert found["every"].timeline().allocated_bytes[-1] == found["full"].timeline().allocated_bytes[-1]
+
+
+def test_a_block_without_a_line_was_allocated_in_a_step_without_events(runs):
+    _, found = runs
+    every = found["every"]
+    bare = [frames for frames in map(every.stacks.frames, every.trace.stack_id.tolist()) if not frames]
+    born = every.trace.rows(every.trace.action == Action.ALLOC)
+
+    assert len(bare)
+    assert np.count_nonzero(born.size == 40_000) >= 60
+
+
+def test_the_leak_has_its_line_and_its_rate_per_step(runs):
+    _, found = runs
+    (every,), (full,) = (found[mode].leaks().leaks for mode in ("every", "full"))
+
+    assert every.lines[0].frame == full.lines[0].frame
+    assert every.bytes_per_step == full.bytes_per_step == 40_448
+
+
+def test_what_the_program_sees_is_unchanged(runs):
+    answers, _ = runs
+
+    assert answers["every"] == answers["plain"]
+
+
+def test_the_verdict_is_not_that_it_fits_or_that_nothing_differs(runs):
+    _, found = runs
+    verdicts = found["every"].verdicts()
+
+    assert verdicts.peak_is_exact
+    assert [each.code for each in verdicts.missing] == ["some_steps"]

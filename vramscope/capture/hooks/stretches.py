@@ -1,0 +1,105 @@
+"""Decides between which marks the allocator's events are recorded, where only some steps have them."""
+
+import threading
+from typing import Literal, Protocol, TypeAlias
+
+from vramscope.capture.hooks.open_phases import Listener, listen, thread
+from vramscope.capture.undisturbed import unheld
+from vramscope.model.codes import NoteCode
+from vramscope.model.marks import MarkKind, Note, Phase
+
+Interval: TypeAlias = int | Literal["auto"]
+"""Events are recorded in each step whose number is a multiple; ``auto`` adds those after something new."""
+
+_AUTO, _ALWAYS, _MOST_OF_ONE_TURN = 100, 2, 24
+_BEGINS = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.EVAL, Phase.DATA, Phase.LOSS})
+_NOTE = (
+    "recorded with every={}: between the steps that have events only levels and peaks are known, by torch's "
+    "counters. Lines, tensors and leaks are those of the steps with events"
+)
+
+
+class Switched(Protocol):
+    """A source that can stop recording events for a while."""
+
+    def rest(self, note: Note) -> bool:
+        """Record no events from now on, and write *note* once; returns whether that can be."""
+
+    def go_on(self) -> None:
+        """Record events again, first those that lead from the last one to now."""
+
+
+class _Between(Listener):
+    """Listens where no events are recorded: marks alone are of interest."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.failed, self.mark = listener.failed, listener.mark  # type: ignore[method-assign]
+
+
+class Stretches:
+    """Switches events on and off between the steps of one recording."""
+
+    def __init__(self, interval: Interval, source: Switched, listener: Listener) -> None:
+        self._interval = _AUTO if interval == "auto" else interval
+        self._note = Note(NoteCode.SOME_STEPS, _NOTE.format(interval), self._interval)
+        self._source = source
+        self._listeners = _Between(listener), listener
+        self.is_on = True
+        """Whether events are recorded now."""
+        self._lock = threading.RLock()
+        self._n_ended = 0
+        self._is_wanted = True
+        self._turns = _Turns()
+        self._are_reported = False
+
+    def before(self, kind: MarkKind, phase: Phase, value: int) -> None:
+        """Switch events on or off where the mark that comes next says so: it ends or begins a step."""
+        if self._ends_step(kind, phase, value):
+            self._n_ended += 1
+            self._is_wanted = self._n_ended < _ALWAYS or self._n_ended % self._interval == 0
+        # What follows a step, such as zero_grad, may belong to it.
+        begins = kind == MarkKind.ENTER or (kind == MarkKind.PHASE_BEGIN and phase in _BEGINS)
+        if self._is_wanted != self.is_on and (self._is_wanted or begins):
+            unheld(self.go_on if self._is_wanted else self._rest)
+
+    def go_on(self) -> None:
+        """Record events from now on."""
+        with self._lock:
+            if not self.is_on:
+                self._source.go_on()
+                self._switched(is_on=True)
+
+    def _rest(self) -> None:
+        with self._lock:
+            if self.is_on and self._source.rest(self._note):
+                self._switched(is_on=False)
+
+    def _switched(self, *, is_on: bool) -> None:
+        listen(self._listeners[is_on])
+        self.is_on = is_on
+
+    def _ends_step(self, kind: MarkKind, phase: Phase, value: int) -> bool:
+        if kind == MarkKind.STEP:
+            self._n_ended, self._are_reported = self._n_ended if self._are_reported else 0, True
+            return True
+        if kind != MarkKind.PHASE_END or phase != Phase.OPTIMIZER or self._are_reported:
+            return False
+        # An optimizer in a phase of torch's is a part of that: of a scaler's step, or of a backward.
+        return all(opened.phase == Phase.USER for opened in thread.open) and self._turns.end(value)
+
+
+class _Turns:
+    """Finds the update that ends a turn of several optimizers: the one before the first steps again."""
+
+    def __init__(self) -> None:
+        self._first = self._latest = self._closer = self._n_since = 0
+
+    def end(self, optimizer: int) -> bool:
+        """Whether an update of *optimizer* ends a step."""
+        if not self._first or self._n_since >= _MOST_OF_ONE_TURN:
+            self._first = self._closer = optimizer
+        elif optimizer == self._first != self._latest:
+            self._closer = self._latest
+        self._latest = optimizer
+        self._n_since = 0 if optimizer == self._closer else self._n_since + 1
+        return optimizer == self._closer
