@@ -28,7 +28,7 @@ def test_a_call_wins_over_the_environment_and_that_over_the_project(folder, monk
 
     found = completed({"capacity": "5 GiB"})
 
-    assert found == (None, "auto", "events", "5 GiB", 9, "1 GiB", True, "fp8, big", "")
+    assert found == (None, "auto", "events", None, "5 GiB", 9, "1 GiB", True, "fp8, big", "")
 
 
 def test_without_any_there_are_the_defaults():
@@ -125,3 +125,15 @@ def test_what_is_of_others_is_left_alone(text, folder):
     project(folder, text)
 
     assert completed({}) == (None, "auto", "events", None, None, 64, "2 GiB", False, "", "")
+
+
+@pytest.mark.parametrize(("text", "every"), [("100", 100), ("auto", "auto")])
+def test_which_steps_have_events_is_configured_and_a_call_for_them_wins_over_counters(
+    text, every, folder, monkeypatch
+):
+    monkeypatch.setenv("VRAMSCOPE_EVERY", text)
+    monkeypatch.setenv("VRAMSCOPE_MODE", "counters")
+
+    assert completed({"mode": "events"}).every == every
+    assert completed({"mode": "counters"}).every is None
+    assert completed({"every": 7}) == (None, "auto", "events", 7, None, 64, "2 GiB", False, "", "")

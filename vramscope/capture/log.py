@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -53,15 +52,6 @@ class StackLog:
         if rows:
             sink.stacks(rows)
             self._n_written += len(rows)
-
-
-def frames_of(frame: FrameType | None) -> list[tuple[str, str, int]]:
-    """The function, file and line of a frame and its callers."""
-    found = []
-    while frame is not None:
-        found.append((frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno))
-        frame = frame.f_back
-    return found
 
 
 class NoteLog:

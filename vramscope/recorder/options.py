@@ -95,11 +95,9 @@ def recorder_options(chosen: RecordOptions, sizes: tuple[int | None, int | None]
 
 def _interval(every: object) -> "Interval | None":
     """Return which steps have events; every step where it is 1."""
-    if every is None or every == "auto":
-        return every
-    if type(every) is not int or every < 1:
-        raise UsageError(f"every: a number of steps from 1 on, or 'auto', not {every!r}")
-    return every if every > 1 else None
+    if every in (None, "auto") or (type(every) is int and every > 0):
+        return None if every == 1 else every
+    raise UsageError(f"every: a number of steps from 1 on, or 'auto', not {every!r}")
 
 
 def _place(directory: str | os.PathLike[str] | None) -> tuple[Path | None, str]:

@@ -4,8 +4,8 @@ import numpy as np
 
 from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.settings import Settings
-from vramscope.capture.cuda.ring.instants import UNCOUNTED, instants
 from vramscope.capture.cuda.gap import bridge
+from vramscope.capture.cuda.ring.instants import UNCOUNTED, instants
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
 

@@ -21,6 +21,7 @@ from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
+from vramscope.steps.unrecorded import unrecorded
 
 
 class Reason(IntEnum):
@@ -112,6 +113,7 @@ def _program_timeline(recording: Recording) -> _ProgramTimeline:
         phases = phases.rows(~is_closure(recording, phases))
     phase_at = phases_of(phases, n_events + 1)
     phase_at[-1] = -1
+    phase_at[:-1][unrecorded(recording).stand_in(np.arange(n_events))] = -1
     is_closed = _is_closed(phases, recording.marks, n_events)
     return _ProgramTimeline(
         n_events=n_events,

@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from vramscope.analysis.categories.by_lifetime import Lives, Reason, lives_of
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.analysis.step_and_phase import number_of_step
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.steps.unrecorded import unrecorded
 
 _KNOWN: Mapping[Category, str] = {
     Category.PARAMETER: "storage of parameter {name}",
@@ -79,23 +76,15 @@ def _born(recording: Recording, lives: Lives, allocation: Allocations) -> str:
     if event < 0:
         what = "the detail that was kept" if recording.past.n_events else "the recording began"
         return f"there before {what}"
-    if _is_bare(recording, event):
-        return "born in a step without events"
     step = number_of_step(recording.steps, event)
     where = f"in {Phase(int(lives.phase[0])).name.lower()}" if lives.born_in[0] >= 0 else "between the phases"
     return f"born {where}, outside of every step" if step is None else f"born {where} of step {step}"
-
-
-def _is_bare(recording: Recording, event: int) -> bool:
-    return bool(unrecorded(recording).stand_in(np.array([event]))[0])
 
 
 def _died(recording: Recording, lives: Lives, allocation: Allocations) -> str:
     event = int(allocation.free_event[0])
     if event == ALIVE:
         return "alive at the end"
-    if _is_bare(recording, event):
-        return "freed in a step without events"
     row = int(lives.freed_in[0])
     where = f"in {Phase(int(lives.phases.phase[row])).name.lower()}" if row >= 0 else "between the phases"
     step = number_of_step(recording.steps, event)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, time_ns
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.hooks.stretches import Stretches
 from vramscope.capture.labeling_listener import LabelingListener
-from vramscope.capture.log import NoteLog, StackLog, frames_of
+from vramscope.capture.log import NoteLog, StackLog
 from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler
 from vramscope.capture.torch_versions.private_functions import IS_IN_BAD_FORK, ask
@@ -226,9 +227,9 @@ class Cuda(LabelingListener):
             self._oom_at = monotonic()
             with self._guard:
                 if self._stretches is not None and not self._stretches.is_on:
-                    stretches, frames = self._stretches, frames_of(sys._getframe(2))
-                    unheld(stretches.go_on)
-                    unheld(lambda: self._reader.write_failure(device, (asked, free), frames))
+                    callers = [(f.f_code.co_name, f.f_code.co_filename, n) for f, n in walk_stack(None)]
+                    unheld(self._stretches.go_on)
+                    unheld(lambda: self._reader.write_failure(device, (asked, free), callers[2:]))
                 unheld(lambda: self._read_at_error(device))
 
     def _read_at_error(self, device: int) -> None:

@@ -201,10 +201,7 @@ class DeviceLog:
             self._add_note(Note(NoteCode.REPLAY_DIFFERS, text, n_moved), self.device)
 
     def bridge_pause(self, sink: Sink, reading: Reading, *, is_planned: bool) -> bool:
-        """Write events that lead to the current state after a pause; returns whether these fill a gap.
-
-        They do not where the pause *is_planned*, because some steps get no events.
-        """
+        """Write events that lead to the state after a pause; returns whether they fill a gap, unplanned."""
         if self._ledger is None:
             return False
         before = self.n_events
@@ -217,13 +214,10 @@ class DeviceLog:
 
     def write_failure(self, sink: Sink, sizes: tuple[int, int], stack_id: int) -> None:
         """Write an allocation that failed, with its request and the bytes that were free."""
-        asked, free = sizes
-        time_ns = max(self._time_ns, clock_ns())
-        sink.append(
-            Trace.of(action=[Action.OOM], size=[asked], time_ns=[time_ns], stack_id=[stack_id]), self.device
-        )
+        now, place = max(self._time_ns, clock_ns()), {"size": sizes[:1], "stack_id": [stack_id]}
+        sink.append(Trace.of(action=[Action.OOM], time_ns=[now], **place), self.device)
         self.n_events += 1
-        row = (int(MarkKind.OOM), int(Phase.OTHER), time_ns, self.n_events, 0, free, "")
+        row = (int(MarkKind.OOM), int(Phase.OTHER), now, self.n_events, 0, sizes[1], "")
         sink.append(marks_table([row]), self.device)
 
     def _move_to(self, sink: Sink, reading: Reading, target: tuple[Ledger, int]) -> None:

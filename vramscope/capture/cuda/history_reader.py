@@ -90,10 +90,7 @@ class HistoryReader:
         return sum(self.logs[device].n_new(history.stats(device)) for device in self._records.counted)
 
     def begin_or_bridge(self, *, is_planned: bool = False) -> None:
-        """Begin a block: write the initial state, or events that lead from the last block's end to now.
-
-        With *is_planned* these stand for steps that get no events, which is no gap.
-        """
+        """Write the initial state, or events that lead from the last to now: no gap where *is_planned*."""
         if not self.logs:
             self.logs = {i: DeviceLog(i, self.note) for i in range(torch.cuda.device_count())}
         logs = list(self.logs.values())

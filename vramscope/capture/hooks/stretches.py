@@ -1,7 +1,7 @@
 """Decides between which marks the allocator's events are recorded, where only some steps have them."""
 
 import threading
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from vramscope.capture.hooks.open_phases import Listener, listen, thread
 from vramscope.capture.undisturbed import unheld
@@ -19,16 +19,6 @@ _NOTE = (
 )
 
 
-class Switched(Protocol):
-    """A source that can stop recording events for a while."""
-
-    def rest(self, note: Note) -> bool:
-        """Record no events from now on, and write *note* once; returns whether that can be."""
-
-    def go_on(self) -> None:
-        """Record events again, first those that lead from the last one to now."""
-
-
 class _Between(Listener):
     """Listens where no events are recorded: marks alone are of interest."""
 
@@ -39,7 +29,8 @@ class _Between(Listener):
 class Stretches:
     """Switches events on and off between the steps of one recording."""
 
-    def __init__(self, interval: Interval, source: Switched, listener: Listener) -> None:
+    def __init__(self, interval: Interval, source: Any, listener: Listener) -> None:
+        """Let *source* rest, unless it says no, and go on: first with events that lead to now."""
         self._interval = _AUTO if interval == "auto" else interval
         self._note = Note(NoteCode.SOME_STEPS, _NOTE.format(interval), self._interval)
         self._source = source
@@ -49,7 +40,7 @@ class Stretches:
         self._lock = threading.RLock()
         self._n_ended = 0
         self._is_wanted = True
-        self._turns = _Turns()
+        self._first = self._latest = self._closer = self._n_since = 0
         self._are_reported = False
 
     def before(self, kind: MarkKind, phase: Phase, value: int) -> None:
@@ -85,17 +76,10 @@ class Stretches:
         if kind != MarkKind.PHASE_END or phase != Phase.OPTIMIZER or self._are_reported:
             return False
         # An optimizer in a phase of torch's is a part of that: of a scaler's step, or of a backward.
-        return all(opened.phase == Phase.USER for opened in thread.open) and self._turns.end(value)
+        return all(opened.phase == Phase.USER for opened in thread.open) and self._ends_turn(value)
 
-
-class _Turns:
-    """Finds the update that ends a turn of several optimizers: the one before the first steps again."""
-
-    def __init__(self) -> None:
-        self._first = self._latest = self._closer = self._n_since = 0
-
-    def end(self, optimizer: int) -> bool:
-        """Whether an update of *optimizer* ends a step."""
+    def _ends_turn(self, optimizer: int) -> bool:
+        """Whether an update ends a turn of several optimizers: after it the first one steps again."""
         if not self._first or self._n_since >= _MOST_OF_ONE_TURN:
             self._first = self._closer = optimizer
         elif optimizer == self._first != self._latest:

@@ -1,0 +1,117 @@
+"""record(every=N) on the simulated device, held against a recording of every event."""
+
+import pytest
+import torch
+
+import vramscope
+from vramscope.capture.hooks.open_phases import Listener
+from vramscope.capture.hooks.stretches import Stretches
+from vramscope.errors import UsageError
+from vramscope.model.marks import MarkKind, Phase
+from vramscope.model.trace import Action
+
+
+def recorded(path, n_steps=40, batch_of=lambda _: 32, **options):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    optimizer = torch.optim.AdamW(model.parameters())
+    losses = []
+    with vramscope.record(path, device="simulated", quiet=True, **options):
+        for number in range(n_steps):
+            loss = model(torch.randn(batch_of(number), 64)).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(loss.detach()))
+    return vramscope.load(path).recordings[0], losses
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    home = tmp_path_factory.mktemp("every")
+
+    def batch_of(number):
+        return 32 * (1 + number * 7 % 11)
+
+    return [recorded(home / name, batch_of=batch_of, **options)
+            for name, options in (("some", {"every": 10}), ("all", {}))]  # fmt: skip
+
+
+def test_peaks_of_every_step_are_those_of_all_events(pair):
+    (some, _), (whole, _) = pair
+    mine, truth = (each.step_peaks().per_step for each in (some, whole))
+
+    for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
+        assert getattr(mine, name).tolist() == getattr(truth, name).tolist()
+    for name in ("requested", "allocated", "active", "reserved"):
+        assert some.peak().highest(name).n_bytes == whole.peak().highest(name).n_bytes
+    assert len(some.trace) < len(whole.trace) / 2
+
+
+def test_steps_with_events_have_them_all(pair):
+    (some, _), (whole, _) = pair
+
+    for number in (0, 1, 10, 20, 30):
+        mine, truth = (
+            each.trace.rows(slice(each.steps.start_event[number], each.steps.end_event[number]))
+            for each in (some, whole)
+        )
+        assert mine.size.tolist() == truth.size.tolist(), number
+        assert mine.address.tolist() == truth.address.tolist(), number
+
+
+def test_losses_are_bit_identical(pair):
+    (_, mine), (_, truth) = pair
+
+    assert mine == truth
+
+
+def test_a_failed_allocation_in_a_step_without_events_has_its_line(tmp_path):
+    found, _ = recorded(
+        tmp_path / "run", 28, lambda n: 1 << 15 if n == 25 else 32, every=10, capacity="8 MiB"
+    )
+    failures = found.oom()
+    trace = found.trace.rows(found.trace.action == Action.OOM)
+
+    assert len(failures) == 1
+    assert found.steps.start_event[25] <= failures.event[0] < found.steps.end_event[25]
+    assert any(frame.function == "recorded" for frame in found.stacks.frames(int(trace.stack_id[0])))
+
+
+def test_turns_of_two_optimizers_are_one_step():
+    class Source:
+        def __init__(self):
+            self.said = []
+
+        def rest(self, _note):
+            self.said.append("rest")
+            return True
+
+        def go_on(self):
+            self.said.append("go on")
+
+    source, updates, is_on = Source(), [], []
+    listener = Listener()
+    listener.failed = pytest.fail
+    stretches = Stretches(4, source, listener)
+    for _ in range(9):  # a critic steps twice to each step of the generator
+        for optimizer in (1, 1, 2):
+            stretches.before(MarkKind.PHASE_BEGIN, Phase.FORWARD, 0)
+            is_on.append(stretches.is_on)
+            updates.append(optimizer)
+            stretches.before(MarkKind.PHASE_END, Phase.OPTIMIZER, optimizer)
+
+    turns = [is_on[at : at + 3] for at in range(3, 27, 3)]
+    assert all(len(set(turn)) == 1 for turn in turns)
+    assert [turn[0] for turn in turns].count(True) == 2
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, "often", True])
+def test_what_is_no_number_of_steps_is_refused(every):
+    with pytest.raises(UsageError, match="every: a number of steps from 1 on, or 'auto'"):
+        vramscope.record(device="simulated", every=every)
+
+
+def test_counters_have_no_events_to_be_had_in_some_steps():
+    with pytest.raises(UsageError, match="leave out every"):
+        vramscope.record(mode="counters", every=10)
