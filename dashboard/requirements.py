@@ -4,12 +4,7 @@ from importlib.util import find_spec
 
 from vramscope.errors import MissingExtraError
 
-_PACKAGES = {
-    "dash": "dash",
-    "plotly": "plotly",
-    "dash_ag_grid": "dash-ag-grid",
-    "waitress": "waitress",
-}
+_PACKAGES = {"dash": "dash", "plotly": "plotly", "dash_ag_grid": "dash-ag-grid", "waitress": "waitress"}
 
 
 def check() -> None:

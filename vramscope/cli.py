@@ -126,10 +126,7 @@ def _parsed(parser: _Parser, argv: Sequence[str] | None) -> Namespace:
 def _add_common(options: ArgumentParser) -> None:
     options.add_argument("--debug", action="store_true", default=SUPPRESS, help="errors with traceback")
     options.add_argument(
-        "--no-cache",
-        action="store_true",
-        default=SUPPRESS,
-        help="read files again, and keep no conversion",
+        "--no-cache", action="store_true", default=SUPPRESS, help="read files again, and keep no conversion"
     )
     options.add_argument(
         "--editor",

@@ -135,10 +135,7 @@ class HurriedFollower(Follower):
         return _read_file(self._path, self._watch)
 
     def _converted(
-        self,
-        run: Run,
-        source: "conversion_cache.Identity | None",
-        levels: tuple[Recording, Levels] | None,
+        self, run: Run, source: "conversion_cache.Identity | None", levels: tuple[Recording, Levels] | None
     ) -> Run:
         self._unkept, self.levels = source, levels
         return run

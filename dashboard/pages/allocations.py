@@ -29,15 +29,7 @@ from ..components.timeline import raster
 from ..data import Data, View
 from ..figures.bands import Bands, Box, bands, fullest
 from ..figures.bands import raster as rasterize
-from ..figures.drawing.paint import (
-    WAYS,
-    Paint,
-    by_age,
-    by_category,
-    by_line,
-    by_module,
-    by_phase,
-)
+from ..figures.drawing.paint import WAYS, Paint, by_age, by_category, by_line, by_module, by_phase
 from ..figures.drawing.series import EVENTS, TIME
 from ..server import api
 from ..server.callbacks import Stored, view_or_nothing

@@ -21,14 +21,7 @@ from ..components.panels import allocator_settings
 from ..components.panels.savings import another_batch, savings
 from ..components.prose import claim_heading, sentence
 from ..data import Data
-from ..queries.settings_search import (
-    SettingsSearch,
-    devices,
-    searches,
-    target,
-    verdict,
-    verdict_so_far,
-)
+from ..queries.settings_search import SettingsSearch, devices, searches, target, verdict, verdict_so_far
 from ..server.callbacks import Stored
 from . import Context, Page
 
@@ -275,8 +268,7 @@ def _cards(data: Data, search: SettingsSearch, here: DeviceVerdict, address: Add
             [
                 html.Span(_name_of(each), className="fit-size"),
                 html.Span(
-                    [html.I(_MARK[each.word], **{"aria-hidden": "true"}), _word(each)],
-                    className="fit-word",
+                    [html.I(_MARK[each.word], **{"aria-hidden": "true"}), _word(each)], className="fit-word"
                 ),
                 html.Span(_second(each), className="fit-more"),
             ],
@@ -424,11 +416,4 @@ def _search(data: Data, stored: Stored | None) -> SettingsSearch:
     return searches(data).of(data.view(restore(stored)))
 
 
-PAGE = Page(
-    name="fit",
-    title="Fit",
-    order=65,
-    path="/fit",
-    layout=_layout,
-    register=_register,
-)
+PAGE = Page(name="fit", title="Fit", order=65, path="/fit", layout=_layout, register=_register)

@@ -12,12 +12,7 @@ from vramscope.model.table import first_greatest
 from vramscope.units import format_bytes, format_count, format_name
 
 from ..address import Address, restore
-from ..answers import (
-    moment,
-    series_of,
-    state_of,
-    totals,
-)
+from ..answers import moment, series_of, state_of, totals
 from ..components import legend, states, timeline, typed
 from ..components.definitions import DEFINITION, explained
 from ..components.panel import panel
@@ -32,10 +27,7 @@ from ..figures.drawing.theme import CATEGORY_COLOR, PART_COLOR
 from ..figures.drawing.window import instants_in, zoomed
 from ..queries.headline import bound
 from ..server import api
-from ..server.callbacks import (
-    Stored,
-    view_or_nothing,
-)
+from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page, counting
 
 _MAP = "Segments end to end, their blocks colored by category."

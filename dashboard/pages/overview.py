@@ -12,14 +12,7 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_duration, format_share
 
 from ..address import Address, restore
-from ..answers import (
-    clamp,
-    findings,
-    fullest,
-    moment,
-    series_of,
-    totals,
-)
+from ..answers import clamp, findings, fullest, moment, series_of, totals
 from ..answers.outlook import ahead
 from ..components import kpi, legend, states
 from ..components import timeline as track
@@ -31,19 +24,8 @@ from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
 from ..figures.drawing.window import highest, zoomed
 from ..queries.findings_process import LatestFindings
-from ..queries.headline import (
-    claim,
-    headline,
-    leading,
-    past_peak,
-    past_words,
-)
-from ..server.callbacks import (
-    Standing,
-    Stored,
-    edges_of,
-    view_or_nothing,
-)
+from ..queries.headline import claim, headline, leading, past_peak, past_words
+from ..server.callbacks import Standing, Stored, edges_of, view_or_nothing
 from . import Context, Page
 
 ENOUGH_STEPS = 7

@@ -8,15 +8,7 @@ from dash.exceptions import PreventUpdate
 from vramscope.units import format_bytes
 
 from ..address import Address, restore
-from ..answers import (
-    clamp,
-    fullest,
-    held,
-    moment,
-    neighbor,
-    totals,
-    tree_at,
-)
+from ..answers import clamp, fullest, held, moment, neighbor, totals, tree_at
 from ..components import states, timeline
 from ..components.panels import breakdown, call_tree, live_set, own_peaks, stack_table
 from ..components.prose import claim_heading

@@ -97,8 +97,7 @@ def _content(found: RankAnswers, address: Address) -> list[Any]:
     fleet = found.fleet
     rows = [*_problems(fleet, address), *_odd(fleet, address)]
     opening = html.Section(
-        [claim_heading(_claim(fleet)), html.P(_support(fleet), className="support")],
-        className="opening",
+        [claim_heading(_claim(fleet)), html.P(_support(fleet), className="support")], className="opening"
     )
     return [opening, html.Ul(rows, className="findings rank-list")] if rows else [opening]
 

@@ -127,9 +127,10 @@ def test_what_is_of_others_is_left_alone(text, folder):
     assert completed({}) == (None, "auto", "events", None, None, 64, "2 GiB", False, "", "")
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("text", "every"), [("100", 100), ("auto", "auto")])
 def test_which_steps_have_events_is_configured_and_a_call_for_them_wins_over_counters(
-    text, every, folder, monkeypatch
+    text, every, monkeypatch
 ):
     monkeypatch.setenv("VRAMSCOPE_EVERY", text)
     monkeypatch.setenv("VRAMSCOPE_MODE", "counters")

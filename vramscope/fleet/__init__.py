@@ -24,13 +24,7 @@ from vramscope.remote import local_path
 from vramscope.remote.copies import RemoteRank, copied_summaries
 from vramscope.store import manifest as manifests
 from vramscope.store.directory import MANIFEST, attempts_of, is_rank, ranks_of
-from vramscope.store.summaries import (
-    SUMMARY_FILE,
-    StoredSummary,
-    events_bytes,
-    read_summary,
-    write_summary,
-)
+from vramscope.store.summaries import SUMMARY_FILE, StoredSummary, events_bytes, read_summary, write_summary
 
 Engine = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 """Maps a function over inputs and yields the results in the order of the inputs, like ``map``."""

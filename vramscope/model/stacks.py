@@ -36,9 +36,7 @@ class Stacks(Table):
     def frame(self, stack_id: int) -> Frame:
         """The innermost frame of a stack."""
         return Frame(
-            self.strings[self.function[stack_id]],
-            self.strings[self.file[stack_id]],
-            int(self.line[stack_id]),
+            self.strings[self.function[stack_id]], self.strings[self.file[stack_id]], int(self.line[stack_id])
         )
 
     def frames(self, stack_id: int) -> tuple[Frame, ...]:

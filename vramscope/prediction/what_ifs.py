@@ -33,12 +33,7 @@ class _WhatIf:
     trial: Trial
 
 
-def rerun(
-    recording: "Recording",
-    command: str | None,
-    target: "Target | None",
-    note: Note,
-) -> Reruns:
+def rerun(recording: "Recording", command: str | None, target: "Target | None", note: Note) -> Reruns:
     """Run the recorded program dry, as it is and with every change that can be made from outside.
 
     *command* is None for the recorded one, *target* for the device of the card. *note* receives what is known

@@ -22,10 +22,7 @@ class RetainedTimeline:
 
 
 def retained_timeline(
-    marks: Marks,
-    known: tuple[StretchPeaks, SummarizedSteps],
-    first: int,
-    found: tuple[Steps, Phases],
+    marks: Marks, known: tuple[StretchPeaks, SummarizedSteps], first: int, found: tuple[Steps, Phases]
 ) -> RetainedTimeline:
     """Return the timeline of the events from *first* on, from all marks of the recording.
 

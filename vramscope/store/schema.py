@@ -98,10 +98,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
         ]
     ),
     POOLS: pa.schema(
-        [
-            pa.field("first", pa.uint64(), nullable=False),
-            pa.field("second", pa.uint64(), nullable=False),
-        ]
+        [pa.field("first", pa.uint64(), nullable=False), pa.field("second", pa.uint64(), nullable=False)]
     ),
     STACKS: pa.schema(
         [

@@ -151,8 +151,8 @@ def _of_all_steps(recording: Recording, found: Leaks) -> Leaks:
     def placed(leak: Leak, share: float) -> Leak:
         begin = int(steps.index[min(leak.first_step, len(steps) - 1)])
         lines = tuple(replace(line, bytes_per_step=line.bytes_per_step * share) for line in leak.lines)
-        rate, n_steps = leak.bytes_per_step * share, int(number[-1]) - begin + 1
-        return replace(leak, first_step=begin, n_steps=n_steps, bytes_per_step=rate, lines=lines)
+        rate, n = leak.bytes_per_step * share, int(number[-1]) - begin + 1
+        return replace(leak, first_step=begin, n_steps=n, bytes_per_step=rate, lines=lines)
 
     def of_lines(leaks: tuple[Leak, ...]) -> tuple[Leak, ...]:
         total = sum(leak.bytes_per_step for leak in leaks)

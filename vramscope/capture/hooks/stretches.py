@@ -38,10 +38,8 @@ class Stretches:
         self.is_on = True
         """Whether events are recorded now."""
         self._lock = threading.RLock()
-        self._n_ended = 0
-        self._is_wanted = True
-        self._first = self._latest = self._closer = self._n_since = 0
-        self._are_reported = False
+        self._is_wanted, self._are_reported = True, False
+        self._n_ended = self._first = self._latest = self._closer = self._n_since = 0
 
     def before(self, kind: MarkKind, phase: Phase, value: int) -> None:
         """Switch events on or off where the mark that comes next says so: it ends or begins a step."""

@@ -55,11 +55,7 @@ from numpy.typing import NDArray
 
 from vramscope.formats import Watch
 from vramscope.formats._fast_snapshot.between_runs import LongText, Piece, built
-from vramscope.formats._fast_snapshot.decoded import (
-    Decoded,
-    chains,
-    decode,
-)
+from vramscope.formats._fast_snapshot.decoded import Decoded, chains, decode
 from vramscope.formats._fast_snapshot.frame_lists import FrameLists
 from vramscope.formats._fast_snapshot.opcode_blocks import Body, Irregular
 from vramscope.formats._fast_snapshot.opcode_shapes import Shapes

@@ -9,11 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.formats._fast_snapshot.frame_lists import FrameLists
-from vramscope.formats._fast_snapshot.opcode_shapes import (
-    EventCandidates,
-    Shapes,
-    Value,
-)
+from vramscope.formats._fast_snapshot.opcode_shapes import EventCandidates, Shapes, Value
 
 NUMBERS = ("addr", "size", "stream", "time_us")
 

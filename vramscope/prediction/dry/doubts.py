@@ -10,14 +10,7 @@ import torch
 
 _OURS = str(Path(__file__).parents[2])
 _TORCH = str(Path(torch.__file__).parent)
-_LIBRARIES = (
-    _TORCH,
-    "site-packages",
-    "dist-packages",
-    "<frozen",
-    "<string>",
-    "/lib/python",
-)
+_LIBRARIES = (_TORCH, "site-packages", "dist-packages", "<frozen", "<string>", "/lib/python")
 
 
 class Certainty(IntEnum):

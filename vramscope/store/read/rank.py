@@ -17,11 +17,7 @@ from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, Owner
 from vramscope.store.liveness import is_alive
 from vramscope.store.read import assembly, completeness, prediction
-from vramscope.store.read.streams import (
-    ColumnStream,
-    DeviceStreams,
-    FileChain,
-)
+from vramscope.store.read.streams import ColumnStream, DeviceStreams, FileChain
 from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of, file_name
 
 _STILL_WRITING_S = 10.0

@@ -30,16 +30,7 @@ from vramscope.store.integrity import FileSum, Owner
 from vramscope.store.liveness import current_incarnation
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.retention.compactor import Compactor
-from vramscope.store.schema import (
-    EVERY_DEVICE,
-    IN_EACH_PART,
-    NOTES,
-    POOLS,
-    STACKS,
-    STATES,
-    TABLES,
-    file_name,
-)
+from vramscope.store.schema import EVERY_DEVICE, IN_EACH_PART, NOTES, POOLS, STACKS, STATES, TABLES, file_name
 from vramscope.store.write.claim import Claim
 from vramscope.store.write.launcher_frames import LaunchFrames
 from vramscope.store.write.own_file import Identity, OwnFile

@@ -36,11 +36,7 @@ from vramscope.prediction.dry.shim import (
 )
 from vramscope.prediction.dry.shim.devices import OwnDevices
 from vramscope.prediction.dry.shim.engine_order import EngineOrder
-from vramscope.prediction.dry.shim.own_device import (
-    NAME,
-    is_own,
-    own_device,
-)
+from vramscope.prediction.dry.shim.own_device import NAME, is_own, own_device
 from vramscope.prediction.dry.shim.patches import Patches, when_imported
 from vramscope.prediction.dry.shim.ranks import Ranks
 from vramscope.prediction.dry.values.choices import Choices, Enough

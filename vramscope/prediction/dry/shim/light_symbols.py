@@ -112,12 +112,7 @@ def _put(light: ModuleType) -> None:
         setattr(sys.modules[home], own_name, light)
 
 
-_TRUTHS = (
-    "expect_true",
-    "guard_or_false",
-    "guard_or_true",
-    "statically_known_true",
-)
+_TRUTHS = ("expect_true", "guard_or_false", "guard_or_true", "statically_known_true")
 """Functions that return a truth as it is, unless it is symbolic."""
 _UNUSED = ("compute_unbacked_bindings", "guard_size_oblivious")
 """Functions that are imported for every operator and called for symbols alone."""
