@@ -20,7 +20,6 @@ from vramscope.model.trace import Trace
 
 if TYPE_CHECKING:
     from vramscope.capture.holders.growth_watch import Watch
-    from vramscope.capture.hooks.stretches import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class Options:
     """Capacity of the simulated device; None means unlimited."""
     stack_depth: int = 64
     """Number of frames kept of each call stack, counted from the innermost."""
-    every: "Interval | None" = None
-    """Which steps have events; None for all."""
+    every: int | None = None
+    """Steps from one with events to the next; None where all have."""
 
 
 class Sink(Protocol):

@@ -58,7 +58,7 @@ class RecordOptions(NamedTuple):
     directory: str | os.PathLike[str] | None = None
     device: str = "auto"
     mode: str = "events"
-    every: str | int | None = None
+    every: int | str | None = None
     capacity: str | int | None = None
     stack_depth: int = STACK_DEPTH
     max_size: str | int | None = MAX_SIZE

@@ -106,9 +106,9 @@ def test_turns_of_two_optimizers_are_one_step():
     assert [turn[0] for turn in turns].count(True) == 2
 
 
-@pytest.mark.parametrize("every", [0, -1, 1.5, "often", True])
+@pytest.mark.parametrize("every", [0, -1, 1.5, "often", "auto", True])
 def test_what_is_no_number_of_steps_is_refused(every):
-    with pytest.raises(UsageError, match="every: a number of steps from 1 on, or 'auto'"):
+    with pytest.raises(UsageError, match="every: a number of steps from 1 on"):
         vramscope.record(device="simulated", every=every)
 
 

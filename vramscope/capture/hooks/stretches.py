@@ -1,17 +1,14 @@
 """Decides between which marks the allocator's events are recorded, where only some steps have them."""
 
 import threading
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from vramscope.capture.hooks.open_phases import Listener, listen, thread
 from vramscope.capture.undisturbed import unheld
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 
-Interval: TypeAlias = int | Literal["auto"]
-"""Events are recorded in each step whose number is a multiple; ``auto`` adds those after something new."""
-
-_AUTO, _ALWAYS, _MOST_OF_ONE_TURN = 100, 2, 24
+_ALWAYS, _MOST_OF_ONE_TURN = 2, 24
 _BEGINS = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.EVAL, Phase.DATA, Phase.LOSS})
 _NOTE = (
     "recorded with every={}: between the steps that have events only levels and peaks are known, by torch's "
@@ -29,10 +26,10 @@ class _Between(Listener):
 class Stretches:
     """Switches events on and off between the steps of one recording."""
 
-    def __init__(self, interval: Interval, source: Any, listener: Listener) -> None:
+    def __init__(self, interval: int, source: Any, listener: Listener) -> None:
         """Let *source* rest, unless it says no, and go on: first with events that lead to now."""
-        self._interval = _AUTO if interval == "auto" else interval
-        self._note = Note(NoteCode.SOME_STEPS, _NOTE.format(interval), self._interval)
+        self._interval = interval
+        self._note = Note(NoteCode.SOME_STEPS, _NOTE.format(interval), interval)
         self._source = source
         self._listeners = _Between(listener), listener
         self.is_on = True
