@@ -290,6 +290,24 @@ def test_hostile_texts_are_refused_in_seconds(tmp_path, text):
         opened(tmp_path, text)
 
 
+def test_what_is_kept_of_a_text_is_bounded():
+    """Whatever it says: samples of many runs and ranks, messages, names."""
+    lines = [
+        *(f"step: {at % 400} max memory allocated: {at % 77}.5 GB\n" for at in range(40_000)),
+        *(ASKED.format(9, f"{at % 20}.{at % 89:02}") for at in range(6_000)),
+        *(f"[rank{at}]: GPU memory allocated: {at % 80} GB\n" for at in range(20_000)),
+        *(f"GPU: card {at}. Max memory: 14.5 GB.\n" for at in range(3_000)),
+    ]
+    found = log.Figures()
+    for _ in log._read_text(io.BytesIO("".join(lines).encode()), found, has_document=False):
+        pass
+    runs = [run for place in found._places.values() for run in place.runs]
+
+    assert len(runs) <= (1 << 14) + 100
+    assert max(len(run.items) for run in runs) <= 1 << 15
+    assert max(len(run.most) for run in runs) <= 1000
+
+
 def test_allocations_of_nsight_systems_are_followed(tmp_path):
     path = tmp_path / "report.sqlite"
     with sqlite3.connect(path) as database:

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vramscope.formats.log.patterns import Amount, Wording, amounts, device_in, names_memory
@@ -115,19 +115,13 @@ def take_json(
         return sum(take_json(each, records, path, moment, depth + 1) for each in value) > 0
     if not isinstance(value, dict):
         return False
-    flat = dict(_flat(value))
+    flat = {str(name): each for name, each in value.items() if not isinstance(each, (dict, list))}
     found = int(records.take(flat, path, moment))
     own = records.moment({str(name).lower(): each for name, each in flat.items()}, moment or LogMoment())
     for name, each in value.items():
         if isinstance(each, (dict, list)):
             found += take_json(each, records, f"{path}.{name}".strip("."), own, depth + 1)
     return found > 0
-
-
-def _flat(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, each in value.items():
-        if not isinstance(each, (dict, list)):
-            yield str(name), each
 
 
 def is_csv_head(line: str) -> bool:

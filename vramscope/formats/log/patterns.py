@@ -125,7 +125,9 @@ class _AmountPlace(NamedTuple):
     unit: str
     device: int
     """The place of the device's number; −1 if none."""
-    name: tuple[int, int]
+    name: str
+    """The name, where it has no number."""
+    span: tuple[int, int]
     end: int
 
 
@@ -146,7 +148,7 @@ def amounts(line: Shaped, *, is_cut: bool = False) -> list[Amount]:
         n_bytes = _bytes(place.wording, number, place.unit)
         if 0 <= n_bytes < _LARGEST and place.end not in ends[: 1 if place.unit else 2]:
             device = int(line.number(place.device).partition(",")[0]) if place.device >= 0 else UNKNOWN
-            found.append(Amount(place.wording, n_bytes, device, _name(line, *place.name)))
+            found.append(Amount(place.wording, n_bytes, device, place.name or _name(line, *place.span)))
     return found
 
 
@@ -185,6 +187,7 @@ def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _Amou
         f"{exponent[1]}0" if exponent else "",
         next((unit for unit in units if unit), "").lower(),
         numbers.get(device, UNKNOWN),
+        "" if "0" in found.string[slice(*name)] else _clean_name(found.string[slice(*name)]),
         name,
         found.end("number"),
     )
@@ -210,8 +213,10 @@ def _rows_in(shape: str) -> tuple[Wording, ...]:
 
 
 def _name(line: Shaped, start: int, end: int) -> str:
-    name = line.shape[start:end]
-    name = line.text[line.at(start) : line.at(end)] if "0" in name else name
+    return _clean_name(line.text[line.at(start) : line.at(end)])
+
+
+def _clean_name(name: str) -> str:
     return re.sub(r"\{[^{}]*\}", "", name).strip(" \t:=|'\"`*(")[-60:]
 
 

@@ -49,7 +49,7 @@ class PlaceFigures:
         self.others: dict[tuple[int, str], int] = {}
         self.processes: dict[int, PlaceFigures] = {}
         """What the file says of single processes."""
-        self.n_samples, self.most_rows = 0, MOST_ROWS
+        self.n_samples, self.n_messages, self.most_rows = 0, 0, MOST_ROWS
         self.last, self.stride = LogMoment(), 0
         """The latest step and epoch, and how far apart the last two steps were."""
         self.is_over = False
@@ -73,8 +73,9 @@ class PlaceFigures:
         """Note the step and the epoch of a line."""
         if moment.step > self.last.step >= 0:
             self.stride = moment.step - self.last.step
-        step, epoch = (new if new >= 0 else old for new, old in zip(moment[1:], self.last[1:], strict=True))
-        self.last = LogMoment(moment.time_ns, int(step), epoch)
+        step = moment.step if moment.step >= 0 else self.last.step
+        epoch = moment.epoch if moment.epoch >= 0 else self.last.epoch
+        self.last = LogMoment(moment.time_ns, step, epoch)
 
     def take(self, other: "PlaceFigures") -> None:
         """Add what another run of the place has."""
@@ -94,20 +95,20 @@ class PlaceFigures:
             column = amount.wording.column
             values[column] = max(amount.n_bytes, values.get(column, 0))
             series = LoggedSeries(column, amount.wording.origin, amount.name)
-            self.most[series] = max(amount.n_bytes, self.most.get(series, 0))
+            if series in self.most or len(self.most) < 1000:
+                self.most[series] = max(amount.n_bytes, self.most.get(series, 0))
             self.kind = _KINDS.get(amount.wording.origin, self.kind)
         if not values and busy < 0:
             return
         last = self.items[-1] if self.items else None
         if isinstance(last, Sample) and _goes_on(last, values, moment, pid):
-            self.items[-1] = last._replace(
-                values={**last.values, **values}, moment=_later(last.moment, moment)
-            )
+            step = moment.step if moment.step >= 0 else last.moment.step
+            later = LogMoment(moment.time_ns or last.moment.time_ns, step)
+            self.items[-1] = last._replace(values={**last.values, **values}, moment=later)
             return
         self.items.append(Sample(moment, values, pid, busy))
         self.n_samples += 1
-        if self.n_samples > max(self.most_rows, 512):
-            self._thin()
+        self.thin(self.most_rows)
 
     def process(self, pid: int, name: str) -> "PlaceFigures":
         """Return the place of one process on this device."""
@@ -132,12 +133,16 @@ class PlaceFigures:
 
     def fail(self, message: Message) -> None:
         """Add a message; one that is repeated at once, as in a log and then in the traceback, counts once."""
-        if message != self._last_message:
+        self.n_messages += message != self._last_message
+        if message != self._last_message and self.n_messages <= MOST_ROWS // 8:
             self.items.append(message)
             self.kind = message.kind
         self._last_message, self.message_pid = message, message.pid or self.message_pid
 
-    def _thin(self) -> None:
+    def thin(self, most: int) -> None:
+        """Make one of every two samples while there are more than *most*."""
+        if self.n_samples <= max(most, 512):
+            return
         kept: list[Sample | Message | SummaryTable] = []
         for item in self.items:
             last = kept[-1] if kept else None
@@ -157,7 +162,3 @@ def _goes_on(last: Sample, values: Mapping[str, int], moment: LogMoment, pid: in
     if last.values.keys() & values.keys() or last.pid != pid:
         return False
     return moment.step in (last.moment.step, UNKNOWN) or last.moment.step == UNKNOWN
-
-
-def _later(one: LogMoment, other: LogMoment) -> LogMoment:
-    return LogMoment(other.time_ns or one.time_ns, other.step if other.step >= 0 else one.step)

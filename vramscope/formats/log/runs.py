@@ -35,6 +35,8 @@ class RunsAtPlace:
         self.runs[-1].fail(message)
 
     def _begin(self) -> None:
+        for run in self.runs:
+            run.thin(self.runs[-1].most_rows // len(self.runs))
         self.runs.append(PlaceFigures(*self._key))
         if len(self.runs) > _MOST_RUNS:
             self._is_one, self.runs = True, [joined(self.runs)]

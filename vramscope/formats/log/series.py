@@ -23,6 +23,10 @@ _DRIVERS = frozenset({"device_used", "device_total", "device_free", "process_use
 _NOTES = {row[1]: Note(NoteCode(row[2]), row[3]) for row in table_rows() if row[0] == "note"}
 
 
+_MOST_PLACES = 1 << 14
+"""Ranks and devices of one text; what is said of more is left out."""
+
+
 class Figures:
     """What a text says, by rank and device."""
 
@@ -46,7 +50,8 @@ class Figures:
 
     def _of(self, rank: int, device: int) -> RunsAtPlace:
         key = (rank, max(device, 0))
-        return self._places.get(key) or self._places.setdefault(key, RunsAtPlace(*key))
+        place = self._places.get(key) or RunsAtPlace(*key)
+        return self._places.setdefault(key, place) if len(self._places) < _MOST_PLACES else place
 
     def recordings(self) -> tuple[Recording, ...]:
         """Return one recording for each run of each rank and device."""
@@ -214,9 +219,7 @@ def _series_note(series: LoggedSeries, most: int) -> Note:
 
 def _several(place: PlaceFigures) -> Note:
     if place.of == 1:
-        text = (
-            f"the steps begin again {place.n_begun - 1} times, as with epochs or processes: shown as one run"
-        )
+        text = "the steps begin again, as with epochs or lines of several processes: it is shown as one run"
         return Note(NoteCode.SEVERAL_RUNS, text, place.n_begun)
     after = place.begins_after
     why = f"the steps begin again after step {after}" if after >= 0 else "it follows another one"

@@ -6,30 +6,25 @@ The kinds stand in ``kinds.tsv``, a row each.
 import re
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, opened
 
-
-class _UnsupportedKind(NamedTuple):
-    fits: re.Pattern[bytes]
-    """Is found in the first bytes of the content."""
-    name: str
-    """What the file is, and what it lacks."""
-    advice: str
+_Kind = tuple[re.Pattern[bytes], str, str]
+"""What its first bytes have, what the file is and lacks, and what to do."""
 
 
 @cache
-def _kinds(where: str) -> tuple[_UnsupportedKind, ...]:
+def _kinds(where: str) -> tuple[_Kind, ...]:
     """Return the kinds that the first bytes show, or those of texts."""
     lines = Path(__file__).with_name("kinds.tsv").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines if not line.startswith("#")]
     words = {name: text for kind, name, text, *_ in rows if kind == "let"}
     flags = re.DOTALL if where == "first" else re.MULTILINE
     return tuple(
-        _UnsupportedKind(re.compile(row[1].encode(), flags), *(each.format(**words) for each in row[2:]))
+        (re.compile(row[1].encode(), flags), row[2].format(**words), row[3].format(**words))
         for row in rows
         if row[0] == where
     )
@@ -49,11 +44,11 @@ def why_not(path: Path) -> str:
     foreign = start.decode("utf-8", "replace").count("\ufffd") + start.count(b"\0")
     is_data = start[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05") or foreign * 20 > len(start)
     offered = _kinds("data" if is_data else "text")
-    return "it seems to be {1}; {2}".format(*next(kind for kind in offered if kind.fits.search(start)))
+    return "it seems to be {1}; {2}".format(*next(kind for kind in offered if kind[0].search(start)))
 
 
-def _kind(start: bytes) -> _UnsupportedKind | None:
-    return next((kind for kind in _kinds("first") if kind.fits.search(start)), None)
+def _kind(start: bytes) -> _Kind | None:
+    return next((kind for kind in _kinds("first") if kind[0].search(start)), None)
 
 
 def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of formats)
@@ -65,7 +60,7 @@ def read(path: Path) -> NoReturn:
     """Raise FormatError that says what the file is and what to do instead."""
     with path.open("rb") as file:
         kind = _kind(beginning(file.read(1 << 16)))
-    raise FormatError(f"{path}: this is {kind.name}; {kind.advice}" if kind else f"{path}: {why_not(path)}")
+    raise FormatError(f"{path}: this is {kind[1]}; {kind[2]}" if kind else f"{path}: {why_not(path)}")
 
 
 FORMAT = Format("unsupported", sniff, read)
