@@ -164,7 +164,8 @@ def findings(found: KeptActivations) -> list[Finding]:
         why = (
             "call model.train() before the training: such modules checkpoint in train mode alone"
             if found.n_in_eval_mode
-            else "they do not checkpoint with use_cache=True, nor where a condition of their own is not met"
+            else "they do not checkpoint with use_cache=True, nor with use_reentrant=True where no input "
+            "requires a gradient: model.enable_input_require_grads(), or use_reentrant=False"
         )
         said.append(
             Finding(

@@ -94,3 +94,44 @@ def test_checkpointing_that_never_recomputes_is_named(tmp_path, is_training, is_
     assert "model.train()" in finding.advice
     # Each block keeps two tensors of 512 x 1,024 and its result; the last result is gone when backward peaks.
     assert finding.n_bytes >= 3 * 2 * 512 * 1024 * 4
+
+
+class Conditional(nn.Module):
+    """Checkpoints by its own condition, as models of libraries do."""
+
+    def __init__(self, *, use_cache):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+        self.gradient_checkpointing, self.use_cache = True, use_cache
+
+    def forward(self, x):
+        if self.gradient_checkpointing and not self.use_cache:
+            return checkpoint(self.body, x, use_reentrant=True)
+        return self.body(x)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize(
+    ("use_cache", "input_needs_gradient", "is_idle"),
+    [(True, True, True), (False, False, True), (False, True, False)],
+    ids=["use_cache", "no input with a gradient", "recomputes"],
+)
+def test_checkpointing_in_train_mode_that_never_recomputes(
+    tmp_path, use_cache, input_needs_gradient, is_idle
+):
+    net = nn.Sequential(Conditional(use_cache=use_cache), nn.Linear(256, 8))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(2):
+            batch = torch.randn(512, 256, requires_grad=input_needs_gradient)
+            net(batch).square().mean().backward()
+            optimizer.step()
+    (recording,) = vramscope.load(tmp_path).recordings
+    found = [each for each in findings(kept_activations(recording)) if each.kind == "checkpoints_idle"]
+
+    # torch's own answer: without an input that needs one, parameters within get no gradient.
+    assert (net[0].body[0].weight.grad is None) == (not use_cache and not input_needs_gradient)
+    assert ["use_cache" in each.advice and "use_reentrant=False" in each.advice for each in found] == (
+        [True] if is_idle else []
+    )
