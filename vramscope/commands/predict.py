@@ -48,6 +48,11 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", metavar="N", type=int, help="ranks of a program on several cards; the first is predicted"
     )
+    parser.add_argument(
+        "--as-cuda",
+        action="store_true",
+        help="put what the program makes without a device on the card, if it never asks for one",
+    )
     parser.add_argument("--output", metavar="DIR", help="where the recording goes (a temporary folder)")
     parser.add_argument("--json", action="store_true", help="one object, for machines")
     parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
@@ -67,6 +72,7 @@ def run(args: Namespace) -> int:
         program,
         tuple(arguments),
         is_quiet=False,
+        is_as_cuda=args.as_cuda,
     )
     import_torch()
     trial.check()

@@ -30,6 +30,7 @@ def predict(  # noqa: PLR0913 -- each is an option of the command
     steps: int | None = 3,
     directory: str | os.PathLike[str] | None = None,
     ranks: int | None = None,
+    as_cuda: bool = False,
 ) -> Prediction:
     """Predict how much GPU memory a training needs, without a GPU.
 
@@ -55,6 +56,8 @@ def predict(  # noqa: PLR0913 -- each is an option of the command
     ranks
         The number of ranks of a program that runs on several cards: the first of them is predicted, in a
         process group that sends nothing.
+    as_cuda
+        Whether what the program makes without a device lies on the card, with the batches of its loaders.
 
     Returns
     -------
@@ -70,7 +73,7 @@ def predict(  # noqa: PLR0913 -- each is an option of the command
     VramscopeError
         The program put nothing on the card.
     """
-    return _answer(Trial(card, capacity, steps, ranks, directory), _body(program, inputs))
+    return _answer(Trial(card, capacity, steps, ranks, directory, is_as_cuda=as_cuda), _body(program, inputs))
 
 
 def predict_largest(

@@ -39,8 +39,9 @@ def answering(trial: Trial) -> Answering:
         if trial.directory is None:
             discard(first)
         raise VramscopeError(
-            f"{trial.name} put nothing on the card, so there is nothing to predict: it never uses cuda, "
-            "ended early (see what it printed), or needs several cards: --ranks N"
+            f"{trial.name} put nothing on the card, so there is nothing to predict: it never asks for the "
+            "card (--as-cuda runs it as if its CPU tensors lay there), ended early (see what it printed), or "
+            "needs several cards: --ranks N"
         )
     found = _with_moments(first)
     own = replace(trial, directory=None, is_quiet=True)

@@ -63,6 +63,8 @@ class Trial:
     """What one place of the program is answered instead of what the first run answers."""
     is_quiet: bool = True
     """Whether what a script prints is dropped; else it goes to stderr."""
+    is_as_cuda: bool = False
+    """Whether tensors that the program makes without a device lie on the card."""
     measures_need: bool = True
     """Whether a program that runs out of memory is run again without a limit, to know what it needs."""
 

@@ -44,7 +44,7 @@ def test_work_of_the_host_costs_the_card_nothing():
 
 
 def test_a_program_of_the_host_alone_has_no_figures():
-    with pytest.raises(VramscopeError, match="never uses cuda"):
+    with pytest.raises(VramscopeError, match="never asks for the card"):
         predict(lambda: torch.nn.Linear(9, 9)(torch.randn(2, 9)).sum().backward())
 
 
@@ -181,3 +181,53 @@ def test_products_of_groups_have_a_result_of_any_type():
 
     for dtype in (torch.float32, torch.bfloat16):
         assert predict(lambda dtype=dtype: program(dtype)).certainty == "checked"
+
+
+ON_THE_HOST = """
+import numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, random_split
+
+class Data(Dataset):
+    def __init__(self):
+        self.x = np.zeros((90, 50), dtype=np.float32)
+    def __len__(self):
+        return 90
+    def __getitem__(self, i):
+        return {"x": torch.from_numpy(self.x[i]), "y": i % 7}
+
+train, test = random_split(Data(), [64, 26])
+net = nn.Sequential(nn.Linear(50, 800), nn.GELU(), nn.Linear(800, 7))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+kept = torch.zeros(1_000_000, device="cpu")
+for batch in DataLoader(train, 16, shuffle=True, num_workers=WORKERS):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(batch["x"]), batch["y"]).backward()
+    optimizer.step()
+table = torch.from_numpy(np.zeros((7, 100))).float() + torch.ones(7, 1)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_program_that_never_asks_for_the_card_runs_as_if_it_did(workers):
+    def run(text, **options):
+        names = {}
+        code = compile(text.replace("WORKERS", str(workers)), "<program>", "exec")
+        found = predict(lambda: exec(code, names), steps=None, **options)
+        return found, names["table"]
+
+    moved = ON_THE_HOST.replace("nn.Linear(800, 7))", "nn.Linear(800, 7)).cuda()")
+    taken = "    batch = {name: one.cuda() for name, one in batch.items()}\n"
+    moved = moved.replace("    optimizer.zero_grad()", f"{taken}    optimizer.zero_grad()")
+    moved = moved.replace("torch.ones(7, 1)", "torch.ones(7, 1).cuda()")
+    moved = moved.replace("np.zeros((7, 100)))", "np.zeros((7, 100))).cuda()")
+    truth, _ = run(moved)
+
+    found, table = run(ON_THE_HOST, as_cuda=True)
+
+    assert table.device.type != "cpu"
+    assert found.peak_allocated_bytes == truth.peak_allocated_bytes
+    assert (found.certainty, truth.certainty) == ("estimate", "checked")
+    assert found.reasons[0].startswith("--as-cuda: ")
+    with pytest.raises(VramscopeError, match="--as-cuda runs it as if"):
+        run(ON_THE_HOST)

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators.libraries import why_recurrent
+from vramscope.prediction.dry.shim.as_cuda import AsCuda
 from vramscope.prediction.dry.shim.own_device import is_own
 from vramscope.prediction.dry.shim.tensor_values import READING
 from vramscope.prediction.dry.values import known
@@ -23,8 +24,9 @@ _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 class OwnDevices(TorchFunctionMode):
     """Rewrites the devices among the arguments of every function of torch that the program calls."""
 
-    def __init__(self, own: torch.device, doubts: Doubts, mode: DryMode) -> None:
+    def __init__(self, own: torch.device, doubts: Doubts, mode: DryMode, as_cuda: AsCuda | None) -> None:
         super().__init__()
+        self._as_cuda = as_cuda
         self._mode = mode
         self._own = own
         self._doubts = doubts
@@ -41,6 +43,8 @@ class OwnDevices(TorchFunctionMode):
             self._doubts.add(Certainty.CANNOT_TELL, func.__name__, why_recurrent())
         if kwargs and kwargs.get("device") is not None:
             kwargs = kwargs | {"device": self._of(kwargs["device"])}
+        elif self._as_cuda is not None and self._as_cuda.is_meant(func):
+            kwargs = (kwargs or {}) | {"device": self._own}
         if func is torch.Tensor.cuda:
             return torch.Tensor.to(args[0], self._own, **_without_device(args, kwargs))
         if func is torch.Tensor.to and len(args) > 1:

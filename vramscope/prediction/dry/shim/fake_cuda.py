@@ -34,6 +34,7 @@ from vramscope.prediction.dry.shim import (
     tensor_values,
     torch_cuda,
 )
+from vramscope.prediction.dry.shim.as_cuda import AsCuda
 from vramscope.prediction.dry.shim.devices import OwnDevices
 from vramscope.prediction.dry.shim.engine_order import EngineOrder
 from vramscope.prediction.dry.shim.own_device import NAME, is_own, own_device
@@ -73,6 +74,7 @@ class FakeCuda:
         changed_answer: ChangedAnswer | None = None,
         *,
         is_last: bool = False,
+        is_as_cuda: bool = False,
     ) -> None:
         self.card = card
         self.doubts = Doubts()
@@ -88,7 +90,8 @@ class FakeCuda:
         light_compiler.install(self.patches)
         light_symbols.install(self.patches, is_last=is_last and n_ranks is None)
         self.mode = DryMode(own_device(), self.doubts, self.so_far)
-        self._devices = OwnDevices(own_device(), self.doubts, self.mode)
+        self._as_cuda = AsCuda(own_device()) if is_as_cuda else None
+        self._devices = OwnDevices(own_device(), self.doubts, self.mode, self._as_cuda)
         self._memory = memory
         self._ranks = Ranks(n_ranks, self.doubts)
         self._order = EngineOrder()
@@ -130,6 +133,8 @@ class FakeCuda:
         self._autocast()
         self._engine()
         self._programs()
+        if self._as_cuda is not None:
+            self._as_cuda.begin(self.patches, self.doubts)
         self._ranks.begin(self.patches)
         self._set(torch.UntypedStorage, "resize_", self._resizing(torch.UntypedStorage.resize_))
         self._entered.enter_context(self.mode)
