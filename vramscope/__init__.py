@@ -28,26 +28,10 @@ if TYPE_CHECKING:
     from vramscope.recorder.from_outside.listener import allow_attach
 
 __all__ = [
-    "CaptureError",
-    "FormatError",
-    "MissingExtraError",
-    "Prediction",
-    "Recorder",
-    "Recording",
-    "Run",
-    "StoreError",
-    "UnknownNameError",
-    "UsageError",
-    "VramscopeError",
-    "__version__",
-    "allow_attach",
-    "find_batch_size",
-    "follow",
-    "load",
-    "predict",
-    "predict_largest",
-    "record",
-]
+    "CaptureError", "FormatError", "MissingExtraError", "Prediction", "Recorder", "Recording", "Run",
+    "StoreError", "UnknownNameError", "UsageError", "VramscopeError", "__version__", "allow_attach",
+    "find_batch_size", "follow", "load", "predict", "predict_largest", "record",
+]  # fmt: skip
 
 _HOME = {
     "CaptureError": "vramscope.errors",

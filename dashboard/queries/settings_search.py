@@ -20,16 +20,9 @@ from ..data import Data, View
 from .precedence import let_others_go_first
 
 _SHOWN = (
-    "T4",
-    "L4/A10G",
-    "RTX 3090/4090",
-    "RTX 5090",
-    "A100 40 GB",
-    "L40S",
-    "A100/H100 80 GB",
-    "H200",
+    "T4", "L4/A10G", "RTX 3090/4090", "RTX 5090", "A100 40 GB", "L40S", "A100/H100 80 GB", "H200",
     "B200",
-)
+)  # fmt: skip
 _MOST_SEARCHES = 6
 _STAGES = {
     "replaying": "Replaying the run as it is",

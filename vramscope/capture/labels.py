@@ -57,17 +57,9 @@ class Labeler:
     """
 
     __slots__ = (
-        "_add_labels",
-        "_dead_roots",
-        "_log",
-        "_most_seen",
-        "_names",
-        "_roots",
-        "_seen",
-        "_shard_numels",
-        "mesh",
-        "storage_of",
-    )
+        "_add_labels", "_dead_roots", "_log", "_most_seen", "_names", "_roots", "_seen",
+        "_shard_numels", "mesh", "storage_of",
+    )  # fmt: skip
 
     def __init__(self, add_labels: AddLabels, log: ModuleLog | None = None) -> None:
         self._add_labels = add_labels

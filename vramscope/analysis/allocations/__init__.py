@@ -15,20 +15,9 @@ from vramscope.model.recording import Recording
 from vramscope.model.table import Int32, Int64, Table, UInt8
 
 __all__ = [
-    "ANALYSIS",
-    "Columns",
-    "Completion",
-    "Field",
-    "FoundAllocations",
-    "SearchError",
-    "Term",
-    "Vocabulary",
-    "completed",
-    "line_term",
-    "matching",
-    "parse",
-    "vocabulary",
-]
+    "ANALYSIS", "Columns", "Completion", "Field", "FoundAllocations", "SearchError", "Term",
+    "Vocabulary", "completed", "line_term", "matching", "parse", "vocabulary",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,22 +43,9 @@ class Watch:
     """Watches the allocated bytes at the end of each step and starts the search when they grow."""
 
     __slots__ = (
-        "_add_holder",
-        "_blocks",
-        "_floors",
-        "_key",
-        "_last",
-        "_level",
-        "_n_ticks",
-        "_next_walk",
-        "_note",
-        "_noted",
-        "_others",
-        "_rises",
-        "_small_rises",
-        "_was_small",
-        "n_walks",
-    )
+        "_add_holder", "_blocks", "_floors", "_key", "_last", "_level", "_n_ticks", "_next_walk",
+        "_note", "_noted", "_others", "_rises", "_small_rises", "_was_small", "n_walks",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -26,19 +26,9 @@ from vramscope.capture.hooks.open_phases import (
 from vramscope.capture.hooks.pools import hook_pools
 
 __all__ = [
-    "Listener",
-    "forget_thread",
-    "has_collected",
-    "install",
-    "listen",
-    "loads_data",
-    "module_now",
-    "once_a_hook",
-    "other_threads",
-    "recursion_notes",
-    "uninstall",
-    "works_for_another",
-]
+    "Listener", "forget_thread", "has_collected", "install", "listen", "loads_data", "module_now",
+    "once_a_hook", "other_threads", "recursion_notes", "uninstall", "works_for_another",
+]  # fmt: skip
 
 
 def install(listener: Listener) -> None:

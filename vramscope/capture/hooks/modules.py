@@ -48,17 +48,9 @@ class ModuleLog:
     """Paths of the modules of one run, and the times at which the running module changed."""
 
     __slots__ = (
-        "_changes",
-        "_index",
-        "_inside",
-        "_is_timed",
-        "_known",
-        "_last",
-        "_numbers",
-        "dead",
-        "ids",
+        "_changes", "_index", "_inside", "_is_timed", "_known", "_last", "_numbers", "dead", "ids",
         "names",
-    )
+    )  # fmt: skip
 
     def __init__(self, *, is_timed: bool) -> None:
         self.ids: dict[int, int] = {}

@@ -82,15 +82,8 @@ class _HookState:
     """
 
     __slots__ = (
-        "collections",
-        "leave_root",
-        "listener",
-        "log",
-        "n_begun",
-        "n_too_deep",
-        "threads",
-        "undo_all",
-    )
+        "collections", "leave_root", "listener", "log", "n_begun", "n_too_deep", "threads", "undo_all",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.listener: Listener | None = None

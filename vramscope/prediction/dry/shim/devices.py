@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vramscope.prediction.dry.as_cuda import AsCuda
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators.libraries import why_recurrent
-from vramscope.prediction.dry.shim.as_cuda import AsCuda
 from vramscope.prediction.dry.shim.own_device import is_own
 from vramscope.prediction.dry.shim.tensor_values import READING
 from vramscope.prediction.dry.values import known
