@@ -49,11 +49,10 @@ def nothing_recorded(live: bool) -> html.Section:
             waits=True,
         )
     return state(
-        "Nothing was recorded",
-        "This recording holds no allocator events.",
-        ["Enter the recorder before the model is built, around the code that allocates: ",
-         command("with vramscope.record():")],
-        "A snapshot without a trace still shows what was live when it was taken, if it lists segments.",
+        "No single allocation is in it",
+        "This recording holds no allocator events: a log or a tool of the driver gives totals at most.",
+        ["Record the program: ", command("vramscope run SCRIPT")],
+        ["Or enter the recorder before the model is built: ", command("with vramscope.record():")],
     )  # fmt: skip
 
 
@@ -61,8 +60,8 @@ def counters_only(way: Any) -> html.Section:
     """Return the message for a run with counters only; *way* links to the page that shows them."""
     return state(
         "Counters, no events",
-        'This run was recorded with mode="counters": samples of the totals, but no single allocations.',
-        ["The samples are shown in the ", way],
+        "Samples of the totals are in it, and no single allocation.",
+        ["The samples are shown in the ", way, ". To see who allocated: ", command("vramscope run SCRIPT")],
     )
 
 
