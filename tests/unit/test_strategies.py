@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+
 import vramscope  # noqa: E402
 from vramscope.analysis import analyses  # noqa: E402
 from vramscope.analysis.strategies import Strategy, strategies  # noqa: E402
@@ -504,3 +505,26 @@ def test_where_evaluation_is_the_peak_its_batch_is_named():
     said = named(found, "half the batch in evaluation")
     assert found.phase is Phase.EVAL
     assert said.peak_bytes == found.peak_bytes - 32 * MIB
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_micro_batches_do_not_divide_the_batch_of_an_evaluation(tmp_path):
+    def peak_of(path, parts):
+        net = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with vramscope.record(path, device="simulated", quiet=True):
+            for _ in range(3):
+                optimizer.zero_grad()
+                for part in torch.randn(128, 256).chunk(parts):
+                    net(part).square().mean().backward()
+                optimizer.step()
+                with torch.no_grad():
+                    net(torch.randn(4096, 256))
+        return vramscope.load(path).recordings[0]
+
+    whole, divided = peak_of(tmp_path / "whole", 1), peak_of(tmp_path / "divided", 2)
+    found = strategies(whole)
+
+    # The truth is the peak of the program that does what would be advised: it is that of the evaluation.
+    assert divided.peak().allocated.n_bytes == whole.peak().allocated.n_bytes
+    assert "2 micro-batches with accumulated gradients" in found.without_effect

@@ -134,7 +134,6 @@ def _models(recording: Recording, found: Allocations, assigned: Assigned) -> lis
     rows = np.flatnonzero((assigned.category == Category.PARAMETER) & (assigned.reason == Reason.IDENTITY))
     code = fold(recording.stacks)
     calls = [code.stacks.frames(code.of[stack])[::-1] for stack in found.stack_id[rows].tolist()]
-    # Where they part; where none does, all are of one line.
     depth = next((at for at, frames in enumerate(zip(*calls, strict=False)) if len({*frames}) > 1), 0)
     of_line: dict[Any, Counter[int]] = defaultdict(Counter)
     for call, size in zip(calls, found.size[rows].tolist(), strict=True):

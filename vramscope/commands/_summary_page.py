@@ -17,14 +17,7 @@ from vramscope.commands._waterfall_page import waterfall
 from vramscope.model.codes import QUANTITIES, Severity
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Outcome, Recording, Run
-from vramscope.units import (
-    as_sentence,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_name,
-    format_share,
-)
+from vramscope.units import as_sentence, format_bytes, format_count, format_duration, format_share
 
 _STEPS_SHOWN = 12
 SECTIONS_SHOWN = 8
@@ -334,7 +327,7 @@ def live_table(live: Sequence[LiveBytes], top: int, *, has_holders: bool = False
     total = sum(line.n_bytes for line in places)
 
     def more(line: Line) -> tuple[str, ...]:
-        kinds = ", ".join(format_name(each) for each in line.categories)
+        kinds = ", ".join(each.name.lower().replace("_", " ") for each in line.categories)
         return (kinds, holder_words(line.holders)) if has_holders else ()
 
     rows = [

@@ -37,7 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="the allocations that a search finds, such as 'category:activation size>64MiB train.py:13'",
     )
     parser.add_argument(
-        "--at", metavar="INSTANT", help="what was allocated at the peak, at the end, or after N events"
+        "--at", metavar="INSTANT", help="what was allocated at the peak, end, or after N events"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object, for machines")

@@ -62,13 +62,23 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     )
 
 
+def _is_evaluated(run: StrategyInput) -> NDArray[Any]:
+    """Return which inputs are gone before training goes on: an evaluation's own, made right before it."""
+    phases, found = run.lives.phases, run.found
+    starts = (np.sort(phases.start_event[phases.phase == each]) for each in (Phase.EVAL, Phase.FORWARD))
+    last = np.iinfo("i8").max
+    evaluates, trains = (np.append(at, last)[np.searchsorted(at, found.alloc_event)] for at in starts)
+    is_gone = (found.free_event >= 0) & (found.free_event <= trains) & (evaluates < trains)
+    return is_gone & (run.category == Category.INPUT)
+
+
 def _of_evaluation(run: StrategyInput) -> NDArray[Any]:
     """Return which allocations evaluations make: batches of their own, which training does not divide."""
     first, end = evaluations(run.recording.steps, run.lives.phases, len(run.recording.trace))
     # Intervals lie one after another.
     at = np.searchsorted(first, run.found.alloc_event, side="right") - 1
     inside = (at >= 0) & (run.found.alloc_event < np.append(end, 0)[at])
-    return inside | (run.born_in == Phase.EVAL)
+    return inside | (run.born_in == Phase.EVAL) | _is_evaluated(run)
 
 
 def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
