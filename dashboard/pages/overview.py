@@ -239,7 +239,7 @@ def _way(view: View, path: str, at: int | None, words: str) -> Any:
 
 def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, str]:
     """Return *n_bytes* and *words*, or a higher peak of the steps of which only the peaks are retained."""
-    before = past_peak(view.recording.past, quantity)
+    before = past_peak(view.recording, quantity)
     if before is None or before.n_bytes <= n_bytes:
         return n_bytes, words
     return before.n_bytes, f"{past_words(before)}, no allocations retained"

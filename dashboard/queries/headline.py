@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from vramscope.analysis.peak import PeakPoint, past_highs
+from vramscope.analysis.peak import PeakPoint, bare_highs
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.missing import missing_parts
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
-from vramscope.model.past import Past
+from vramscope.model.recording import Recording
 from vramscope.units import format_bytes, format_share
 
 from ..answers import folded, fullest, held, last_oom, moment, totals
@@ -27,7 +27,7 @@ class Headline(NamedTuple):
 def claim(data: Data, view: View) -> str:
     """Return the peak in one sentence; it needs only the totals, so it appears with the chart."""
     known, at = totals(data, view).allocated_bytes, fullest(data, view)
-    before = past_peak(view.recording.past, "allocated")
+    before = past_peak(view.recording, "allocated")
     if before is not None and before.n_bytes > known[at]:
         sentence = f"Peak {bound(view)}{format_bytes(before.n_bytes)} in {past_words(before)}"
     else:
@@ -40,9 +40,9 @@ def bound(view: View) -> str:
     return "" if is_exact(missing_parts(view.recording)) else "at least "
 
 
-def past_peak(past: Past, quantity: str) -> PeakPoint | None:
-    """Return the greatest of one quantity in the part that the size cap removed; None where there is none."""
-    return past_highs(past).get(quantity) if past.n_events else None
+def past_peak(recording: Recording, quantity: str) -> PeakPoint | None:
+    """Return the greatest of one quantity in all that has no events; None where everything has."""
+    return bare_highs(recording).get(quantity)
 
 
 def past_words(high: PeakPoint) -> str:
@@ -63,12 +63,12 @@ def headline(data: Data, view: View) -> Headline:
 
 def _since(data: Data, view: View, at: int) -> str:
     """Return which peak the other sentences are about, where a removed one was higher; else ''."""
-    before, here = past_peak(view.recording.past, "allocated"), int(totals(data, view).allocated_bytes[at])
+    before, here = past_peak(view.recording, "allocated"), int(totals(data, view).allocated_bytes[at])
     if before is None or before.n_bytes <= here:
         return ""
     words = moment(data, view, at).words
     highest = f"the highest since is {format_bytes(here)} at {words}."
-    return f"The size cap removed the allocations of that peak; {highest}"
+    return f"No allocations of that peak are retained; {highest}"
 
 
 def _out_of_memory(data: Data, view: View) -> str:

@@ -253,7 +253,7 @@ def _totals(data: Data, view: View) -> Any:
 
 def _highest(known: Any, recording: Recording, quantity: str) -> int:
     """Return the peak in bytes, that of the part that the size cap removed included."""
-    before = past_peak(recording.past, quantity)
+    before = past_peak(recording, quantity)
     return max(int(getattr(known, f"{quantity}_bytes").max()), before.n_bytes if before else 0)
 
 
