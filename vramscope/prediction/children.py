@@ -241,8 +241,8 @@ def _refusal(script: str, error: Exception) -> str:
     text = " ".join(str(error).split())[:300] or "no message"
     where = own_line_of(error.__traceback__)
     at = f" at {where}" if where else ""
-    if saved and isinstance(error, FileNotFoundError | EOFError):
-        file = next((each for each in saved if each == getattr(error, "filename", None)), min(saved))
+    file = getattr(error, "filename", None)
+    if isinstance(error, FileNotFoundError) and os.path.abspath(str(file)) in saved:  # noqa: PTH100
         return f"{script} cannot run dry{at}: it reads what it saved ({file}), and a dry run saves nothing"
     if isinstance(error, FileNotFoundError):
         return f"{script} cannot run dry{at}: it needs a file that is not there ({text})"

@@ -65,6 +65,16 @@ _HOST = torch.device("cpu")
 _SPARSE = "how many rows a sparse tensor has depends on values that a dry run does not have"
 
 
+class _OneMode(FakeTensorMode):
+    """The fake mode, which copies of its tensors share.
+
+    ``copy.deepcopy(net)`` copies what its tensors refer to; of another mode, torch takes them for real ones.
+    """
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "_OneMode":
+        return self
+
+
 class DryMode(TorchDispatchMode):
     """The mode of one dry run."""
 
@@ -76,7 +86,7 @@ class DryMode(TorchDispatchMode):
         self.listener: Predicted | None = None
         # Without a formula for its shapes an operator would be run on real zeros of our device, which ends
         # the process: it is refused instead.
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+        self.fake = _OneMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
         # It remembers each tensor by a weak reference, for which torch then refuses to move a module's
         # parameters.
         self.fake.fake_tensor_converter.set_tensor_memo = lambda *_: None

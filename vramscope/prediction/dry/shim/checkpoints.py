@@ -1,8 +1,9 @@
-"""Checkpoints are read on the host, put where the program wants them, and never written."""
+"""Checkpoints are read on the host, put where the program wants them, and never written to a file."""
 
 import builtins
 import io
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from vramscope.prediction.dry.shim.patches import Patches
 
 
 def keep_apart(patches: Patches) -> None:
-    """Until the patches are undone ``torch.load`` knows our device, and ``torch.save`` writes nothing."""
+    """Until the patches are undone ``torch.load`` knows our device, and ``torch.save`` writes no file."""
     saved.clear()
     patches.set(torch, "save", _save)
     patches.set(torch, "load", _loading(torch.load))
@@ -25,22 +26,92 @@ def keep_apart(patches: Patches) -> None:
         patches.set(home, "open", _opening(home.open))
 
 
-saved: set[str] = set()
-"""The files that the program would have written with ``torch.save``."""
+class _Saved:
+    """What the program saved: pickled, with its tensors on the host."""
+
+    def __init__(self, what: Any) -> None:
+        self._tensors: list[torch.Tensor] = []
+        self._of: dict[int, int] = {}
+        written = io.BytesIO()
+        pickler = pickle.Pickler(written)
+        pickler.persistent_id = self._number
+        pickler.dump(what)
+        self._pickled = written.getvalue()
+        self._devices = [each.device for each in self._tensors]
+        with torch.no_grad():
+            self._tensors = [_alike(each, each.detach().to("cpu", copy=True)) for each in self._tensors]
+
+    def _number(self, value: Any) -> int | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        if id(value) not in self._of:
+            self._of[id(value)] = len(self._tensors)
+            self._tensors.append(value)
+        return self._of[id(value)]
+
+    def loaded(self, map_location: Any) -> Any:
+        """Return a copy; without a *map_location* each tensor lies where it did."""
+
+        def made(number: int) -> torch.Tensor:
+            tensor = self._tensors[number]
+            place = "cuda" if _is_cuda(map_location) else "cpu"
+            with torch.no_grad():
+                moved = tensor.detach().to(
+                    self._devices[number] if map_location is None else place, copy=True
+                )
+            return _alike(tensor, moved)
+
+        copies = list(map(made, range(len(self._tensors))))
+        unpickler = pickle.Unpickler(io.BytesIO(self._pickled))  # noqa: S301 -- pickled above
+        unpickler.persistent_load = copies.__getitem__
+        return unpickler.load()
+
+
+def _alike(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(other, tensor.requires_grad)
+    return other.requires_grad_(tensor.requires_grad)
+
+
+saved: dict[str, _Saved | None] = {}
+"""What the program saved, by the file that it names; None for what cannot be pickled."""
 _OURS = str(Path(__file__).parents[3])
+_HEADER = b"saved in a dry run: "
 
 
-def _save(_: Any, file: Any, *__: Any, **___: Any) -> None:
+def _save(what: Any, file: Any, *__: Any, **___: Any) -> None:
+    try:
+        kept = _Saved(what)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        kept = None
     name = getattr(file, "name", file)
-    if isinstance(name, str | os.PathLike):
-        saved.add(os.fspath(name))
+    is_file = isinstance(name, str | os.PathLike)
+    key = os.path.abspath(os.fspath(name)) if is_file else f"{_HEADER.decode()}{len(saved):020}"  # noqa: PTH100
+    saved[key] = kept
     if isinstance(file, _HeldBack):
         file.is_checkpoint = True
+    elif not is_file:
+        file.write(key.encode())
+
+
+def _kept(file: Any) -> _Saved | None:
+    """Return what was saved under that name, or into that buffer."""
+    name = getattr(file, "name", file)
+    if isinstance(name, str | os.PathLike):
+        return saved.get(os.path.abspath(os.fspath(name)))  # noqa: PTH100
+    at = file.tell()
+    key = file.read(len(_HEADER) + 20)
+    file.seek(at)
+    return saved.get(key.decode("latin-1"))
 
 
 def _opening(real: Callable[..., Any]) -> Callable[..., Any]:
     def open(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:  # noqa: A001
         """Open a file; one that may become a checkpoint keeps what it has until it is known to be none."""
+        if mode in ("rb", "br") and isinstance(file, str | os.PathLike) and _kept(file) is not None:
+            buffer = io.BytesIO()
+            buffer.name = os.fspath(file)
+            return buffer
         is_binary = mode in ("wb", "bw") and not arguments and not options
         if not is_binary or not isinstance(file, str | os.PathLike) or _is_ours(sys._getframe(1)):
             return real(file, mode, *arguments, **options)
@@ -87,6 +158,9 @@ class _HeldBack(io.BufferedWriter):
 def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
     def loaded(file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
         """Read with the host's memory, then move what belongs to the card."""
+        kept = _kept(file)
+        if kept is not None:
+            return kept.loaded(map_location)
         found = load(file, "cpu", *arguments, **options)
         if not _is_cuda(map_location):
             return found

@@ -5,11 +5,15 @@ fake mode or an optimizer is made, only to be asked for a few settings and to le
 asks for anything else gets the real one.
 """
 
+import gc
 import importlib
+import inspect
 import sys
 import weakref
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +27,8 @@ _CALLED_ONLY = {
     f"{_NAME}.utils": ("is_compile_supported",),
 }
 """Names that transformers and torchvision import from modules of the compiler, and call in few models."""
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_TORCH = str(Path(torch.__file__).parent)
 _MARKS = ("allow_in_graph", "assume_constant_result")
 """Decorators that return the function itself, and tell the compiler how to treat it."""
 
@@ -108,10 +114,32 @@ def _real() -> ModuleType:
     if type(light) is not _LightCompiler:
         return importlib.import_module(_NAME)
     _remove()
-    real = importlib.import_module(_NAME)
+    with _without_frames():
+        real = importlib.import_module(_NAME)
     for name, function in vars(light)["_marked"]:
         getattr(real, name)(function)
     return real
+
+
+@contextmanager
+def _without_frames() -> Iterator[None]:
+    """Clear the frames of torch that outlive the block.
+
+    ``torch.fx.wrap`` leaves its own frame in a cycle, which holds all frames of the program below the import,
+    with their tensors, until the garbage collector runs: on a card nothing is imported there.
+    """
+    before = _frames()
+    yield
+    known = set(map(id, before))
+    for frame in _frames():
+        is_new = id(frame) not in known and not frame.f_code.co_flags & _SUSPENDED
+        if is_new and frame.f_code.co_filename.startswith(_TORCH):
+            with suppress(RuntimeError):  # it still runs
+                frame.clear()
+
+
+def _frames() -> list[FrameType]:
+    return [each for each in gc.get_objects() if type(each) is FrameType]
 
 
 def _remove() -> None:

@@ -5,10 +5,12 @@ on them runs as on the card. What follows from parameters or random numbers of t
 scaling and checks for NaN are answered as in a training that goes well.
 """
 
+import copy
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
@@ -32,6 +34,7 @@ _FILLING = _FILLED.keys() | {"aten::full_like", "aten::new_full", "aten::fill_",
 # It looks for infinities, of which a training that goes well has none.
 _FINITE = "aten::_amp_foreach_non_finite_check_and_unscale_"
 _ATTRIBUTE = "_vramscope_known"
+_NOT_YET = 0
 
 
 class _Cell:
@@ -53,13 +56,23 @@ class Known:
         self.cell = cell
         self.storage = storage
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Known":
+        """A copied tensor has the same values, on a storage that the copy does not know yet."""
+        # Under the fake mode the copy of a real tensor made torch import its compiler (2 s) to convert it.
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return Known(copy.deepcopy(self.real, memo), copy.deepcopy(self.cell, memo), _NOT_YET)
+
 
 def value_of(tensor: Any) -> torch.Tensor | None:
     """The real tensor with the values of this one; None where they are unknown."""
     if type(tensor) is not FakeTensor:
         return tensor if type(tensor) is torch.Tensor and not is_tainted(tensor) else None
     known = tensor.__dict__.get(_ATTRIBUTE)
-    if known is None or not known.cell.is_valid or known.storage != tensor.untyped_storage()._cdata:
+    if known is None or not known.cell.is_valid:
+        return None
+    if known.storage == _NOT_YET:
+        known.storage = tensor.untyped_storage()._cdata
+    if known.storage != tensor.untyped_storage()._cdata:
         return None
     return known.real
 
