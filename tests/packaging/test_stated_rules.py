@@ -140,17 +140,22 @@ ELSEWHERE = {
     "CUDA_VISIBLE_DEVICES",
     "Max_MA",
     "OMP_NUM_THREADS",
+    "VRAMSCOPE_TESTS",
     "at_rest",
     "export_chrome_trace",
+    "max_memory_reserved",
     "mem_tracker",
     "masked_select",
     "reshard_after_forward",
+    "see_memory_usage",
     "skip_memory_metrics",
+    "to_csv",
     "vramscope_events_total",
     "vramscope_failed_allocations_total",
     "vramscope_nvml_peak_process_used_bytes",
     "vramscope_peak_requested_bytes",
     "vramscope_steps_total",
+    "wall_clock_breakdown",
 } | {f"{when}_{what}" for when in ("initial", "final") for what in ("segments", "blocks")}
 """Names in the documents that are torch's or the tests', and names of files that ``export`` puts together."""
 

@@ -26,28 +26,45 @@ def keep_apart(patches: Patches) -> None:
         patches.set(home, "open", _opening(home.open))
 
 
+class _Pickler(pickle.Pickler):
+    """Leaves tensors out, and numbers them."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: list[torch.Tensor] = []
+        self.numbers: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        if id(value) not in self.numbers:
+            self.numbers[id(value)] = len(self.tensors)
+            self.tensors.append(value)
+        return self.numbers[id(value)]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts tensors in where they were left out."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, number: Any) -> torch.Tensor:
+        return self._tensors[number]
+
+
 class _Saved:
     """What the program saved: pickled, with its tensors on the host."""
 
     def __init__(self, what: Any) -> None:
-        self._tensors: list[torch.Tensor] = []
-        self._of: dict[int, int] = {}
         written = io.BytesIO()
-        pickler = pickle.Pickler(written)
-        pickler.persistent_id = self._number
+        pickler = _Pickler(written)
         pickler.dump(what)
-        self._pickled = written.getvalue()
-        self._devices = [each.device for each in self._tensors]
+        self._pickled, tensors = written.getvalue(), pickler.tensors
+        self._devices = [each.device for each in tensors]
         with torch.no_grad():
-            self._tensors = [_alike(each, each.detach().to("cpu", copy=True)) for each in self._tensors]
-
-    def _number(self, value: Any) -> int | None:
-        if not isinstance(value, torch.Tensor):
-            return None
-        if id(value) not in self._of:
-            self._of[id(value)] = len(self._tensors)
-            self._tensors.append(value)
-        return self._of[id(value)]
+            self._tensors = [_alike(each, each.detach().to("cpu", copy=True)) for each in tensors]
 
     def loaded(self, map_location: Any) -> Any:
         """Return a copy; without a *map_location* each tensor lies where it did."""
@@ -62,9 +79,7 @@ class _Saved:
             return _alike(tensor, moved)
 
         copies = list(map(made, range(len(self._tensors))))
-        unpickler = pickle.Unpickler(io.BytesIO(self._pickled))  # noqa: S301 -- pickled above
-        unpickler.persistent_load = copies.__getitem__
-        return unpickler.load()
+        return _Unpickler(io.BytesIO(self._pickled), copies).load()
 
 
 def _alike(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ _NCCL = (
 _C10D = "torch.distributed.distributed_c10d"
 # Compares the shapes of parameters among ranks by reading what the others sent.
 _CHECKERS = ("torch.distributed.utils", "torch.nn.parallel.distributed")
-_NCCL = 2, 27, 0
+_NCCL_VERSION = 2, 27, 0
 
 
 class _EndedProcess:
@@ -83,7 +83,7 @@ class Ranks:
                 patches.set(checker, "_verify_param_shape_across_processes", lambda *_, **__: None)
         patches.set(torch.distributed, "is_nccl_available", lambda: True)
         # A build for CPUs lacks it; communication hooks compare it with 2.10, libraries with less.
-        patches.set(torch.cuda.nccl, "version", lambda: _NCCL)
+        patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
         patches.then(self._end)
 
     def _spawn(self, function: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> _EndedProcess:
