@@ -64,29 +64,36 @@ class StepPeaks:
 def step_peaks(recording: Recording) -> StepPeaks:
     """Peaks of all steps and phases; 0.2 s per million events."""
     totals, n_events, past = timeline(recording), len(recording.trace), recording.past
-    found = _counted(recording, *_both(recording.steps, recording.phases, n_events, partial(_peaks, totals)))
+    found = _both(recording.steps, recording.phases, n_events, partial(_peaks, totals))
+    found = _counted(recording, recording.steps, recording.phases, found)
     outside = _outside(recording.steps, n_events, totals)
     if not past.n_events:
         return StepPeaks(*found, outside=outside)
-    return StepPeaks(*found, *_of_past(past, totals), outside=outside)
+    removed = _counted(recording, past.steps, past.phases, _of_past(past, totals))
+    return StepPeaks(*found, *removed, outside=outside)
 
 
 def _counted(
-    recording: Recording, per_step: IntervalPeaks, per_phase: IntervalPeaks
+    recording: Recording, steps: Steps, phases: Phases, found: tuple[IntervalPeaks, IntervalPeaks]
 ) -> tuple[IntervalPeaks, IntervalPeaks]:
     """Put in the peaks by torch's counters where steps and phases have no events."""
-    bare, steps, phases = unrecorded(recording), recording.steps, recording.phases
+    bare, (per_step, per_phase) = unrecorded(recording), found
     if not len(bare):
-        return per_step, per_phase
+        return found
     is_bare = bare.overlap(steps.start_ns, steps.end_ns)
-    most, _ = peaks_between(recording.counters, steps.start_ns, steps.end_ns)
+    most, is_exact = peaks_between(recording.counters, steps.start_ns, steps.end_ns)
+    if steps is recording.past.steps:  # of the oldest samples the size cap removes every second
+        lost = {name: np.where(is_bare & ~is_exact, -1, getattr(per_step, f"{name}_bytes")) for name in most}
+        per_step = replace(per_step, **{f"{name}_bytes": values for name, values in lost.items()})
+        is_bare &= is_exact
     per_step = replace(per_step, **_put_in(per_step, np.arange(len(steps)), is_bare, most))
     phases = phases.rows(bare.overlap(phases.start_ns, phases.end_ns))
+    width, keys = len(Phase), per_phase.step * len(Phase) + per_phase.phase
+    phases = phases.rows(np.isin(phases.step * width + phases.phase, keys))
     most, _ = peaks_between(recording.counters, phases.start_ns, phases.end_ns)
     # Between the phases of such a step nothing is known.
     step_is_bare = np.append(is_bare, False)[per_phase.step]
     per_phase = per_phase.rows(~step_is_bare | (per_phase.phase != Phase.OTHER))
-    width = len(Phase)
     keys, of_phases = per_phase.step * width + per_phase.phase, phases.step * width + phases.phase
     order = np.argsort(keys, kind="stable")
     row = order[np.searchsorted(keys, of_phases, sorter=order)] if len(phases) else np.zeros(0, "i8")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.folding import bytes_by_line, fold
-from vramscope.analysis.peak import past_highs
+from vramscope.analysis.peak import bare_highs
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
@@ -68,7 +68,7 @@ def device_summary(recording: Recording) -> DeviceSummary:
         recording.device,
         recording.source,
     )
-    for quantity, high in past_highs(past).items():
+    for quantity, high in bare_highs(recording).items():
         if high.n_bytes > found.peak[quantity].n_bytes:
             found = replace(found, peak={**found.peak, quantity: PeakPlace(high.n_bytes, high.step, 0)})
     found = replace(found, samples=sample_peaks(recording.counters), notes=short_notes(recording.notes))

@@ -39,7 +39,7 @@ class RecentPeaks(NamedTuple):
     peak_bytes: Mapping[str, int] = MappingProxyType({})
     """The maximum by quantity (``requested``, ``allocated``, ``active``, ``reserved``), the level at the
     beginning included: what ``max_memory_allocated()`` is after a reset then. Empty where only counters are
-    recorded, which may miss a peak."""
+    recorded, or only some steps have events: a peak may be missed."""
     level_bytes: Mapping[str, int] = MappingProxyType({})
     """The bytes now, by quantity."""
     phases: Mapping[str, int] = MappingProxyType({})
@@ -70,6 +70,11 @@ class PeakFollower:
         self._devices: dict[int, _FollowedDevice] = {}
         self._seen: set[int] = set()
         self._seen_rows: list[Row] = []
+        self._is_over = False
+
+    def stop(self) -> None:
+        """Give samples alone from now on: the events no longer tell of everything."""
+        self._is_over = True
 
     def add(self, row: Row, device: int) -> None:
         """Queue the next rows of *device*."""
@@ -101,6 +106,8 @@ class PeakFollower:
         with self._work:
             self._advance()
             found = tuple(device.peaks(index) for index, device in sorted(self._devices.items()))
+            if self._is_over:
+                found = tuple(each._replace(peak_bytes={}, level_bytes={}, phases={}) for each in found)
             for device in self._devices.values():
                 device.restart()
         return found

@@ -26,6 +26,7 @@ from vramscope.following.rank_summary import (
     summary_of_course,
 )
 from vramscope.following.recent_peaks import MANY_QUEUED, PeakFollower, Row
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device
 from vramscope.model.holders import Holders
@@ -138,6 +139,11 @@ class SummaryWriter:
     def note(self, note: Note, device: int | None = None) -> None:
         """Record that something is missing or doubtful."""
         self._writer.note(note, device)
+        if note.code == NoteCode.SOME_STEPS and not self._is_over:
+            # The course has the steps with events alone: a reader adds what torch counted in the others.
+            self._give_up()
+            if self._follower is not None:
+                self._follower.stop()
         if not self._is_over:
             self._queue.append((note, EVERY_DEVICE if device is None else device))
 

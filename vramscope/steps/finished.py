@@ -53,8 +53,8 @@ def marks_needed_after(marks: Marks, steps: Steps, phases: Phases, cut: int) -> 
     is_later |= (marks.time_ns == start_ns) & ~np.isin(marks.kind, _ENDS)
     is_open = (phases.start_ns <= start_ns) & (phases.end_ns > start_ns)
     begins = np.isin(marks.time_ns, phases.start_ns[is_open]) & (marks.kind == MarkKind.PHASE_BEGIN)
-    names_pool = np.isin(marks.kind, (MarkKind.GRAPH_POOL, MarkKind.MEM_POOL))
-    return is_later | begins | names_pool | _entered(marks, start_ns)
+    is_of_all = np.isin(marks.kind, (MarkKind.GRAPH_POOL, MarkKind.MEM_POOL, MarkKind.EVENTS))
+    return is_later | begins | is_of_all | _entered(marks, start_ns)
 
 
 def _entered(marks: Marks, before_ns: int) -> NDArray[np.bool_]:

@@ -1,12 +1,12 @@
 """Finds the stretches of a recording without events, between the steps that ``record(every=…)`` keeps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.marks import MarkKind
+from vramscope.model.marks import MarkKind, Marks
 from vramscope.model.recording import Recording
 from vramscope.model.table import Int64, Table
 
@@ -36,8 +36,12 @@ class Unrecorded(Table):
 
 
 def unrecorded(recording: Recording) -> Unrecorded:
-    """Return the stretches without events; one that is open lasts until the end of the recording."""
-    marks = recording.marks.rows(recording.marks.kind == MarkKind.EVENTS)
+    """Return the stretches without events; one that is open lasts until the end of the recording.
+
+    Instants are those of the recording; of what the size cap removed they are negative.
+    """
+    old, new = (each.rows(each.kind == MarkKind.EVENTS) for each in (recording.past.marks, recording.marks))
+    marks = Marks.joined(replace(old, event=old.event - recording.past.n_events, names=("",)), new)
     if not len(marks):
         return Unrecorded.of()
     off, on = (marks.rows(marks.value == value) for value in (0, 1))

@@ -115,3 +115,50 @@ def test_what_is_no_number_of_steps_is_refused(every):
 def test_counters_have_no_events_to_be_had_in_some_steps():
     with pytest.raises(UsageError, match="leave out every"):
         vramscope.record(mode="counters", every=10)
+
+
+def test_what_the_size_cap_removes_keeps_exact_peaks_or_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr("vramscope.recorder.options._LEAST_SIZE", 0)
+    (some, _), (whole, _) = (
+        recorded(tmp_path / name, 400, lambda number: 32 * (1 + number * 7 % 11), **options)
+        for name, options in (("some", {"every": 10, "max_size": "150 KiB"}), ("all", {"max_size": None}))
+    )
+    mine, truth = some.step_peaks(), whole.step_peaks().per_step
+
+    assert len(some.past.steps) > 100
+    for quantity in ("requested", "allocated", "active", "reserved"):
+        name = f"{quantity}_bytes"
+        peaks = [*getattr(mine.past_per_step, name).tolist(), *getattr(mine.per_step, name).tolist()]
+        known = [
+            (peak, most) for peak, most in zip(peaks, getattr(truth, name).tolist(), strict=True) if peak >= 0
+        ]
+        assert len(known) > 50
+        assert [peak for peak, _ in known] == [most for _, most in known]
+        assert some.peak().highest(quantity).n_bytes == whole.peak().highest(quantity).n_bytes
+
+
+def test_a_rank_s_summary_has_the_peak_of_a_step_without_events(pair):
+    from vramscope.following.rank_summary import device_summary
+
+    (some, _), (whole, _) = pair
+    mine, truth = device_summary(some), device_summary(whole)
+
+    assert {name: place.n_bytes for name, place in mine.peak.items()} == {
+        name: place.n_bytes for name, place in truth.peak.items()
+    }
+    assert mine.steps.allocated.tolist() == truth.steps.allocated.tolist()
+
+
+def test_figures_that_leave_steps_out_are_not_given(tmp_path):
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    figures = []
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True, every=5) as recorder:
+        for _ in range(12):
+            model(torch.randn(32, 64)).sum().backward()
+            optimizer.step()
+            figures.append((len(recorder.summaries()), [each.peak_bytes for each in recorder.take_peaks()]))
+
+    assert figures[0][0] == 1
+    assert figures[1][1][0]["allocated"] > 0
+    assert figures[-1] == (0, [{}])

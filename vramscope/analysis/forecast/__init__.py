@@ -21,6 +21,7 @@ from vramscope.model.marks import Steps
 from vramscope.model.rank_summary import DeviceSummary, StepRows
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.trace import Action
+from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes, format_rough_duration
 
 _LEAST_STEPS = 60
@@ -301,8 +302,8 @@ def _levels(recording: Recording) -> StepRows:
 
 
 def _rests(recording: Recording) -> NDArray[Any] | None:
-    """Return the bytes allocated at the end of each step; None where the size cap removed steps."""
-    if len(recording.past.steps):
+    """Return the bytes allocated at the end of each step; None where some steps have no events."""
+    if len(recording.past.steps) or len(unrecorded(recording)):
         return None
     allocated = timeline(recording).allocated_bytes
     return allocated[np.minimum(recording.steps.end_event, len(allocated) - 1)]

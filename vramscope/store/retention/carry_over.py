@@ -38,7 +38,6 @@ _ONLY_DETAIL = (
     MarkKind.GC,
     MarkKind.THREAD,
     MarkKind.GAP,
-    MarkKind.EVENTS,
     MarkKind.ANNOTATION,
     MarkKind.METADATA,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from vramscope.model.counters import UNKNOWN, Counters
+from vramscope.model.counters import Counters
 from vramscope.steps.finished import drop_older_marks
 from vramscope.store.batches import arrays, batch, write_compressed
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
@@ -56,12 +56,15 @@ def downsample_counters(counters: Counters) -> Counters:
     n_pairs = len(counters) // 4
     level = np.maximum(counters.reserved_bytes, counters.device_used_bytes)[: 2 * n_pairs]
     most = level.reshape(n_pairs, 2).argmax(axis=1) + 2 * np.arange(n_pairs)
-    # What was highest since the last sample says nothing once samples between are gone.
+    rows = np.concatenate([most, np.arange(2 * n_pairs, len(counters))])
+    # What was highest since a sample that goes was highest since the one before it as well.
+    begins = np.append(0, rows[:-1] + 1)[: len(rows)]
     highest = {
-        name: np.append(np.full(2 * n_pairs, UNKNOWN), getattr(counters, name)[2 * n_pairs :])
-        for name in ("allocated_highest_bytes", "reserved_highest_bytes")
+        name: np.maximum.reduceat(column, begins)
+        for name, column in counters.columns()
+        if name.endswith("_highest_bytes") and len(rows)
     }
-    return replace(counters, **highest).rows(np.concatenate([most, np.arange(2 * n_pairs, len(counters))]))
+    return replace(counters.rows(rows), **highest)
 
 
 def _size(home: Path, stream: str, device: int) -> int:
