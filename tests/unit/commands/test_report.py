@@ -90,6 +90,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
             {
                 "rank": 3,
                 "device": 1,
+                "restart": 0,
                 "source": "snapshot",
                 "events": 7,
                 "starts_late": False,

@@ -231,3 +231,39 @@ def test_a_program_that_never_asks_for_the_card_runs_as_if_it_did(workers):
     assert found.reasons[0].startswith("--as-cuda: ")
     with pytest.raises(VramscopeError, match="--as-cuda runs it as if"):
         run(ON_THE_HOST)
+
+
+def test_a_loop_that_its_length_ends_ends_whatever_else_might_end_it():
+    counts = []
+
+    def program():
+        unfinished = torch.ones(2, dtype=torch.long, device="cuda")
+        n = 0
+        while n < 99:
+            n += 1
+            # As transformers' generate() does: the length, or a token that the device draws.
+            is_last = torch.full((2,), n >= 5, device="cuda", dtype=torch.bool)
+            is_last = is_last | (torch.randint(0, 9, (2,), device="cuda") == 2)
+            unfinished = unfinished & ~is_last
+            if unfinished.max() == 0:
+                break
+        counts.append(n)
+
+    predict(program, steps=None)
+
+    assert counts[0] == 5
+    assert max(counts) == 5
+
+
+def test_what_one_operand_decides_is_known():
+    answers = []
+
+    def program():
+        drawn = torch.randint(0, 2, (4,), device="cuda").bool()
+        numbers = torch.randint(0, 2, (4,), device="cuda")
+        numbers &= torch.zeros(4, dtype=torch.long, device="cuda")
+        answers.append((numbers.tolist(), (drawn | torch.ones_like(drawn)).tolist()))
+
+    predict(program, steps=None)
+
+    assert answers == [([0, 0, 0, 0], [True] * 4)]

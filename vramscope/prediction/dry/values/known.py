@@ -31,6 +31,8 @@ _UNFILLED = frozenset(
 )
 _OVERWRITTEN = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _FILLING = _FILLED.keys() | {"aten::full_like", "aten::new_full", "aten::fill_", "aten::copy_"}
+# The value of one operand that decides, whatever the others are: generate() ends by its length so.
+_DECIDES = {"aten::bitwise_or": 1, "aten::logical_or": 1, "aten::bitwise_and": 0, "aten::logical_and": 0}
 # It looks for infinities, of which a training that goes well has none.
 _FINITE = "aten::_amp_foreach_non_finite_check_and_unscale_"
 _ATTRIBUTE = "_vramscope_known"
@@ -126,9 +128,7 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
             _made(name, func, args, kwargs, out)
         return
     changed = written(func, args)
-    if name == _FINITE:
-        return
-    if type(out) is FakeTensor and out.numel() <= _LARGEST and _is_filled(name, args, out):
+    if name == _FINITE or _is_settled(name, args, given, out):
         return
     values = [value_of(one) for one in given]
     is_small = all(one.numel() <= _LARGEST for one in tensors((out,)))
@@ -225,6 +225,27 @@ def _is_filled(name: str, args: Any, out: Any) -> bool:
         forget(out)
     know(out, real)
     return True
+
+
+def _is_settled(name: str, args: Any, given: list[Any], out: Any) -> bool:
+    """Whether a result is known although not all operands are; it is remembered."""
+    if type(out) is not FakeTensor or out.numel() > _LARGEST:
+        return False
+    return _is_filled(name, args, out) or _is_decided(name.rstrip("_"), given, out)
+
+
+def _is_decided(name: str, given: list[Any], out: Any) -> bool:
+    """Whether one operand alone says what the result is; it is remembered."""
+    decides = _DECIDES.get(name)
+    if decides is None or (decides and out.dtype is not torch.bool):
+        return False
+    for one in given:
+        value = value_of(one)
+        if value is not None and value.shape == out.shape and bool((value == decides).all()):
+            forget(out)
+            know(out, torch.full(out.shape, decides, dtype=out.dtype))
+            return True
+    return False
 
 
 def written(func: Any, args: Any) -> list[Any]:
