@@ -9,14 +9,15 @@ from vramscope.capture.hooks.stretches import Stretches
 from vramscope.errors import UsageError
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.trace import Action
+from vramscope.recorder import RecorderOptions, recorder_of
 
 
-def recorded(path, n_steps=40, batch_of=lambda _: 32, **options):
+def recorded(path, n_steps=40, batch_of=lambda _: 32, recorder=None, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     optimizer = torch.optim.AdamW(model.parameters())
     losses = []
-    with vramscope.record(path, device="simulated", quiet=True, **options):
+    with recorder or vramscope.record(path, device="simulated", quiet=True, **options):
         for number in range(n_steps):
             loss = model(torch.randn(batch_of(number), 64)).pow(2).mean()
             loss.backward()
@@ -117,11 +118,14 @@ def test_counters_have_no_events_to_be_had_in_some_steps():
         vramscope.record(mode="counters", every=10)
 
 
-def test_what_the_size_cap_removes_keeps_exact_peaks_or_has_none(tmp_path, monkeypatch):
-    monkeypatch.setattr("vramscope.recorder.options._LEAST_SIZE", 0)
+def test_what_the_size_cap_removes_keeps_exact_peaks_or_has_none(tmp_path):
+    options = (
+        RecorderOptions(tmp_path / "some", "simulated", None, 64, max_bytes=150 << 10, every=10),
+        RecorderOptions(tmp_path / "all", "simulated", None, 64, None),
+    )
     (some, _), (whole, _) = (
-        recorded(tmp_path / name, 400, lambda number: 32 * (1 + number * 7 % 11), **options)
-        for name, options in (("some", {"every": 10, "max_size": "150 KiB"}), ("all", {"max_size": None}))
+        recorded(each.directory, 400, lambda n: 32 * (1 + n * 7 % 11), recorder_of(each, quiet=True))
+        for each in options
     )
     mine, truth = some.step_peaks(), whole.step_peaks().per_step
 
