@@ -1,5 +1,6 @@
 """record(every=N) on the simulated device, held against a recording of every event."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,17 +8,18 @@ import vramscope
 from vramscope.capture.hooks.open_phases import Listener
 from vramscope.capture.hooks.stretches import Stretches
 from vramscope.errors import UsageError
+from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.trace import Action
-from vramscope.recorder import RecorderOptions, recorder_of
+from vramscope.store.retention.old_steps import downsample_counters
 
 
-def recorded(path, n_steps=40, batch_of=lambda _: 32, recorder=None, **options):
+def recorded(path, n_steps=40, batch_of=lambda _: 32, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     optimizer = torch.optim.AdamW(model.parameters())
     losses = []
-    with recorder or vramscope.record(path, device="simulated", quiet=True, **options):
+    with vramscope.record(path, device="simulated", quiet=True, **options):
         for number in range(n_steps):
             loss = model(torch.randn(batch_of(number), 64)).pow(2).mean()
             loss.backward()
@@ -118,27 +120,20 @@ def test_counters_have_no_events_to_be_had_in_some_steps():
         vramscope.record(mode="counters", every=10)
 
 
-def test_what_the_size_cap_removes_keeps_exact_peaks_or_has_none(tmp_path):
-    options = (
-        RecorderOptions(tmp_path / "some", "simulated", None, 64, max_bytes=150 << 10, every=10),
-        RecorderOptions(tmp_path / "all", "simulated", None, 64, None),
-    )
-    (some, _), (whole, _) = (
-        recorded(each.directory, 400, lambda n: 32 * (1 + n * 7 % 11), recorder_of(each, quiet=True))
-        for each in options
-    )
-    mine, truth = some.step_peaks(), whole.step_peaks().per_step
+def test_of_thinned_samples_the_highest_levels_stay():
+    highest = np.array([5, 9, -1, 3, 8, 2, 7, 1, 4, 6])
+    level = np.array([1, 2, 4, 3, 1, 5, 2, 2, 2, 2])
+    thinned = downsample_counters(
+        Counters.of(
+            time_ns=np.arange(10), reserved_bytes=level, device_used_bytes=np.full(10, -1),
+            allocated_highest_bytes=highest, active_highest_bytes=highest,
+        )
+    )  # fmt: skip
 
-    assert len(some.past.steps) > 100
-    for quantity in ("requested", "allocated", "active", "reserved"):
-        name = f"{quantity}_bytes"
-        peaks = [*getattr(mine.past_per_step, name).tolist(), *getattr(mine.per_step, name).tolist()]
-        known = [
-            (peak, most) for peak, most in zip(peaks, getattr(truth, name).tolist(), strict=True) if peak >= 0
-        ]
-        assert len(known) > 50
-        assert [peak for peak, _ in known] == [most for _, most in known]
-        assert some.peak().highest(quantity).n_bytes == whole.peak().highest(quantity).n_bytes
+    # Of the pairs (1, 2) and (4, 3) the greater stay; each tells of what was since the one before it.
+    assert thinned.time_ns.tolist() == [1, 2, 4, 5, 6, 7, 8, 9]
+    assert thinned.allocated_highest_bytes.tolist() == [9, -1, 8, 2, 7, 1, 4, 6]
+    assert thinned.active_highest_bytes.tolist() == [9, -1, 8, 2, 7, 1, 4, 6]
 
 
 def test_a_rank_s_summary_has_the_peak_of_a_step_without_events(pair):
