@@ -7,7 +7,7 @@ from vramscope.formats.log.places import LogMoment, PlaceFigures
 from vramscope.model.counters import UNKNOWN
 
 _MOST_RUNS = 64
-"""Of more runs, which are rather lines of several processes in turn, one is made."""
+"""The most runs of a log: more are rather lines of several processes in turn, and count as one run."""
 
 
 class RunsAtPlace:

@@ -26,7 +26,7 @@ _OPEN_ENDED = (
 )
 _CUDNN = (Certainty.CANNOT_TELL, _OPEN_ENDED)
 _MOST_ELEMENTS = (1 << 31) - 1
-"""With more of them torch takes a convolution apart, or away from cuDNN."""
+"""The elements up to which torch leaves a convolution whole, and to cuDNN."""
 _RANGE = "what torch's own kernel takes for this layout is known within a range"
 _SOURCE = (
     "aten/src/ATen/native/Convolution.cpp and cuda/ConvolutionMM2d.cu, of cuDNN cuda/../cudnn/Conv_v8.cpp"
