@@ -87,14 +87,13 @@ def _counted(
         per_step = replace(per_step, **{f"{name}_bytes": values for name, values in lost.items()})
         is_bare &= is_exact
     per_step = replace(per_step, **_put_in(per_step, np.arange(len(steps)), is_bare, most))
-    phases = phases.rows(bare.overlap(phases.start_ns, phases.end_ns))
-    width, keys = len(Phase), per_phase.step * len(Phase) + per_phase.phase
-    phases = phases.rows(np.isin(phases.step * width + phases.phase, keys))
-    most, _ = peaks_between(recording.counters, phases.start_ns, phases.end_ns)
     # Between the phases of such a step nothing is known.
     step_is_bare = np.append(is_bare, False)[per_phase.step]
     per_phase = per_phase.rows(~step_is_bare | (per_phase.phase != Phase.OTHER))
-    keys, of_phases = per_phase.step * width + per_phase.phase, phases.step * width + phases.phase
+    keys, of_phases = (rows.step * len(Phase) + rows.phase for rows in (per_phase, phases))
+    is_put_in = bare.overlap(phases.start_ns, phases.end_ns) & np.isin(of_phases, keys)
+    phases, of_phases = phases.rows(is_put_in), of_phases[is_put_in]
+    most, _ = peaks_between(recording.counters, phases.start_ns, phases.end_ns)
     order = np.argsort(keys, kind="stable")
     row = order[np.searchsorted(keys, of_phases, sorter=order)] if len(phases) else np.zeros(0, "i8")
     return per_step, replace(per_phase, **_put_in(per_phase, row, np.ones(len(row), "?"), most))
