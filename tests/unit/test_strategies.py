@@ -528,3 +528,27 @@ def test_micro_batches_do_not_divide_the_batch_of_an_evaluation(tmp_path):
     # The truth is the peak of the program that does what would be advised: it is that of the evaluation.
     assert divided.peak().allocated.n_bytes == whole.peak().allocated.n_bytes
     assert "2 micro-batches with accumulated gradients" in found.without_effect
+
+
+@pytest.mark.parametrize("kept_of", ["the batch", "the output"])
+def test_micro_batches_do_not_divide_what_the_program_keeps_of_every_batch(tmp_path, kept_of):
+    def trained_in(path, parts):
+        net = nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))
+        optimizer, kept = torch.optim.SGD(net.parameters(), lr=0.1), []
+        with vramscope.record(path, device="simulated", quiet=True):
+            for _ in range(12):
+                for _ in range(parts):
+                    batch = torch.randn(256 // parts, 128)
+                    out = net(batch)
+                    out.square().mean().backward()
+                    kept.append(batch if kept_of == "the batch" else out.detach())
+                optimizer.step()
+                optimizer.zero_grad()
+        return vramscope.load(path).recordings[0]
+
+    whole, divided = trained_in(tmp_path / "whole", 1), trained_in(tmp_path / "divided", 2)
+    found = strategies(whole)
+
+    # The truth is the peak of the program that does what would be advised.
+    (said,) = (each for each in (*found.advised, *found.undecided) if each.name.startswith("2 micro"))
+    assert said.low_bytes <= peak_of(divided) <= said.high_bytes

@@ -67,7 +67,8 @@ def held_once(recording: Recording) -> HeldOnce:
     at = int(level.argmax())
     live = found.allocated_at(at)
     for leak in leaks(recording).leaks:
-        live[leak.rows] = False
+        # The rows of a leak are those since the first step that was compared.
+        live &= ~np.isin(found.stack_id, found.stack_id[leak.rows])
     assigned, holdings = undivided(assign(recording, found)), recorded_holdings(recording, found)
     line = fold(recording.stacks).of[found.stack_id]
 

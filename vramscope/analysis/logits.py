@@ -66,8 +66,11 @@ def of_logits(recording: Recording, found: Allocations) -> NDArray[Any]:
     if not of_loss.any():
         return of_loss
     size = int(found.size[of_loss].max())
-    category = undivided(assign(recording, found)).category
-    return np.isin(found.size, (size, size // 2)) & ~np.isin(category, _OTHERS) & (found.size >= 1 << 20)
+    of_others = np.isin(undivided(assign(recording, found)).category, _OTHERS) | (found.size < 1 << 20)
+    of_layer = passes_through(recording.stacks, "forward", "torch/nn/modules/linear.py")[found.stack_id]
+    # Anything may have half their size, but a layer's result of half their size is what was converted.
+    is_half = (found.size == size // 2) & ~of_others
+    return ((found.size == size) & ~of_others) | (is_half & (is_half & of_layer).any())
 
 
 def _of_loss(recording: Recording, found: Allocations) -> NDArray[Any]:

@@ -229,3 +229,17 @@ def test_objects_that_wait_for_the_collector(tmp_path, is_cycle):
     # Before each collection 13 batches of earlier steps are there, beside the step's own; one may be named.
     assert 12 * 1024 * 64 * 4 <= finding.n_bytes <= 13 * 1024 * 64 * 4
     assert "Batch" in finding.claim
+
+
+def test_copies_that_a_list_keeps_of_ever_more_steps_are_left_to_the_leak(tmp_path):
+    def history():
+        net, kept = net_of(), []
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(10):
+            train(net, optimizer, 1)
+            kept.append(copy.deepcopy(net.state_dict()))
+
+    found = recorded(tmp_path / "run", history)
+
+    assert len(found.leaks().leaks) == 1
+    assert findings_of(found) == {}

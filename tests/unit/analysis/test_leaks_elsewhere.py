@@ -106,6 +106,24 @@ def test_segments_that_grow_with_a_leak_are_its_own(recording):
     assert [(each.kind, each.bytes_per_step) for each in found] == [("leak", MIB), ("cache_growth", MIB)]
 
 
+def test_a_cache_that_a_leak_fills_and_that_comes_again_is_no_fragmentation(recording):
+    """Every fifth step keeps 19 MiB, mostly in a new segment: the cache falls once, and rises to less."""
+    segments = [22, 20, 20, 22, 0, 22, 20, 20, 22, 20, 22]
+    rows, ends = [(Action.SEGMENT_ALLOC, 0, 88 * MIB), (Action.ALLOC, 0, 66 * MIB)], []
+    reserved, allocated = 88 * MIB, 66 * MIB
+    for step in range(60):
+        if step % 5 == 4 and segments:
+            size = segments.pop(0) * MIB
+            rows += [(Action.SEGMENT_ALLOC, reserved, size)] if size else []
+            rows.append((Action.ALLOC, allocated, 19 * MIB))
+            reserved, allocated = reserved + size, allocated + 19 * MIB
+        rows += [(Action.ALLOC, 1 << 40, 512), (Action.FREE_REQUESTED, 1 << 40, 512)]
+        rows.append((Action.FREE_COMPLETED, 1 << 40, 512))
+        ends.append(len(rows))
+
+    assert kinds(recording(*rows, steps=steps_of(ends))) == ["leak"]
+
+
 def test_a_process_that_grows_beyond_what_torch_reserved_grows_outside(recording):
     made = with_samples(recording, lambda step: (500 * MIB + 4 * MIB * np.floor(step)).astype("i8"))
     (finding,) = findings(made.leaks())

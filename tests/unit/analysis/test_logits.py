@@ -65,3 +65,32 @@ def test_chunks_of_a_loss_are_no_finding_any_more(tmp_path):
 
 def test_few_classes_are_no_finding(tmp_path):
     assert findings(logits(recorded(tmp_path / "few", 64))) == []
+
+
+def test_what_happens_to_have_half_the_size_of_logits_is_none(tmp_path):
+    """Similarities of 256 and 8,192 rows take 8 MiB; the rows, joined from two parts, 4 MiB."""
+    encoder = nn.Linear(32, 128)
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(3):
+            queries = encoder(torch.randn(256, 32))
+            rows = torch.cat([encoder(torch.randn(256, 32)), torch.randn(7936, 128)])
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(queries @ rows.T, torch.arange(256)).backward()
+            optimizer.step()
+    found = logits(vramscope.load(tmp_path).recordings[0])
+
+    assert found.logits_bytes == 8 * MIB
+    assert not found.is_upcast
+    # A block may be larger than its tensor by what is not worth splitting.
+    assert 0 <= found.n_bytes - found.n_blocks * 8 * MIB < found.n_blocks * MIB
+
+
+def test_logits_of_16_bits_that_become_32_count_too(tmp_path):
+    head = nn.Linear(32, 8192, bias=False).bfloat16()
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        scores = head(torch.randn(256, 32, dtype=torch.bfloat16))
+        nn.functional.cross_entropy(scores.float(), torch.arange(256)).backward()
+    found = logits(vramscope.load(tmp_path).recordings[0])
+
+    assert found.is_upcast

@@ -26,8 +26,10 @@ def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int
     """
     totals, at = _default_pool(recording, at)
     # While reserved memory stays the same, freed memory goes into the cache, as it should.
-    reserved = _rate(totals.reserved_bytes[at], stride, least)
-    return min(reserved, _rate((totals.reserved_bytes - totals.active_bytes)[at], stride, least))
+    cache = (totals.reserved_bytes - totals.active_bytes)[at]
+    # A segment that is made and then filled leaves the cache as large as it was before.
+    levels = (totals.reserved_bytes[at], cache, np.maximum.accumulate(cache))
+    return min(_rate(level, stride, least) for level in levels)
 
 
 def cache_growth_beyond_peaks(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:

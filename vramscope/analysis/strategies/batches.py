@@ -37,6 +37,10 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Split each batch in two, and add up the gradients."""
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = (np.isin(run.category, _OF_A_BATCH) | of_step) & ~_of_evaluation(run)
+    kept_on = of_batch & _outlasts_a_step(run)
+    # The last ones of a line that keeps have not outlasted anything yet.
+    kind = run.found.stack_id * (run.found.size.max(initial=0) + 1) + run.found.size
+    of_one = of_batch & ~np.isin(kind, kind[kept_on])
     gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
     if not of_batch.any() or _accumulates(run):
         return
@@ -47,7 +51,7 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
     yield StrategyTrial(
         f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
-        scaled(run, (of_batch, part)),
+        scaled(run, (of_batch & ~kept_on, part)),
         extra,
         (
             f"split the batch in {_MICRO_BATCHES}, divide the loss by it, optimizer.step() after the last",
@@ -58,8 +62,18 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
         # What holds a value for each pair of a batch shrinks quadratically; what is not certain to hold
         # samples does not shrink at all.
         least=SizeChange(scaled(run, (of_batch, part**2)), kept),
-        most=SizeChange(scaled(run, (of_batch & _has_samples(run, of_batch), part)), extra),
+        most=SizeChange(scaled(run, (of_one & _has_samples(run, of_batch), part)), extra),
     )
+
+
+def _outlasts_a_step(run: StrategyInput) -> NDArray[Any]:
+    """Return which allocations live through a whole step after their own, and are kept then, not used up.
+
+    What keeps a tensor of each batch keeps two of the halves; a batch that is fetched ahead is used next.
+    """
+    found, ends = run.found, run.recording.steps.end_event
+    dies = np.where(found.free_event >= 0, found.free_event, np.iinfo("i8").max)
+    return np.searchsorted(ends, dies) - np.searchsorted(ends, found.alloc_event, side="right") > 1
 
 
 def _is_evaluated(run: StrategyInput) -> NDArray[Any]:
