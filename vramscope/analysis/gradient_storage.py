@@ -167,60 +167,51 @@ def _level(found: Allocations, n_events: int) -> NDArray[Any]:
 
 def findings(found: GradientStorage) -> list[Finding]:
     """The gradients that stay from step to step, and those that are stored twice."""
-    results = []
-    if found.kept_bytes >= _LEAST_BYTES:
-        results.append(
-            Finding(
-                kind=FindingKind.GRADIENTS_KEPT,
-                severity=Severity.INFO,
-                claim=f"{format_bytes(found.kept_bytes)} of gradients stay allocated from one step to the "
-                f"next, through forward, in {found.n_steps:,} steps",
-                n_bytes=found.kept_bytes,
-                advice="optimizer.zero_grad(set_to_none=True), or model.zero_grad(), before forward or after "
-                "the optimizer's step lets go of them until backward makes them again",
-                evidence={"steps": found.n_steps},
-            )
+    example = f" (the largest: {found.forgotten})" if found.forgotten else ""
+    said: tuple[tuple[FindingKind, int, str, str, dict[str, Any]], ...] = (
+        (
+            FindingKind.GRADIENTS_KEPT,
+            found.kept_bytes,
+            "{} of gradients stay allocated from one step to the next, through forward, in "
+            f"{found.n_steps:,} steps",
+            "optimizer.zero_grad(set_to_none=True), or model.zero_grad(), before forward or after the "
+            "optimizer's step lets go of them until backward makes them again",
+            {"steps": found.n_steps},
+        ),
+        (
+            FindingKind.GRADIENTS_LATE,
+            found.late_bytes,
+            "gradients of the step before live through forward, as they are cleared after it: the peak would "
+            "be {} lower",
+            "call optimizer.zero_grad() before forward, or right after optimizer.step()",
+            {},
+        ),
+        (
+            FindingKind.GRADIENTS_NEVER_CLEARED,
+            found.forgotten_bytes,
+            f"{{}} of gradients are made in the first steps and never cleared{example}, while others are in "
+            "each step: no zero_grad() reaches them",
+            "if nothing trains these parameters, run their forward under torch.no_grad(), or set "
+            "requires_grad_(False); else give them to an optimizer, and clear their gradients",
+            {"example": found.forgotten},
+        ),
+        (
+            FindingKind.GRADIENT_COPIES,
+            found.copied_bytes,
+            f"{{}} of gradients are there a second time in the {format_bytes(found.bucket_bytes)} of "
+            "DistributedDataParallel's buckets",
+            "DistributedDataParallel(..., gradient_as_bucket_view=True) keeps them in the buckets alone; "
+            "gradients cannot be detached in place then",
+            {"bucket_bytes": found.bucket_bytes},
+        ),
+    )
+    return [
+        Finding(
+            kind, Severity.INFO, text.format(format_bytes(size)), n_bytes=size, advice=advice, evidence=more
         )
-    if found.late_bytes >= _LEAST_BYTES:
-        results.append(
-            Finding(
-                kind=FindingKind.GRADIENTS_LATE,
-                severity=Severity.INFO,
-                claim="gradients of the step before live through forward, as they are cleared after it: the "
-                f"peak would be {format_bytes(found.late_bytes)} lower",
-                n_bytes=found.late_bytes,
-                advice="call optimizer.zero_grad() before forward, or right after optimizer.step()",
-            )
-        )
-    if found.forgotten_bytes >= _LEAST_BYTES:
-        example = f" (the largest: {found.forgotten})" if found.forgotten else ""
-        results.append(
-            Finding(
-                kind=FindingKind.GRADIENTS_NEVER_CLEARED,
-                severity=Severity.INFO,
-                claim=f"{format_bytes(found.forgotten_bytes)} of gradients are made in the first steps and "
-                f"never cleared{example}, while others are in each step: no zero_grad() reaches them",
-                n_bytes=found.forgotten_bytes,
-                advice="if nothing trains these parameters, run their forward under torch.no_grad(), or set "
-                "requires_grad_(False); else give them to an optimizer, and clear their gradients",
-                evidence={"example": found.forgotten},
-            )
-        )
-    if found.copied_bytes >= _LEAST_BYTES:
-        buckets = format_bytes(found.bucket_bytes)
-        results.append(
-            Finding(
-                kind=FindingKind.GRADIENT_COPIES,
-                severity=Severity.INFO,
-                claim=f"{format_bytes(found.copied_bytes)} of gradients are there a second time in the "
-                f"{buckets} of DistributedDataParallel's buckets",
-                n_bytes=found.copied_bytes,
-                advice="DistributedDataParallel(..., gradient_as_bucket_view=True) keeps them in the buckets "
-                "alone; gradients cannot be detached in place then",
-                evidence={"bucket_bytes": found.bucket_bytes},
-            )
-        )
-    return results
+        for kind, size, text, advice, more in said
+        if size >= _LEAST_BYTES
+    ]
 
 
 ANALYSIS = Analysis(
