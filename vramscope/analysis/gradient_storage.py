@@ -1,5 +1,6 @@
 """Which gradients take memory that they need not take: from one step to the next, or twice?"""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,51 +168,48 @@ def _level(found: Allocations, n_events: int) -> NDArray[Any]:
 
 def findings(found: GradientStorage) -> list[Finding]:
     """The gradients that stay from step to step, and those that are stored twice."""
-    example = f" (the largest: {found.forgotten})" if found.forgotten else ""
-    said: tuple[tuple[FindingKind, int, str, str, dict[str, Any]], ...] = (
-        (
+    size, example = format_bytes, f" (the largest: {found.forgotten})" if found.forgotten else ""
+    return [
+        *_said(
             FindingKind.GRADIENTS_KEPT,
             found.kept_bytes,
-            "{} of gradients stay allocated from one step to the next, through forward, in "
-            f"{found.n_steps:,} steps",
+            f"{size(found.kept_bytes)} of gradients stay allocated from one step to the next, through "
+            f"forward, in {found.n_steps:,} steps",
             "optimizer.zero_grad(set_to_none=True), or model.zero_grad(), before forward or after the "
             "optimizer's step lets go of them until backward makes them again",
-            {"steps": found.n_steps},
+            steps=found.n_steps,
         ),
-        (
+        *_said(
             FindingKind.GRADIENTS_LATE,
             found.late_bytes,
             "gradients of the step before live through forward, as they are cleared after it: the peak would "
-            "be {} lower",
+            f"be {size(found.late_bytes)} lower",
             "call optimizer.zero_grad() before forward, or right after optimizer.step()",
-            {},
         ),
-        (
+        *_said(
             FindingKind.GRADIENTS_NEVER_CLEARED,
             found.forgotten_bytes,
-            f"{{}} of gradients are made in the first steps and never cleared{example}, while others are in "
-            "each step: no zero_grad() reaches them",
+            f"{size(found.forgotten_bytes)} of gradients are made in the first steps and never cleared"
+            f"{example}, while others are in each step: no zero_grad() reaches them",
             "if nothing trains these parameters, run their forward under torch.no_grad(), or set "
             "requires_grad_(False); else give them to an optimizer, and clear their gradients",
-            {"example": found.forgotten},
+            example=found.forgotten,
         ),
-        (
+        *_said(
             FindingKind.GRADIENT_COPIES,
             found.copied_bytes,
-            f"{{}} of gradients are there a second time in the {format_bytes(found.bucket_bytes)} of "
-            "DistributedDataParallel's buckets",
+            f"{size(found.copied_bytes)} of gradients are there a second time in the "
+            f"{size(found.bucket_bytes)} of DistributedDataParallel's buckets",
             "DistributedDataParallel(..., gradient_as_bucket_view=True) keeps them in the buckets alone; "
             "gradients cannot be detached in place then",
-            {"bucket_bytes": found.bucket_bytes},
+            bucket_bytes=found.bucket_bytes,
         ),
-    )
-    return [
-        Finding(
-            kind, Severity.INFO, text.format(format_bytes(size)), n_bytes=size, advice=advice, evidence=more
-        )
-        for kind, size, text, advice, more in said
-        if size >= _LEAST_BYTES
     ]
+
+
+def _said(kind: FindingKind, n_bytes: int, claim: str, advice: str, **evidence: Any) -> Iterator[Finding]:
+    if n_bytes >= _LEAST_BYTES:
+        yield Finding(kind, Severity.INFO, claim, n_bytes=n_bytes, advice=advice, evidence=evidence)
 
 
 ANALYSIS = Analysis(
