@@ -12,7 +12,7 @@ class Vocabulary(nn.Module):
 
     def extend(self, count):
         fresh = torch.randn(count, self.width, device=self.device)
-        self.table = nn.Parameter(torch.cat([self.table.detach(), fresh]))  # LEAK: unknown KEPT
+        self.table = nn.Parameter(torch.cat([self.table.detach(), fresh]))  # LEAK: growing_tensor KEPT
 
     def forward(self, words):
         return self.table[words]

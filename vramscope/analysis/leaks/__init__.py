@@ -289,13 +289,14 @@ def _unheld(context: _LeakContext, rows: NDArray[Any], holdings: list[Held]) -> 
 
 
 def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
-    """Return a growing batch, or a table that the program keeps and extends each time: cause unknown."""
+    """Return a growing batch, or a table that the program keeps and extends each time."""
     levels, source = context.levels, batch.source
     example = _example([context.holdings[row] for row in source.tolist() if row in context.holdings])
     if _is_kept(context, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
         holdings = [] if example is None else [example]
-        return _leak_of(levels, rows, stayed(levels, rows), LeakCause.UNKNOWN, holdings)
+        cause = LeakCause.UNKNOWN if example is None else LeakCause.GROWING_TENSOR
+        return _leak_of(levels, rows, stayed(levels, rows), cause, holdings)
     grows = growth(batch.peak_bytes)
     if grows is None:
         return None
@@ -321,7 +322,7 @@ def _is_kept(context: _LeakContext, rows: NDArray[Any], example: Held | None) ->
     """Return whether the program keeps it beyond a step and extends it: a table or a memory, not a batch."""
     category, reason = context.assigned.category[rows], context.assigned.reason[rows]
     of_model = np.isin(category, (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE))
-    is_attribute = example is not None and example.has("attribute")
+    is_attribute = example is not None and (example.has("attribute") or kept_at(example) is not None)
     return is_attribute or bool((of_model & (reason == Reason.IDENTITY)).any())
 
 

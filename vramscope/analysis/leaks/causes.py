@@ -5,7 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vramscope.analysis.leaks.holders import Held, before_graph, container_of, is_of_optimizer
+from vramscope.analysis.leaks.holders import (
+    Held,
+    before_graph,
+    container_of,
+    is_of_kept_optimizer,
+    is_of_optimizer,
+)
 from vramscope.model.codes import LeakCause
 
 CAUSES = {
@@ -20,6 +26,8 @@ CAUSES = {
     "{holder}",
     LeakCause.REFERENCE_CYCLE: "objects hold each other ({holder}): only the garbage collector frees them",
     LeakCause.KEPT_MODEL: "old models stay allocated with their gradients and optimizers, in {holder}",
+    LeakCause.KEPT_OPTIMIZER: "old optimizers stay allocated with their state, in {holder}",
+    LeakCause.GROWING_TENSOR: "{holder} gets longer in every step",
     LeakCause.CACHE: "{holder} gets a new key every step and never lets go of one",
     LeakCause.TRACEBACK: "{holder} keeps exceptions, and with their tracebacks the local variables of every "
     "frame",
@@ -43,6 +51,9 @@ ADVICE = {
     LeakCause.REFERENCE_CYCLE: "break the cycle (weakref.ref for the way back), or drop its tensors when it "
     "is done",
     LeakCause.KEPT_MODEL: "drop each when it is done; keep of it only numbers, or a state_dict on the CPU",
+    LeakCause.KEPT_OPTIMIZER: "drop each when it is done; keep of it only numbers, such as its learning rate",
+    LeakCause.GROWING_TENSOR: "crop it to what a step needs: clone() the newest part, and keep that in "
+    "{variable}",
     LeakCause.CACHE: "bound {variable}: an LRU of a few entries, or a key that comes again",
     LeakCause.TRACEBACK: "keep str(error), or error.with_traceback(None)",
     LeakCause.SAVED_ON_CTX: "ctx.save_for_backward(tensor) instead of an attribute",
@@ -124,14 +135,15 @@ def _of_one(facts: Facts, holding: Held) -> LeakCause:
         if holding.has(kind):
             return cause
     if is_of_optimizer(holding):
-        return LeakCause.OPTIMIZER_STATE if facts.parameter_fraction > 0 else LeakCause.UNKNOWN
+        old = LeakCause.KEPT_OPTIMIZER if is_of_kept_optimizer(holding) else LeakCause.UNKNOWN
+        return LeakCause.OPTIMIZER_STATE if facts.parameter_fraction > 0 else old
     if holding.has("hook") or any(word[1] in _HOOKS for word in holding.words):
         return LeakCause.HOOK
     if holding.words[0][0] == "unreachable":
         return _unreachable(facts, holding)
     if holding.has("grad"):
         return _gradient(facts, holding)
-    return _graph(facts, holding) if holding.has("graph") else _direct(holding)
+    return _graph(facts, holding) if holding.has("graph") else _direct(facts, holding)
 
 
 def _unreachable(facts: Facts, holding: Held) -> LeakCause:
@@ -146,7 +158,7 @@ def _gradient(facts: Facts, holding: Held) -> LeakCause:
     if "graph" in kinds[kinds.index("grad") :]:
         return LeakCause.CREATE_GRAPH_CYCLE if facts.creates_graph else LeakCause.UNKNOWN
     if container_of(holding) and not facts.is_replaced:
-        return _direct(holding)
+        return _direct(facts, holding)
     return LeakCause.GRADIENT_NOT_CLEARED if facts.is_replaced else LeakCause.UNKNOWN
 
 
@@ -170,10 +182,12 @@ def _leads_through_loss(holding: Held) -> bool:
     return any(_LOSS_NODE.search(name) for name in names)
 
 
-def _direct(holding: Held) -> LeakCause:
+def _direct(facts: Facts, holding: Held) -> LeakCause:
     container = container_of(holding)
     if any("lru_cache" in str(word[1]) for word in before_graph(holding)):
         return LeakCause.CACHE
     if container.lower().endswith(("dict", "counter")):
         return LeakCause.CACHE
-    return LeakCause.KEPT_OUTPUT if container else LeakCause.UNKNOWN
+    if container:
+        return LeakCause.KEPT_OUTPUT
+    return LeakCause.GROWING_TENSOR if facts.is_replaced else LeakCause.UNKNOWN

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
 from vramscope.analysis.backward_calls import calls_of_backward
 from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks.iterations import between_steps_with_events
@@ -47,6 +48,8 @@ class Levels:
     """Index of the first instant after the birth of each allocation."""
     gone: NDArray[Any]
     """Index of the first instant after its death; ``len(at)`` if it is alive at the last one."""
+    n_bytes: NDArray[Any]
+    """Bytes of each allocation, without a rest that is too small to split off: what is free decides it."""
 
     @property
     def lasting(self) -> NDArray[Any]:
@@ -56,8 +59,8 @@ class Levels:
     def series(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return the bytes of these rows at each instant, shape ``(len(at),)``."""
         change = np.zeros(len(self.at) + 1, "i8")
-        np.add.at(change, self.born[rows], self.found.block_size[rows])
-        np.add.at(change, self.gone[rows], -self.found.block_size[rows])
+        np.add.at(change, self.born[rows], self.n_bytes[rows])
+        np.add.at(change, self.gone[rows], -self.n_bytes[rows])
         return np.cumsum(change)[:-1]
 
     def count(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -70,7 +73,7 @@ class Levels:
     def by_place(self) -> dict[int, NDArray[Any]]:
         """Return the lasting rows of each place that has more bytes at the last instant than at the first."""
         rows = self.lasting
-        size = self.found.block_size[rows]
+        size = self.n_bytes[rows]
         gain = np.zeros(len(self.places), "i8")
         np.add.at(gain, self.place[rows], np.where(self.gone[rows] == len(self.at), size, 0))
         np.add.at(gain, self.place[rows], -np.where(self.born[rows] == 0, size, 0))
@@ -91,6 +94,8 @@ def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
     # At instant k the events before k have happened.
     born, gone = (np.searchsorted(at, event, side="right") for event in (found.alloc_event, end))
     is_bare = between_steps_with_events(recording, found.alloc_event)
+    rounded = -(-found.size // GRANULE) * GRANULE
+    has_rest = (found.size > SMALL_LIMIT) & (found.block_size - rounded <= SMALL_LIMIT)
     return Levels(
         recording=recording,
         found=found,
@@ -100,6 +105,7 @@ def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
         places=places,
         born=np.where(is_bare, len(at), born),
         gone=np.where(is_bare, len(at), gone),
+        n_bytes=np.where(has_rest, rounded, found.block_size),
     )
 
 

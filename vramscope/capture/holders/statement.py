@@ -25,9 +25,9 @@ def kept_at(words: Iterable[Word]) -> Iterator[Word]:
     """Yield ``("kept_at", file, line, text, at)`` for each container on a way that one statement fills.
 
     The step ``words[at]`` is an item of the container; *at* is −1 for a variable without a container that
-    leads into the graph, and for a metric that one call feeds. A container is left out unless exactly one
-    statement fills it in the file of the way's first name. The analysis decides later which of the containers
-    grows.
+    leads into the graph or that a loop carries on, and for a metric that one call feeds. A container is left
+    out unless exactly one statement fills it in the file of the way's first name. The analysis decides later
+    which of the containers grows.
     """
     words = tuple(words)
     file = file_of(words)
@@ -39,9 +39,12 @@ def kept_at(words: Iterable[Word]) -> Iterator[Word]:
         if len(calls) == 1:
             yield ("kept_at", file, calls[0][0], _text(file, calls[0]), -1)
         return
+    has_graph = any(word[0] == "graph" for word in words)
     for at, name in containers_on(words, file):
-        found, place_at = _statements(file).get(name, ()), at
-        if not found and not name[1] and any(word[0] == "graph" for word in words):
+        is_plain = not has_graph and (at == -1 or words[at][::2] == ("item", "tuple"))
+        found, place_at = () if is_plain else _statements(file).get(name, ()), at
+        function = str(words[0][2]) if words[0][0] == "local" else "<module>"
+        if not found and not name[1] and (has_graph or (is_plain and name[0] in carried(file, function))):
             found, place_at = _carrying(file).get(name[0], ()), -1
         if len(found) == 1:
             yield ("kept_at", file, found[0][0], _text(file, found[0]), place_at)
@@ -72,6 +75,8 @@ def containers_on(words: tuple[Word, ...], file: str) -> Iterator[tuple[int, Nam
             name = (str(word[1]), word[0] == "attribute")
         elif at:
             name = None  # a name of another function, in another file
+    if name is not None and not any(word[0] in _CONTAINERS for word in words):
+        yield -1, name
 
 
 def carried(file: str, function: str) -> frozenset[str]:
@@ -150,14 +155,25 @@ def _statements(file: str) -> dict[Name, tuple[_Place, ...]]:
 
 @lru_cache(64)
 def _carrying(file: str) -> dict[str, tuple[_Place, ...]]:
-    """The assignments to each variable that read it: they carry a state from turn to turn."""
+    """The assignments to each variable that read it, or what was assigned from it: they carry a state on."""
     tree, found = parsed(file), dict[str, dict[int, _Place]]()
+    assigned, sources = [], dict[str, set[str]]()
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign):
-            read = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
-            for each in (name for target in node.targets for name in ast.walk(target)):
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) and each.id in read:
-                    found.setdefault(each.id, {})[node.lineno] = _place(node)
+            own, read = (
+                {
+                    each.id
+                    for each in ast.walk(node)
+                    if isinstance(each, ast.Name) and isinstance(each.ctx, kind)
+                }
+                for kind in (ast.Store, ast.Load)
+            )
+            assigned.append((node, own, read))
+            for name in own:
+                sources.setdefault(name, set()).update(read)
+    for node, own, read in assigned:
+        for name in own & read.union(*(sources[each] for each in read if each in sources)):
+            found.setdefault(name, {})[node.lineno] = _place(node)
     return {name: tuple(places.values()) for name, places in found.items()}
 
 
