@@ -279,3 +279,76 @@ def test_none_of_these_is_more_than_a_remark(recording):
     assert np.unique(
         [each.severity for each in findings_of(emptied(recording, 9), "empty_cache")]
     ).tolist() == ["info"]
+
+
+def one_step(net, optimizer, batch, loss=lambda out: out.square().mean()):
+    optimizer.zero_grad()
+    loss(net(batch)).backward()
+    optimizer.step()
+
+
+def bank_of_rows(path):
+    def program():
+        net, bank = nn.Linear(256, 128), torch.empty(0, 128)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(24):
+            rows = torch.cat([torch.randn(64, 128), bank])
+            one_step(net, optimizer, torch.randn(64, 256), lambda out, rows=rows: (out @ rows.T).mean())
+            bank = rows.detach()  # The bank is kept.
+
+    return recorded(path, program)
+
+
+def memory_above_a_megabyte(path):
+    """Blocks of a megabyte and more, of which a rest of up to as much is not split off."""
+
+    def program():
+        net, memory = nn.Linear(512, 8), torch.zeros(64, 512)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(30):
+            rows = torch.cat([torch.randn(128, 512), memory])
+            one_step(net, optimizer, rows)
+            memory = torch.cat([memory, rows[:16]])
+
+    return recorded(path, program)
+
+
+def batches_fetched_ahead(path):
+    def program():
+        net, ahead = nn.Linear(256, 128), torch.randn(256, 256)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            batch = ahead
+            ahead = torch.randn(256 + 64 * step, 256)
+            one_step(net, optimizer, batch)
+
+    return recorded(path, program)
+
+
+def schedules(path):
+    def program():
+        net, kept = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256)), {"schedules": []}
+        for _ in range(10):
+            optimizer = torch.optim.AdamW(net.parameters())
+            kept["schedules"].append(torch.optim.lr_scheduler.StepLR(optimizer, 3))
+            for _ in range(3):
+                one_step(net, optimizer, torch.randn(32, 256))
+
+    return recorded(path, program)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "cause", "holder", "kept"),
+    [
+        (bank_of_rows, "leak", "growing_tensor", "bank", "# The bank is kept."),
+        (memory_above_a_megabyte, "leak", "growing_tensor", "memory", "memory = torch.cat([memory"),
+        (batches_fetched_ahead, "growing_batch", "growing_batch", "batch", None),
+        (schedules, "leak", "kept_optimizer", "kept['schedules']", 'kept["schedules"].append('),
+    ],
+)
+def test_what_a_loop_carries_on_and_makes_longer_is_no_batch(tmp_path, program, kind, cause, holder, kept):
+    (finding,) = findings_of(program(tmp_path), "leaks")
+
+    assert (finding.kind, finding.cause, finding.holder) == (kind, cause, holder)
+    if kept is not None:
+        assert finding.evidence["kept_at"]["line"] == line_of(kept)

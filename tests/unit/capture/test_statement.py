@@ -11,7 +11,8 @@ def statements_at(tmp_path, source, *words):
     file = str(tmp_path / "train.py")
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     linecache.checkcache()
-    statement._statements.cache_clear()
+    for cached in (statement._statements, statement._carried, statement._carrying, statement.parsed):
+        cached.cache_clear()
     found = statement.kept_at((("global", "kept", file), *words))
     return [(word[2], word[3]) for word in found]
 
@@ -45,3 +46,17 @@ def test_neither_of_two_statements_is_given(tmp_path):
 
 def test_what_is_not_python_tells_nothing(tmp_path):
     assert statements_at(tmp_path, "%matplotlib inline\nkept.append(1)", ITEM) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("kept = join(kept, x)", [(2, "kept = join(kept, x)")]),
+        ("both = join(x, kept); kept = both.detach()", [(2, "kept = both.detach()")]),
+        ("kept = ahead; ahead = load()", []),
+        ("kept = load(); kept = kept + 1", []),
+    ],
+)
+def test_a_tensor_that_a_loop_carries_on_is_kept_where_it_is_assigned_again(tmp_path, body, expected):
+    """One that a loop only fetches ahead, or makes anew, is no state."""
+    assert statements_at(tmp_path, f"while True:\n    {body}") == expected
