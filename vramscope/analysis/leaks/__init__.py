@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, Reason, assign, undivided
 from vramscope.analysis.leaks.batch import Batch, growing_batch
-from vramscope.analysis.leaks.causes import ADVICE, Facts, cause_of
+from vramscope.analysis.leaks.causes import Facts, cause_of
 from vramscope.analysis.leaks.edits import advice, as_written
 from vramscope.analysis.leaks.evaluation_rounds import are_enough, rounds
 from vramscope.analysis.leaks.groups import are_bounded, evidence_of, grouped, most_frequent, stayed
@@ -32,7 +32,7 @@ from vramscope.analysis.leaks.holders import (
 )
 from vramscope.analysis.leaks.iterations import iteration_boundaries, steps_with_events
 from vramscope.analysis.leaks.leak import Leak
-from vramscope.analysis.leaks.levels import LeakingLine, Levels, Place, levels_of
+from vramscope.analysis.leaks.levels import LeakingLine, Levels, levels_of
 from vramscope.analysis.leaks.outside import (
     cache_growth,
     cache_growth_beyond_peaks,
@@ -292,30 +292,13 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
     """Return a growing batch, or a table that the program keeps and extends each time."""
     levels, source = context.levels, batch.source
     example = _example([context.holdings[row] for row in source.tolist() if row in context.holdings])
+    holdings = [] if example is None else [example]
     if _is_kept(context, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
-        holdings = [] if example is None else [example]
         cause = LeakCause.UNKNOWN if example is None else LeakCause.GROWING_TENSOR
         return _leak_of(levels, rows, stayed(levels, rows), cause, holdings)
-    grows = growth(batch.peak_bytes)
-    if grows is None:
-        return None
-    first = _first(levels)
-    return Leak(
-        cause=LeakCause.GROWING_BATCH,
-        holder=None if example is None or is_nameless(example, LeakCause.UNKNOWN) else as_written(example),
-        edit=ADVICE[LeakCause.GROWING_BATCH],
-        path=None if example is None else path_of(example),
-        kept_at=None,
-        lines=batch.lines,
-        bytes_per_step=grows.bytes_per_step / levels.stride,
-        n_bytes=int(batch.peak_bytes[-1] - batch.peak_bytes[first]),
-        first_step=first * levels.stride,
-        n_steps=(len(batch.peak_bytes) - first) * levels.stride,
-        confidence=grows.confidence,
-        level_bytes=batch.peak_bytes,
-        rows=batch.rows[levels.born[batch.rows] == len(levels.at) - 1],
-    )
+    last = batch.rows[levels.born[batch.rows] == len(levels.at) - 1]
+    return _leak_of(levels, batch.rows, last, LeakCause.GROWING_BATCH, holdings, batch)
 
 
 def _is_kept(context: _LeakContext, rows: NDArray[Any], example: Held | None) -> bool:
@@ -327,15 +310,20 @@ def _is_kept(context: _LeakContext, rows: NDArray[Any], example: Held | None) ->
 
 
 def _leak_of(
-    levels: Levels, rows: NDArray[Any], kept: NDArray[Any], cause: LeakCause, holdings: list[Held]
+    levels: Levels,
+    rows: NDArray[Any],
+    kept: NDArray[Any],
+    cause: LeakCause,
+    holdings: list[Held],
+    batch: Batch | None = None,
 ) -> Leak | None:
+    """Return what grows by the level of *rows*, or a *batch* by its peaks."""
     example = _example(holdings)
-    level = levels.series(rows)
+    level = levels.series(rows) if batch is None else batch.peak_bytes
     grows = growth(level)
     if grows is None:
         return None
     first = _first(levels)
-    lines = _lines(levels, rows)
     holder = None if example is None or is_nameless(example, cause) else as_written(example, holdings)
     return Leak(
         cause=cause,
@@ -343,7 +331,7 @@ def _leak_of(
         edit=advice(cause, holder, example, levels.recording.source, holdings),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
-        lines=tuple(LeakingLine(*place, rate) for place, rate in lines),
+        lines=_lines(levels, rows) if batch is None else batch.lines,
         bytes_per_step=grows.bytes_per_step / levels.stride,
         n_bytes=int(level[-1] - level[first]),
         first_step=first * levels.stride,
@@ -383,14 +371,14 @@ def _facts(context: _LeakContext, kept: NDArray[Any], holdings: list[Held]) -> F
     )
 
 
-def _lines(levels: Levels, rows: NDArray[Any]) -> list[tuple[Place, float]]:
+def _lines(levels: Levels, rows: NDArray[Any]) -> tuple[LeakingLine, ...]:
     found = []
     for place in np.unique(levels.place[rows]).tolist():
         grows = growth(levels.series(rows[levels.place[rows] == place]))
         if grows is not None:
-            found.append((levels.places[place], grows.bytes_per_step / levels.stride))
+            found.append(LeakingLine(*levels.places[int(place)], grows.bytes_per_step / levels.stride))
     # Without a recorded stack (autograd's own thread) there is no line to show, so these come last.
-    return sorted(found, key=lambda line: (line[0][0] is None, -line[1]))
+    return tuple(sorted(found, key=lambda line: (line.frame is None, -line.bytes_per_step)))
 
 
 def findings(result: Leaks) -> list[Finding]:
@@ -398,29 +386,27 @@ def findings(result: Leaks) -> list[Finding]:
     found = [leak.finding for leak in (*result.leaks, *result.filling)]
     if result.batch is not None:
         found.append(result.batch.finding)
-    if result.cache_bytes_per_step:
-        rate = format_bytes(int(result.cache_bytes_per_step))
-        what = "fragmentation of the cache, no leak"
-        claim = f"reserved memory grows by {rate} a step beyond what is allocated: {what}"
-        advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or sizes that vary less"
-        found.append(_growth_finding(FindingKind.CACHE_GROWTH, claim, result.cache_bytes_per_step, advice))
-    if result.pool_bytes_per_step:
-        claim, advice = private_pool_words(result.pool_bytes_per_step, result.n_pools)
-        found.append(
-            _growth_finding(FindingKind.PRIVATE_POOL_GROWTH, claim, result.pool_bytes_per_step, advice)
-        )
-    if result.outside_bytes_per_step:
-        rate = format_bytes(int(result.outside_bytes_per_step))
-        claim = f"the process grows by {rate} a step outside of torch's allocator: a library, not a tensor"
-        advice = "look at what is created each step beside tensors: streams, NCCL groups, CUDA graphs"
-        found.append(
-            _growth_finding(FindingKind.OUTSIDE_GROWTH, claim, result.outside_bytes_per_step, advice)
-        )
-    return found
+    cache, outside = result.cache_bytes_per_step, result.outside_bytes_per_step
+    found += _growth_of(
+        FindingKind.CACHE_GROWTH,
+        cache,
+        f"reserved memory grows by {format_bytes(int(cache))} a step beyond what is allocated: fragmentation "
+        "of the cache, no leak",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or sizes that vary less",
+    )
+    words = private_pool_words(result.pool_bytes_per_step, result.n_pools)
+    found += _growth_of(FindingKind.PRIVATE_POOL_GROWTH, result.pool_bytes_per_step, *words)
+    return found + _growth_of(
+        FindingKind.OUTSIDE_GROWTH,
+        outside,
+        f"the process grows by {format_bytes(int(outside))} a step outside of torch's allocator: a library, "
+        "not a tensor",
+        "look at what is created each step beside tensors: streams, NCCL groups, CUDA graphs",
+    )
 
 
-def _growth_finding(kind: FindingKind, claim: str, rate: float, advice: str) -> Finding:
-    return Finding(kind, Severity.WARNING, claim, bytes_per_step=int(rate), advice=advice)
+def _growth_of(kind: FindingKind, rate: float, claim: str, advice: str) -> list[Finding]:
+    return [Finding(kind, Severity.WARNING, claim, bytes_per_step=int(rate), advice=advice)] if rate else []
 
 
 ANALYSIS = Analysis(

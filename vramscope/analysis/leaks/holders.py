@@ -202,8 +202,8 @@ def kept_at(holding: Held) -> Statement | None:
 
 
 def is_nameless(holding: Held, cause: str) -> bool:
-    """Return whether no name leads to the block, and its cause is unknown."""
-    return holding.words[0][0] == "unreachable" and cause == "unknown"
+    """Return whether no name leads to the block, and its cause does not say why."""
+    return holding.words[0][0] == "unreachable" and cause in ("unknown", "growing_batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +290,5 @@ def _word(word: Word) -> str:
         "traceback": f"traceback of {name}" if name else "",
         "frame": f"local {name} of {word[2]}" if len(word) > 2 else str(name),
         "hook": f"put there by the hook {name}",
-        "part": "",
-        "kept_at": "",
-        "reset": "",
-        "end": "",
-        "limit": "",
+        **dict.fromkeys(("part", "kept_at", "reset", "end", "limit"), ""),
     }.get(kind, str(name))

@@ -110,9 +110,7 @@ def _own_nodes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
         parts = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             # The target of an assignment comes first in the tree, but is evaluated last.
-            parts = (
-                [*parts[1:], parts[0]] if not isinstance(node, ast.Assign) else [node.value, *node.targets]
-            )
+            parts = [node.value, *node.targets] if isinstance(node, ast.Assign) else [*parts[1:], parts[0]]
         yield from _own_nodes(parts)
 
 
