@@ -217,13 +217,16 @@ def deferred_arrows(modules: dict[str, Module], allowed: dict[str, str]) -> Meas
 
 
 def crowded_folders(exceptions: dict[str, str], most: int = 15) -> Measure:
-    """Folders of the packages with more than *most* entries; *exceptions*: folder → reason."""
+    """Folders of the packages with more than *most* entries; *exceptions*: folder → reason.
+
+    A module and the table or stub that has its name are one entry.
+    """
     places, crowded = [], set()
     for package in PACKAGES:
         folders = [ROOT / package, *(path for path in (ROOT / package).rglob("*") if path.is_dir())]
         for folder in folders:
             name = str(folder.relative_to(ROOT))
-            entries = [entry for entry in folder.iterdir() if entry.name != "__pycache__"]
+            entries = {entry.stem for entry in folder.iterdir() if entry.name != "__pycache__"}
             if len(entries) > most and "__pycache__" not in name:
                 crowded.add(name)
                 if name not in exceptions:

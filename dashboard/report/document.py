@@ -25,40 +25,7 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data: blob:; "
     "font-src data:"
 )
-_LOADER = """
-(async () => {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), c => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
-  document.head.append(script);
-  const figures = JSON.parse(document.getElementById("figures").textContent);
-  const config = JSON.parse(document.getElementById("config").textContent);
-  figures.forEach((figure, i) => Plotly.newPlot(`figure${i}`, figure.data, figure.layout, config));
-  document.documentElement.dataset.ready = "yes";
-})();
-"""
-_SHEETS = (("style.css",), ("fit", "fit.css"), ("shell", "home.css"))
-_STYLE = """
-.report { max-width: 1180px; margin: 0 auto; padding: 2rem 1.4rem 4rem; }
-.report > * { margin-bottom: 1.5rem !important; }
-.report td { white-space: nowrap; }
-.report .fit-table td { white-space: normal; }
-.report .fit-table .link { display: inline; color: inherit; }
-.report .link, .report .only-live, .report .copy { display: none; }
-.report .chapter { font-size: 1.35rem; font-weight: 660; margin-top: 2.6rem; padding-top: 1rem;
-  border-top: 1px solid var(--line); }
-.report .page { min-height: 0; }
-.report .segment-map { height: 18rem; }
-.report .stacks { padding: 0 1.1rem 1rem; } .report .stacks summary { cursor: pointer; padding: .3rem 0; }
-.report h2.recording { font-size: 1.05rem; margin: 2.4rem 0 1rem; }
-.drawing { height: 100%; }
-.report .table-and-detail { grid-template-columns: minmax(0, 1fr); }
-.report .segments, .report .choice-of, .report nav { display: none; }
-.report .place { color: var(--ink-3); }
-"""
+_SHEETS = ("assets/style.css", "assets/fit/fit.css", "assets/shell/home.css", "report/report.css")
 
 
 def document(run: Run) -> str:
@@ -83,7 +50,7 @@ def document(run: Run) -> str:
             f'<script type="text/plain" id="plotly">{library}</script>',
             f'<script type="application/json" id="figures">{script_json(figures)}</script>',
             f'<script type="application/json" id="config">{script_json(CONFIG)}</script>',
-            f"<script>{_LOADER}</script></body></html>",
+            f"<script>{_text('report/loader.js')}</script></body></html>",
         )
     )
 
@@ -93,9 +60,12 @@ def _plotly() -> bytes:
 
 
 def _css() -> str:
-    assets = files(__package__.rpartition(".")[0]).joinpath("assets")
-    sheets = (assets.joinpath(*path).read_text(encoding="utf-8") for path in _SHEETS)
-    return f"{''.join(sheets)}{palette_css()}{_STYLE}"
+    return "".join([*map(_text, _SHEETS), palette_css()])
+
+
+def _text(name: str) -> str:
+    """Return the text of a file of the dashboard."""
+    return files(__package__.rpartition(".")[0]).joinpath(name).read_text(encoding="utf-8")
 
 
 def _alone(figure: dict[str, Any]) -> dict[str, Any]:

@@ -33,23 +33,6 @@ _LOG = logging.getLogger(__name__)
 _POLL_WAITS_S = 0.15
 """Seconds that an answer about a page in the making waits for it: less than the pause between two."""
 
-_INDEX = """<!doctype html>
-<html lang="en">
-<head>
-{%metas%}
-<title>{%title%}</title>
-<link rel="icon" href="data:,">
-<script src="assets/theme.js"></script>
-{%css%}
-<link rel="stylesheet" href="{sheets}">
-<style>{palette}</style>
-</head>
-<body>
-{%app_entry%}
-<footer>{%config%}<script src="{ours}"></script>{%scripts%}{%renderer%}</footer>
-</body>
-</html>"""
-
 
 def build_app(data: Data, allowed: Access) -> Dash:
     """Return the dashboard as a Dash app."""
@@ -68,7 +51,8 @@ def build_app(data: Data, allowed: Access) -> Dash:
         hooks={"request_pre": "window.vramscope.startPlotly"},
     )
     bundles = bundle.register(app.server, Path(app.config.assets_folder))
-    index = _INDEX.replace("{palette}", palette_css())
+    index = Path(__file__).with_name("index.html").read_text(encoding="utf-8")
+    index = index.replace("{palette}", palette_css())
     app.index_string = index.replace("{sheets}", bundles["css"]).replace("{ours}", bundles["js"])
     all_pages = pages()
     app.layout = _shell(data.pace.idle_ms)

@@ -54,11 +54,18 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 @cache  # a second of parsing, asked for by every word
 def visible() -> list[tuple[str, str]]:
     paths = [*sorted((ROOT / "vramscope").rglob("*.py")), *sorted((ROOT / "dashboard").rglob("*.py"))]
+    tables = [*(ROOT / "vramscope").rglob("*.tsv"), *(ROOT / "dashboard").rglob("*.tsv")]
     return [
         (f"{path.relative_to(ROOT)}:{line}", text)
         for path in paths
         if path.name not in ("questions.py", "_demo_train.py")
         for line, text in texts(path)
+    ] + [
+        (f"{path.relative_to(ROOT)}:{line}", text)
+        for path in sorted(tables)
+        for line, row in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        for text in row.split("\t")
+        if path.name != "wordings.tsv" and not row.startswith("#")
     ]
 
 
@@ -122,12 +129,8 @@ def test_every_quantity_in_a_text_is_defined_in_concepts():
 
 
 def test_every_term_that_pages_explain_is_defined_in_concepts():
-    tree = ast.parse((ROOT / "dashboard" / "components" / "definitions.py").read_text(encoding="utf-8"))
-    (terms,) = (
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "DEFINITION"
-    )
+    table = (ROOT / "dashboard" / "components" / "definitions.tsv").read_text(encoding="utf-8")
+    terms = [line.split("\t")[1] for line in table.splitlines()]
 
     forms = (r"`{}`", r"`{}_bytes`", r"\*\*{}\*\*", r"\*{}[* ]")
 

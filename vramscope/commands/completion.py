@@ -2,27 +2,9 @@
 
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from collections.abc import Mapping
+from pathlib import Path
 
 from vramscope.commands import Command
-
-_BASH = """\
-_vramscope() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command="" each known=""
-  for each in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    case "$each" in -*) ;; *) command="$each"; break ;; esac
-  done
-  case "$command $before" in
-{choices}
-  *) case "$command" in
-    "") known="{commands}" ;;
-{options}
-    esac
-    if [[ -n "$command" && "$word" != -* ]]; then known=""; fi ;;
-  esac
-  COMPREPLY=($(compgen -W "$known" -- "$word"))
-}}
-complete -o default -F _vramscope vramscope
-"""
 
 _ZSH = """\
 #compdef vramscope
@@ -83,7 +65,10 @@ def _bash(parsers: Mapping[str, ArgumentParser]) -> str:
         if action.choices
     ]
     options = [f'    {name}) known="{" ".join(_flags(parser))}" ;;' for name, parser in parsers.items()]
-    return _BASH.format(commands=" ".join(parsers), choices="\n".join(choices), options="\n".join(options))
+    script = Path(__file__).with_suffix(".bash").read_text(encoding="utf-8")
+    for name, lines in (("commands", [" ".join(parsers)]), ("choices", choices), ("options", options)):
+        script = script.replace(f"@{name}@", "\n".join(lines))
+    return script
 
 
 def _zsh(parsers: Mapping[str, ArgumentParser]) -> str:

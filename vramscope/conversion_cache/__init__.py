@@ -183,7 +183,8 @@ def _remove(path: Path) -> None:
 
 def _code(package: Path) -> str:
     """Return a fingerprint of the converting code, which also changes while the code is edited."""
-    files = [path for part in _PARTS for path in sorted((package / part).rglob("*.py"))]
+    code = (path for part in _PARTS for path in sorted((package / part).rglob("*")))
+    files = [path for path in code if path.suffix in (".py", ".tsv")]
     states = [
         (str(path.relative_to(package)), status.st_size, status.st_mtime_ns)
         for path in files

@@ -22,6 +22,7 @@ from vramscope.model.holders import KINDS, Holders
 from vramscope.model.marks import ROOT_MODULE, Labels, Marks, Note, Phases
 from vramscope.model.recording import Recording, Run
 from vramscope.model.stacks import Stacks
+from vramscope.package_data import rows
 
 Named = TypeVar("Named", Marks, Phases, Labels)
 
@@ -31,29 +32,9 @@ _COMMON_FUNCTIONS = frozenset(
     # They do not name what a line calls, and another word would.
     | PLUMBING
 )
-_COMMON_NAMES = frozenset(
-    {"", ROOT_MODULE, "weight", "bias", "grad", "gradient", "state", "step", "exp_avg", "exp_avg_sq", "self"}
-    | {"max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum", "lru_cache"}
-    | {
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_backward_hooks",
-        "_backward_pre_hooks",
-        "deque",
-        "defaultdict",
-    }
-    | {
-        "Tensor",
-        "Parameter",
-        "Optimizer",
-        "function",
-        "method",
-        "cell",
-        "frame",
-        "traceback",
-        "AccumulateGrad",
-    }
-    | {"forward", "backward", "optimizer", "recompute", "eval", "zero_grad", "data", "loss", "save"}
+_COMMON_NAMES = (
+    {"", ROOT_MODULE}
+    | {name for (name,) in rows(__file__, "redaction.tsv", "name")}
     | {name for name in dir(builtins) if not name.startswith("_")}
 )
 _POSITION = re.compile(r"[\[\]()−-]*\d{0,2}[\[\]()−-]*")
@@ -71,36 +52,7 @@ _SUFFIX = re.compile(r"\.(?:pyx?|pyi|pyc|so|cpp|cxx|cc|cuh?|h|hpp|hip|inl|rs|c)$
 _VERSION = re.compile(
     r"(?:\d{1,4}\.?){1,4}(?:(?:a|b|rc|\.dev|\.post)\d{1,8})?(?:\+(?:cpu|cu\d{2,3}|rocm[\d.]{1,5}))?"
 )
-_SETTING_WORDS = frozenset(
-    [
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "PYTORCH_ALLOC_CONF",
-        "PYTORCH_HIP_ALLOC_CONF",
-        "max_split_size_mb",
-        "max_split_size",
-        "backend",
-        "native",
-        "garbage_collection_threshold",
-        "expandable_segments",
-        "roundup_power2_divisions",
-        "cudaMallocAsync",
-        "max_non_split_rounding_mb",
-        "max_non_split_rounding_size",
-        "pinned_use_cuda_host_register",
-        "pinned_num_register_threads",
-        "release_lock_on_cudamalloc",
-        "pinned_use_background_threads",
-        "graph_capture_record_stream_reuse",
-        "per_process_memory_fraction",
-        "True",
-        "False",
-        "true",
-        "false",
-        "last_allocator_settings",
-        "memory_fraction",
-        "m11n_splits",
-    ]
-)
+_SETTING_WORDS = {word for (word,) in rows(__file__, "redaction.tsv", "setting")}
 _KINDS_OF_DEVICES = frozenset({"cuda", "simulated", "cpu", "xpu", "hip", "mps", "predicted"})
 _SOURCES = frozenset({"cuda", "simulated", "snapshot", "predicted", "counters", "nvidia-smi"})
 _CARD_WORDS = frozenset(

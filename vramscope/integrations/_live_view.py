@@ -4,6 +4,7 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vramscope.errors import MissingExtraError
@@ -25,51 +26,7 @@ _SHARE = 0.02
 """The part of one core for the widget: after a slow look the pause is longer."""
 _MOST_COLUMNS = 240
 
-# Built from elements and text, never from markup. The colors are those of a recording that shows itself.
-SCRIPT = """
-const SVG = "http://www.w3.org/2000/svg", WIDTH = 240, HEIGHT = 60;
-function add(parent, name, attributes = {}) {
-  const made = document.createElementNS(name === "div" ? "http://www.w3.org/1999/xhtml" : SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  parent.append(made);
-  return made;
-}
-function area(columns, which, seconds, top) {
-  const x = (s) => (s / seconds * WIDTH).toFixed(1), y = (n) => (HEIGHT - n / top * (HEIGHT - 2)).toFixed(1);
-  let left = 0, points = `0,${HEIGHT}`;
-  for (const column of columns) {
-    points += ` ${x(left)},${y(column[which])} ${x(column[0])},${y(column[which])}`;
-    left = column[0];
-  }
-  return `${points} ${x(left)},${HEIGHT}`;
-}
-function render({ model, el }) {
-  el.classList.add("vramscope-live");
-  const words = add(el, "div");
-  const box = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" };
-  const picture = add(el, "svg", { role: "img", ...box });
-  const reserved = add(picture, "polygon", { fill: "#56B4E9", "fill-opacity": "0.4" });
-  const allocated = add(picture, "polygon", { fill: "#7A8896", "fill-opacity": "0.9" });
-  const draw = () => {
-    const { text, columns } = model.get("shown");
-    words.textContent = text;
-    picture.setAttribute("aria-label", text);
-    const seconds = columns.length ? columns[columns.length - 1][0] : 1;
-    const top = Math.max(1, ...columns.map((column) => Math.max(column[1], column[2])));
-    allocated.setAttribute("points", area(columns, 1, seconds, top));
-    reserved.setAttribute("points", area(columns, 2, seconds, top));
-  };
-  model.on("change:shown", draw);
-  draw();
-  return () => model.off("change:shown", draw);
-}
-export default { render };
-"""
-STYLE = """
-.vramscope-live { color: var(--jp-ui-font-color1, var(--vscode-editor-foreground, inherit)); max-width: 44rem;
-  font: 1em/1.45 system-ui, sans-serif; }
-.vramscope-live svg { width: 100%; height: 60px; display: block; }
-"""
+SCRIPT, STYLE = (Path(__file__).with_suffix(end).read_text(encoding="utf-8") for end in (".js", ".css"))
 
 
 class Widget(anywidget.AnyWidget):

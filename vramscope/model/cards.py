@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
+
+from vramscope.package_data import rows
 
 BASIS = (
     "a card's bytes as torch gives them in published error messages, of several the least: drivers differ by "
@@ -42,9 +43,8 @@ class Card:
 
 
 def _cards(kind: str, most: int) -> tuple[Card, ...]:
-    lines = Path(__file__).with_name("cards.tsv").read_text(encoding="utf-8").splitlines()
-    rows = [line.split("\t")[1:] for line in lines if line.startswith(f"{kind}\t")]
-    return tuple(Card(name, int(gb), round(float(gib) * _GIB), int(gb) * most) for name, gb, gib in rows)
+    found = rows(__file__, "cards.tsv", kind)
+    return tuple(Card(name, int(gb), round(float(gib) * _GIB), int(gb) * most) for name, gb, gib in found)
 
 
 CARDS = _cards("advised", 0)

@@ -16,6 +16,7 @@ from vramscope.analysis.lines import short_file
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Frame
+from vramscope.package_data import words
 from vramscope.units import format_name
 
 MOST_OPTIONS = 12
@@ -51,23 +52,7 @@ class Vocabulary:
     """Lines of the program: ``train.py:13``, most frequent first."""
 
 
-_MEANINGS = {
-    Field.CATEGORY: "what the tensor is: activation, gradient, …",
-    Field.PHASE: "the innermost phase when it was allocated",
-    Field.MODULE: "a path in the model; * stands for any letters",
-    Field.STEP: "the step when it was allocated: 3 or 3..7",
-    Field.FILE: "a part of a file's path in its stack",
-    Field.FUNCTION: "a part of a function's name in its stack",
-    Field.STREAM: "the CUDA stream",
-    Field.LINE: "the line of the program that allocated it",
-    Field.LIVE: "allocated at an instant: live:peak, live:end, or the number of events before it",
-    Field.ADDRESS: "an address in its block",
-    Field.ANNOTATION: "a part of a text that the program put on it",
-    Field.SIZE: "bytes of the block, such as size>64MiB",
-    Field.LIFE: "time until it was freed, such as life<2s",
-    Field.ALIVE: "never freed",
-    Field.BEFORE: "from before the recording",
-}
+_MEANINGS = words(__file__, "completion.tsv", "field")
 _LIMITS = {Field.SIZE: ("1MiB", "64MiB", "1GiB"), Field.LIFE: ("1ms", "100ms", "2s")}
 
 

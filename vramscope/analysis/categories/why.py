@@ -1,58 +1,18 @@
 """Explains in words why a block is in its category."""
 
-from collections.abc import Mapping
-
 from vramscope.analysis.categories.by_lifetime import Lives, Reason, lives_of
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.analysis.step_and_phase import number_of_step
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.package_data import words
 
-_KNOWN: Mapping[Category, str] = {
-    Category.PARAMETER: "storage of parameter {name}",
-    Category.BUFFER: "storage of buffer {name}",
-    Category.GRADIENT: "{name}",
-    Category.OPTIMIZER_STATE: "in an optimizer's state: {name}",
-    Category.INPUT: "argument of a module's call, {name}",
-    Category.ACTIVATION: "{name}",
-    Category.SHARDED_PARAMETER: "storage of this rank's shard of parameter {name}",
-    Category.UNSHARDED_PARAMETER: "parameter {name}, gathered from the shards of all ranks",
-    Category.SHARDED_GRADIENT: "this rank's shard of the {name}",
-}
+_KNOWN, _NAMELESS, _BY_COLLECTIVE, _BY_STACK = (
+    {Category[name.upper()]: text for name, text in words(__file__, "why.tsv", kind).items()}
+    for kind in ("known", "nameless", "collective", "stacks")
+)
+_BECAUSE = {Reason[name.upper()]: text for name, text in words(__file__, "why.tsv", "because").items()}
 _OWN_NAMES = (Category.PARAMETER, Category.BUFFER, Category.SHARDED_PARAMETER, Category.UNSHARDED_PARAMETER)
-_NAMELESS: Mapping[Category, str] = {
-    Category.PARAMETER: "storage of a parameter of an optimizer",
-    Category.GRADIENT: "gradient of a parameter",
-    Category.INPUT: "argument of a module's call",
-    Category.SHARDED_PARAMETER: "storage of this rank's shard of a parameter",
-    Category.UNSHARDED_PARAMETER: "a parameter, gathered from the shards of all ranks",
-    Category.SHARDED_GRADIENT: "this rank's shard of a gradient",
-}
-_BECAUSE: Mapping[Reason, str] = {
-    Reason.SAVED: "{born} and alive when backward began; {died}",
-    Reason.RECOMPUTED: "{born}: a checkpoint ran its forward again; {died}",
-    Reason.KEPT_GRAPH: "{born} and freed by a later backward: the graph of a gradient",
-    Reason.LEFT_BY_BACKWARD: "{born} and left by it; {died}",
-    Reason.LEFT_BY_OPTIMIZER: "{born} and left by it; {died}",
-    Reason.LOADED: "{born} before the forward of its step, alive when backward began; {died}",
-    Reason.WITHIN: "{born}; {died}",
-    Reason.WORKSPACE: "size and life of a cuBLAS workspace; {died}",
-    Reason.UNFINISHED: "{born}, for a backward that has not come; {died}",
-    Reason.CONSTRUCTED: "asked for by a module's constructor; {died}",
-    Reason.COLLECTIVE: "asked for by torch's own code for several devices",
-}
-_BY_COLLECTIVE: Mapping[Category, str] = {
-    Category.SHARDED_PARAMETER: "made by FSDP as this rank's shard",
-    Category.UNSHARDED_PARAMETER: "made by FSDP to gather the shards of all ranks in",
-    Category.PARAMETER: "made by FSDP of the parameters of a module, before it shards them",
-    Category.GRADIENT: "made by FSDP to accumulate a whole gradient in",
-}
-_BY_STACK: Mapping[Category, str] = {
-    Category.ACTIVATION: "by the stacks, made by a forward and freed while backward ran",
-    Category.GRADIENT: "by the stacks, made by backward and alive after it",
-    Category.OPTIMIZER_STATE: "by the stacks, made by an optimizer and alive in a later forward or backward",
-    Category.TEMPORARY: "by the stacks, freed before a backward or a later part of the step used it",
-}
 
 
 def why(recording: Recording, allocation: Allocations, category: Category, reason: Reason, name: str) -> str:

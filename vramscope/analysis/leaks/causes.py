@@ -13,56 +13,12 @@ from vramscope.analysis.leaks.holders import (
     is_of_optimizer,
 )
 from vramscope.model.codes import LeakCause
+from vramscope.package_data import rows
 
-CAUSES = {
-    LeakCause.RETAIN_GRAPH: "backward(retain_graph=True) keeps what autograd saved, and {holder} keeps the "
-    "graph",
-    LeakCause.LOSS_WITH_GRAPH: "{holder} keeps losses with their graphs",
-    LeakCause.KEPT_OUTPUT: "{holder} keeps tensors of every step on the device",
-    LeakCause.UNDETACHED_STATE: "{holder} is carried from step to step with the graph of all steps before",
-    LeakCause.HOOK: "a hook puts tensors into {holder} at every call, and nothing takes them out",
-    LeakCause.GRADIENT_NOT_CLEARED: "gradients are accumulated and never cleared",
-    LeakCause.CREATE_GRAPH_CYCLE: "backward(create_graph=True) left gradients that hold their own graph, "
-    "{holder}",
-    LeakCause.REFERENCE_CYCLE: "objects hold each other ({holder}): only the garbage collector frees them",
-    LeakCause.KEPT_MODEL: "old models stay allocated with their gradients and optimizers, in {holder}",
-    LeakCause.KEPT_OPTIMIZER: "old optimizers stay allocated with their state, in {holder}",
-    LeakCause.GROWING_TENSOR: "{holder} gets longer in every step",
-    LeakCause.CACHE: "{holder} gets a new key every step and never lets go of one",
-    LeakCause.TRACEBACK: "{holder} keeps exceptions, and with their tracebacks the local variables of every "
-    "frame",
-    LeakCause.SAVED_ON_CTX: "{holder} is set on ctx: unlike save_for_backward, backward does not free it",
-    LeakCause.OPTIMIZER_STATE: "the optimizer gets new parameters every step, and state for each",
-    LeakCause.GROWING_BATCH: "the batch grows from step to step",
-    LeakCause.UNKNOWN: "",
-}
+_ROWS = {LeakCause(cause): words for cause, *words in rows(__file__, "causes.tsv")}
+CAUSES = {cause: sentence for cause, (sentence, _) in _ROWS.items()}
 """A sentence for each cause."""
-
-ADVICE = {
-    LeakCause.RETAIN_GRAPH: "leave out retain_graph=True where no second backward needs it; keep numbers"
-    "{statement}",
-    LeakCause.LOSS_WITH_GRAPH: "keep numbers{statement}; evaluate under torch.no_grad()",
-    LeakCause.KEPT_OUTPUT: "keep it off the device{statement}",
-    LeakCause.UNDETACHED_STATE: "cut the graph between steps: {variable} = {variable}.detach()",
-    LeakCause.HOOK: "remove the hook when it is no longer needed (handle.remove()), or clear {variable} "
-    "every step; keep .detach().cpu()",
-    LeakCause.GRADIENT_NOT_CLEARED: "call optimizer.zero_grad() after every optimizer.step()",
-    LeakCause.CREATE_GRAPH_CYCLE: "use torch.autograd.grad(…, create_graph=True), or set every .grad to None",
-    LeakCause.REFERENCE_CYCLE: "break the cycle (weakref.ref for the way back), or drop its tensors when it "
-    "is done",
-    LeakCause.KEPT_MODEL: "drop each when it is done; keep of it only numbers, or a state_dict on the CPU",
-    LeakCause.KEPT_OPTIMIZER: "drop each when it is done; keep of it only numbers, such as its learning rate",
-    LeakCause.GROWING_TENSOR: "crop it to what a step needs: clone() the newest part, and keep that in "
-    "{variable}",
-    LeakCause.CACHE: "bound {variable}: an LRU of a few entries, or a key that comes again",
-    LeakCause.TRACEBACK: "keep str(error), or error.with_traceback(None)",
-    LeakCause.SAVED_ON_CTX: "ctx.save_for_backward(tensor) instead of an attribute",
-    LeakCause.OPTIMIZER_STATE: "make parameters once; or remove the old group from optimizer.param_groups "
-    "and its entries from optimizer.state",
-    LeakCause.GROWING_BATCH: "bound what a batch is made of, or keep the largest batch in mind when choosing "
-    "a card",
-    LeakCause.UNKNOWN: "look at where it is allocated, and for what keeps it ({again})",
-}
+ADVICE = {cause: edit for cause, (_, edit) in _ROWS.items()}
 """The edit that ends each cause."""
 
 # Measured on every group of memory that grows in tests/leaks (125). Parameters that are made again with their

@@ -29,6 +29,7 @@ from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Int32, Int64, Table
 from vramscope.model.trace import Action
+from vramscope.package_data import rows
 from vramscope.units import format_bytes, format_name
 
 # A batch-size search fails a few times; a program that fails all the time would fill the page.
@@ -36,35 +37,8 @@ _MOST_FINDINGS = 5
 _WORTH_AN_INDEX = 5
 
 
-_SENTENCES = {
-    Cause.CAPACITY: "{lacking}: the {share} allocated fill the device",
-    Cause.FRAGMENTATION: "{lacking} while {share} were reserved but unallocated, in pieces: fragmentation",
-    Cause.OVERSIZE: "One request for {share}, more than {whole} the device",
-    Cause.LEAK: "{lacking}; {share} had leaked until then",
-    Cause.OTHER_PROCESS: "{lacking} while other processes held {share}",
-    Cause.OUTSIDE: "{lacking} while {share} lay outside of this allocator: other processes, or libraries",
-    Cause.PRIVATE_POOL: "{lacking} while {share} were free in private pools, which serve nobody else",
-    Cause.OTHER_STREAM: "{lacking} while {share} were free or pending on other streams",
-    Cause.SIZE_CLASS: "{lacking} while {share} were free in segments that serve only {other_size}",
-    Cause.NON_TORCH_GROWTH: "{lacking}; what this process holds outside of torch had grown by {share}",
-    Cause.LIMIT: "The device had room: this process may reserve {share} (set_per_process_memory_fraction)",
-    Cause.UNKNOWN: "What the driver had is not recorded, so the cause is not known",
-}
-_ADVICE = {
-    Cause.CAPACITY: "Shrink what is allocated at that moment",
-    Cause.FRAGMENTATION: "`vramscope fit` replays this run under other settings: it says whether one fits",
-    Cause.OVERSIZE: "Look at the line that asks for it: a smaller batch, or the same in chunks",
-    Cause.LEAK: "See the finding of the leak: its line, and who holds it",
-    Cause.OTHER_PROCESS: "Look for them in {tool}: this run would have gone on without them",
-    Cause.OUTSIDE: "{tool} shows which processes hold it",
-    Cause.PRIVATE_POOL: "Graphs that share one pool, or are captured once, keep less",
-    Cause.OTHER_STREAM: "Memory of one stream serves no other: fewer side streams, or frees that wait less",
-    Cause.SIZE_CLASS: "torch keeps requests up to 1 MiB and larger ones in separate segments; empty_cache() "
-    "gives back only segments that are wholly free",
-    Cause.NON_TORCH_GROWTH: "Libraries, NCCL buffers or raw cudaMalloc: the waterfall shows since when",
-    Cause.LIMIT: "Raise the fraction in set_per_process_memory_fraction, or shrink what is allocated",
-    Cause.UNKNOWN: "Look for set_per_process_memory_fraction in the program, and for others in {tool}",
-}
+_WORDS = {Cause(cause): words for cause, *words in rows(__file__, "causes.tsv")}
+"""The sentence and the advice for each cause."""
 _TOOLS = {"hip": "rocm-smi", "xpu": "xpu-smi", "mps": "Activity Monitor"}
 """What lists the processes of a device, by its kind; nvidia-smi for others."""
 _TO_RECORD = {
@@ -303,7 +277,7 @@ def _advice(why: Cause | None, room: Room | None, held: InUse, failures: Failure
     is_blind = room is None or min(room.device_free_bytes, room.reserved_bytes) < 0
     if why is None or (why is Cause.UNKNOWN and is_blind):
         return None
-    text = _ADVICE[why].format(tool=_TOOLS.get(failures.device_kind, "nvidia-smi"))
+    text = _WORDS[why][1].format(tool=_TOOLS.get(failures.device_kind, "nvidia-smi"))
     if failures.has_single_events or why not in _TO_RECORD:
         return text
     return f"{text}{_TO_RECORD[why]}" if why is Cause.CAPACITY else _TO_RECORD[why]
@@ -340,7 +314,7 @@ def _because(why: Cause, room: Room) -> str:
     words = {"lacking": lacking, "share": format_bytes(share), "other_size": other_size, "whole": whole}
     if why is Cause.UNKNOWN and room.reserved_bytes < 0:
         return "The message is cut before it says what was allocated, so the cause is not known"
-    sentence = _SENTENCES[why].format(**words)
+    sentence = _WORDS[why][0].format(**words)
     return sentence + (_beside(room) if why is Cause.CAPACITY else "")
 
 

@@ -8,6 +8,7 @@ from vramscope.analysis.ending import ended_short
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.package_data import rows, words
 
 
 class Part(str, Enum):
@@ -47,31 +48,10 @@ def until(missing: Iterable[Missing]) -> str:
     return next((each.until for each in missing if each.until), "")
 
 
-_CONTRADICTION = "its events contradict one another"
-_OF_EVENTS: Mapping[str, str] = {
-    NoteCode.ACTIVE_ABOVE_RESERVED: _CONTRADICTION,
-    NoteCode.ALLOCATED_ABOVE_ACTIVE: _CONTRADICTION,
-    NoteCode.CHANGED: "the file changed while it was read",
-    NoteCode.CONTRADICTION: _CONTRADICTION,
-    NoteCode.COUNTERS_DIFFER: "torch's own counters disagree with its events",
-    NoteCode.DOUBLED_BATCHES: "some of its data occur twice",
-    NoteCode.END_DIFFERS: "its events do not lead to the state that was reported at its end",
-    NoteCode.GAP: "events are missing in a gap",
-    NoteCode.MISSING_BATCHES: "{:,} batches of its data or more are missing",
-    NoteCode.MISSING_EVENTS: "{:,} of its events or more are missing",
-    NoteCode.MISSING_PART: "{:,} of its parts were not read",
-    NoteCode.MOMENTS_ONLY: "only single moments of the run are in it",
-    NoteCode.NEGATIVE_TOTAL: _CONTRADICTION,
-    NoteCode.NO_ROOM: "{:,} of its blocks are not counted",
-    NoteCode.NO_SEGMENT: "{:,} of its blocks are not counted",
-    NoteCode.NO_TOTALS: "memory from before the recording is not in it",
-    NoteCode.NO_TRACE: "only the state at one moment is in it",
-    NoteCode.OTHER_THREADS: "what threads outside of its blocks allocated may be missing",
-    NoteCode.REPLAY_DIFFERS: _CONTRADICTION,
-    NoteCode.SEGMENT_CONTRADICTION: _CONTRADICTION,
-    NoteCode.UNKNOWN_ACTION: "{:,} of its events are of an unknown kind",
-}
+_OF_EVENTS = words(__file__, "missing.tsv", "events")
 """Codes of notes on events that are missing or wrong; the note's value completes the clause."""
+_NO_SINGLE_EVENTS = words(__file__, "missing.tsv", "single_events")
+_OF_END = {code: (reason, until) for code, reason, until in rows(__file__, "missing.tsv", "end")}
 _OF_FILES = (NoteCode.CHANGED_FILE, NoteCode.CUT_FILE, NoteCode.DAMAGED, NoteCode.MISSING_FILE)
 _OF_STREAMS: Mapping[str, tuple[Part, str]] = {
     "marks": (Part.STEPS, "its steps are incomplete: a file is damaged or missing"),
@@ -80,32 +60,11 @@ _OF_STREAMS: Mapping[str, tuple[Part, str]] = {
 }
 _HARMLESS_STREAMS = ("holders", "labels", "pools", "samples")
 """Streams without which totals, steps and lines are what they are."""
-_NO_SINGLE_EVENTS: Mapping[str, str] = {
-    NoteCode.COUNTERS_ONLY: "it was recorded without events",
-    NoteCode.DRIVER_ONLY: "it counts whole devices, without the allocator's events",
-    NoteCode.NO_DEVICE: "it has no memory of a device",
-    NoteCode.NO_HISTORY: "it was recorded without events",
-    NoteCode.NOTHING_SEEN: "nothing was recorded",
-    NoteCode.SOME_STEPS: "not every step has events",
-    NoteCode.TOTALS_ONLY: "it has totals, without the allocator's events",
-}
-_UNKNOWN_REST = "what would have come after is not known"
-_OF_END: Mapping[str, tuple[str, str]] = {
-    NoteCode.DIED: (f"the process died while it was recorded, and {_UNKNOWN_REST}", "until the process died"),
-    NoteCode.RECORDING_FAILED: ("the recorder failed before the run ended", "until the recorder failed"),
-    NoteCode.STOPPED: ("writing stopped before the run ended", "until writing stopped"),
-    NoteCode.TRUNCATED: ("its end is cut", "as far as it was read"),
-}
 _STOPPED_EARLY = (NoteCode.STOPPED, NoteCode.RECORDING_FAILED)
 _OWN_ENDS = (NoteCode.DIED, *_STOPPED_EARLY)
 """Notes that name an end of the recording that is none of the program."""
-_OF_OUTCOME: Mapping[Outcome, tuple[str, str]] = {
-    Outcome.DIED: _OF_END[NoteCode.DIED],
-    Outcome.FAILED: (
-        f"the program raised an error, and {_UNKNOWN_REST}",
-        "until the program raised an error",
-    ),
-    Outcome.RUNNING: ("the run is still running", "so far"),
+_OF_OUTCOME = {Outcome.DIED: _OF_END[NoteCode.DIED]} | {
+    Outcome(word): (reason, until) for word, reason, until in rows(__file__, "missing.tsv", "outcome")
 }
 _OUT_OF_MEMORY = (
     "the recording ends with an allocation that failed, and what comes after it is not known",

@@ -6,11 +6,11 @@ A name is written in small words. A space in it stands for any of ``space _ - / 
 
 import re
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from vramscope.formats.log.shapes import Shaped, places
 from vramscope.model.counters import UNKNOWN
+from vramscope.package_data import rows
 
 _UNITS = r"bytes?|b|[kmgtp]i?b|[kmgtp]i|(?:kilo|mega|giga)bytes|[kmgt]"
 _NUMBER = r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,19}(?:\.\d{1,20})?(?:e[+-]?\d{1,2})?)"
@@ -73,8 +73,7 @@ class Amount(NamedTuple):
 @cache
 def table_rows() -> list[list[str]]:
     """Return the rows of the table."""
-    lines = Path(__file__).with_name("wordings.tsv").read_text(encoding="utf-8").splitlines()
-    return [[*line.split("\t"), "", "", "", ""][:6] for line in lines if line and not line.startswith("#")]
+    return [[*row, "", "", "", ""][:6] for row in rows(__file__, "wordings.tsv")]
 
 
 def column_words() -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import NoReturn
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, opened
+from vramscope.package_data import rows, words
 
 _Kind = tuple[re.Pattern[bytes], str, str]
 """What its first bytes have, what the file is and lacks, and what to do."""
@@ -19,14 +20,11 @@ _Kind = tuple[re.Pattern[bytes], str, str]
 @cache
 def _kinds(where: str) -> tuple[_Kind, ...]:
     """Return the kinds that the first bytes show, or those of texts."""
-    lines = Path(__file__).with_name("kinds.tsv").read_text(encoding="utf-8").splitlines()
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    words = {name: text for kind, name, text, *_ in rows if kind == "let"}
+    known = words(__file__, "kinds.tsv", "let")
     flags = re.DOTALL if where == "first" else re.MULTILINE
     return tuple(
-        (re.compile(row[1].encode(), flags), row[2].format(**words), row[3].format(**words))
-        for row in rows
-        if row[0] == where
+        (re.compile(pattern.encode(), flags), what.format(**known), advice.format(**known))
+        for pattern, what, advice, *_ in rows(__file__, "kinds.tsv", where)
     )
 
 

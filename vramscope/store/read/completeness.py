@@ -6,26 +6,14 @@ from pathlib import Path
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome
+from vramscope.package_data import words
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import FileSum
 from vramscope.store.manifest import Manifest
 from vramscope.store.schema import SUFFIX
 from vramscope.units import format_bytes
 
-_MEANS: Mapping[str, str] = {
-    "events": "every total, peak and step after that point is unknown",
-    "states": "memory allocated before the first event is unknown, so totals and peaks may be too low, and "
-    "whether the end is right cannot be checked",
-    "marks": "steps and phases are incomplete or unknown",
-    "labels": "categories and names of parameters are incomplete or unknown",
-    "holders": "what holds the memory of a leak may be unknown",
-    "samples": "torch's own counters and the device's memory are incomplete or unknown",
-    "pools": "private pools may show as the default pool",
-    "stacks": "lines of code are incomplete or unknown",
-    "notes": "the recorder's own notes on missing data may be unknown",
-    "peaks": "peaks of the summarized beginning are incomplete or unknown",
-    "steps": "the oldest steps are incomplete or unknown",
-}
+_MEANS = words(__file__, "completeness.tsv", "stream")
 """Maps a stream to what its loss means."""
 
 
