@@ -1,7 +1,7 @@
 """Writes the files that follow from the code of the analyses and from the enumerations of codes.
 
 ``vramscope/model/questions.py`` has every analysis as a method of ``Recording``, ``questions.pyi`` beside it
-its signature, and ``vramscope/results.py`` every type that such a method returns or takes. They are checked
+its signature, and ``vramscope/results.pyi`` every type that such a method returns or takes. They are checked
 in so that ``dir``, ``help``, completion and mypy know ``recording.peak()``. ``docs/codes.md`` lists each code
 with its docstring.
 ``python scripts/generate_questions.py`` writes them; ``--check`` exits with 1 if one is out of date.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "vramscope" / "model" / "questions.py"
 STUB = TARGET.with_suffix(".pyi")
-RESULTS = ROOT / "vramscope" / "results.py"
+RESULTS = ROOT / "vramscope" / "results.pyi"
 CODES = ROOT / "docs" / "codes.md"
 BUILTINS = frozenset(dir(__builtins__)) | {"None"}
 
@@ -63,16 +63,12 @@ class Questions:
 '''
 
 
-RESULTS_HEAD = '''"""Every type that a method of ``Recording`` or ``Run`` returns or takes, at one address.
+RESULTS_HEAD = '''"""Every type that a method of ``Recording`` or ``Run`` returns or takes, with its module.
 
-``from vramscope.results import Peak, Finding, Category`` is for annotations, ``isinstance`` and ``help``. The
-modules that define these types may move; this one stays. ``scripts/generate_questions.py`` writes this file;
-nobody edits it.
+``scripts/generate_questions.py`` writes this file; nobody edits it. ``results.py`` imports what it names.
 """
 
 {imports}
-
-__all__ = sorted(name for name in globals() if name[0].isupper())
 '''
 
 CODES_HEAD = """# Codes
@@ -160,7 +156,7 @@ def literal(default: ast.expr, module: ModuleType) -> ast.expr:
 
 
 def results_source() -> str:
-    """The module of result types, not yet formatted."""
+    """The stub of result types, not yet formatted."""
     names = result_names()
     imports = "\n".join(
         # The same name after "as": type checkers then take it for a name of this module.

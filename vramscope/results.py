@@ -1,149 +1,17 @@
 """Every type that a method of ``Recording`` or ``Run`` returns or takes, at one address.
 
 ``from vramscope.results import Peak, Finding, Category`` is for annotations, ``isinstance`` and ``help``. The
-modules that define these types may move; this one stays. ``scripts/generate_questions.py`` writes this file;
-nobody edits it.
+modules that define these types may move; this one stays. The types stand in the stub beside it.
 """
 
-from vramscope.allocator.settings import Settings as Settings
-from vramscope.allocator.settings import TieBreak as TieBreak
-from vramscope.analysis.accumulation import Accumulation as Accumulation
-from vramscope.analysis.allocations import FoundAllocations as FoundAllocations
-from vramscope.analysis.annotations import Annotations as Annotations
-from vramscope.analysis.batch_fit import BatchFit as BatchFit
-from vramscope.analysis.batch_fit import Estimate as Estimate
-from vramscope.analysis.batch_fit import Largest as Largest
-from vramscope.analysis.batch_fit import Lines as Lines
-from vramscope.analysis.batch_fit.step_program import Needs as Needs
-from vramscope.analysis.batch_fit.step_program import SizeGrowth as SizeGrowth
-from vramscope.analysis.batch_fit.step_program import StepProgram as StepProgram
-from vramscope.analysis.by_module import ModuleBytes as ModuleBytes
-from vramscope.analysis.by_rank import RankBytes as RankBytes
-from vramscope.analysis.by_stack import StackBytes as StackBytes
-from vramscope.analysis.categories import Assigned as Assigned
-from vramscope.analysis.categories import Categories as Categories
-from vramscope.analysis.churn import Churn as Churn
-from vramscope.analysis.compare import Change as Change
-from vramscope.analysis.compare import Comparison as Comparison
-from vramscope.analysis.compare.names import CodeLine as CodeLine
-from vramscope.analysis.composition import Shares as Shares
-from vramscope.analysis.driver_calls import DriverCalls as DriverCalls
-from vramscope.analysis.empty_cache import EmptyCache as EmptyCache
-from vramscope.analysis.evaluation_peak import EvaluationPeak as EvaluationPeak
-from vramscope.analysis.findings import Shared as Shared
-from vramscope.analysis.fit import FitProgress as FitProgress
-from vramscope.analysis.fit import Question as Question
-from vramscope.analysis.fit.answer import FitAnswer as FitAnswer
-from vramscope.analysis.fit.answer import FitVerdict as FitVerdict
-from vramscope.analysis.fit.answer import Placed as Placed
-from vramscope.analysis.fit.answer import Target as Target
-from vramscope.analysis.fit.reruns import DryPeak as DryPeak
-from vramscope.analysis.fit.reruns import Effect as Effect
-from vramscope.analysis.fit.reruns import Rerun as Rerun
-from vramscope.analysis.fit.reruns import Reruns as Reruns
-from vramscope.analysis.forecast import Forecast as Forecast
-from vramscope.analysis.forecast import Outlook as Outlook
-from vramscope.analysis.fragmentation import Fragmentation as Fragmentation
-from vramscope.analysis.fragmentation import Parts as Parts
-from vramscope.analysis.fragmentation import PinnedBy as PinnedBy
-from vramscope.analysis.gathered_parameters import GatheredParameters as GatheredParameters
-from vramscope.analysis.gradient_storage import GradientStorage as GradientStorage
-from vramscope.analysis.held_once import HeldOnce as HeldOnce
-from vramscope.analysis.held_once import Unused as Unused
-from vramscope.analysis.identity import Identity as Identity
-from vramscope.analysis.kept_activations import KeptActivations as KeptActivations
-from vramscope.analysis.leaks import Leaks as Leaks
-from vramscope.analysis.leaks.holders import Bound as Bound
-from vramscope.analysis.leaks.holders import Statement as Statement
-from vramscope.analysis.leaks.leak import Leak as Leak
-from vramscope.analysis.leaks.levels import LeakingLine as LeakingLine
-from vramscope.analysis.lifetimes import Allocations as Allocations
-from vramscope.analysis.lines import LiveBytes as LiveBytes
-from vramscope.analysis.logits import Logits as Logits
-from vramscope.analysis.oom import FailurePlace as FailurePlace
-from vramscope.analysis.oom import Failures as Failures
-from vramscope.analysis.oom.cause import Room as Room
-from vramscope.analysis.oom.in_use import CategoryBytes as CategoryBytes
-from vramscope.analysis.oom.in_use import InUse as InUse
-from vramscope.analysis.own_peaks import OwnPeaks as OwnPeaks
-from vramscope.analysis.peak import Peak as Peak
-from vramscope.analysis.peak import PeakPoint as PeakPoint
-from vramscope.analysis.pinned_growth import PinnedGrowth as PinnedGrowth
-from vramscope.analysis.pins import Pins as Pins
-from vramscope.analysis.private_pools import PoolKind as PoolKind
-from vramscope.analysis.private_pools import PoolLevels as PoolLevels
-from vramscope.analysis.private_pools import PoolName as PoolName
-from vramscope.analysis.private_pools import PoolUse as PoolUse
-from vramscope.analysis.retained_graphs import RetainedGraphs as RetainedGraphs
-from vramscope.analysis.sampled_peaks import SampledIntervals as SampledIntervals
-from vramscope.analysis.sampled_peaks import SampledPeaks as SampledPeaks
-from vramscope.analysis.scaling import Scaling as Scaling
-from vramscope.analysis.scaling import ScalingLine as ScalingLine
-from vramscope.analysis.settings_advice import Candidate as Candidate
-from vramscope.analysis.settings_advice import SettingsAdvice as SettingsAdvice
-from vramscope.analysis.settings_advice import SettingTrial as SettingTrial
-from vramscope.analysis.shared_device import SharedDevice as SharedDevice
-from vramscope.analysis.small_allocations import SmallAllocations as SmallAllocations
-from vramscope.analysis.step_peaks import IntervalPeaks as IntervalPeaks
-from vramscope.analysis.step_peaks import StepPeaks as StepPeaks
-from vramscope.analysis.strategies import Strategies as Strategies
-from vramscope.analysis.strategies import Strategy as Strategy
-from vramscope.analysis.strategies import Undecided as Undecided
-from vramscope.analysis.summary import PrivatePool as PrivatePool
-from vramscope.analysis.summary import StepPeak as StepPeak
-from vramscope.analysis.summary import Summary as Summary
-from vramscope.analysis.timeline import Totals as Totals
-from vramscope.analysis.tree import Tree as Tree
-from vramscope.analysis.verdicts import Verdicts as Verdicts
-from vramscope.analysis.verdicts.growth import GrowthVerdict as GrowthVerdict
-from vramscope.analysis.verdicts.growth import MemoryGrowth as MemoryGrowth
-from vramscope.analysis.verdicts.missing import Missing as Missing
-from vramscope.analysis.verdicts.missing import Part as Part
-from vramscope.analysis.waterfall import Bar as Bar
-from vramscope.analysis.waterfall import Waterfall as Waterfall
-from vramscope.analysis.waterfall.outside_growth import Grown as Grown
-from vramscope.analysis.waterfall.outside_growth import OutsideGrowth as OutsideGrowth
-from vramscope.analysis.what_if import ReplayResult as ReplayResult
-from vramscope.analysis.wide_numbers import WideNumbers as WideNumbers
-from vramscope.analysis.would_fit import BlockSource as BlockSource
-from vramscope.analysis.would_fit import Placement as Placement
-from vramscope.loading import Follower as Follower
-from vramscope.model.cards import Card as Card
-from vramscope.model.codes import FindingKind as FindingKind
-from vramscope.model.codes import LeakCause as LeakCause
-from vramscope.model.counters import Counters as Counters
-from vramscope.model.device import Device as Device
-from vramscope.model.device import Process as Process
-from vramscope.model.finding import Finding as Finding
-from vramscope.model.holders import Holders as Holders
-from vramscope.model.holders import Holding as Holding
-from vramscope.model.marks import Category as Category
-from vramscope.model.marks import EventThreads as EventThreads
-from vramscope.model.marks import Labels as Labels
-from vramscope.model.marks import Marks as Marks
-from vramscope.model.marks import Note as Note
-from vramscope.model.marks import Phase as Phase
-from vramscope.model.marks import Phases as Phases
-from vramscope.model.marks import Steps as Steps
-from vramscope.model.past import Past as Past
-from vramscope.model.past import StretchPeaks as StretchPeaks
-from vramscope.model.past import SummarizedSteps as SummarizedSteps
-from vramscope.model.prediction import ChangedAnswer as ChangedAnswer
-from vramscope.model.prediction import Choice as Choice
-from vramscope.model.prediction import Headroom as Headroom
-from vramscope.model.prediction import Need as Need
-from vramscope.model.prediction import OnCard as OnCard
-from vramscope.model.prediction import OtherRun as OtherRun
-from vramscope.model.prediction import OutOfMemoryPoint as OutOfMemoryPoint
-from vramscope.model.prediction import Prediction as Prediction
-from vramscope.model.recording import Outcome as Outcome
-from vramscope.model.recording import Recording as Recording
-from vramscope.model.recording import Run as Run
-from vramscope.model.snapshot import Blocks as Blocks
-from vramscope.model.snapshot import Segments as Segments
-from vramscope.model.snapshot import Snapshot as Snapshot
-from vramscope.model.stacks import Frame as Frame
-from vramscope.model.stacks import Stacks as Stacks
-from vramscope.model.trace import Trace as Trace
+import re
+from importlib import import_module
+from pathlib import Path
 
-__all__ = sorted(name for name in globals() if name[0].isupper())
+_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+_TYPES = re.findall(r"^from (\S+) import (\w+) as (\w+)$", _STUB, re.MULTILINE)
+
+__all__ = sorted(public for _, _, public in _TYPES)
+
+for _module, _name, _public in _TYPES:
+    globals()[_public] = getattr(import_module(_module), _name)
