@@ -173,8 +173,6 @@ def _at(view: View, path: str, at: int | None = None) -> Address:
     """Return the address of a page about this recording."""
     if len(view.run.recordings) < 2:
         return Address(path, run=view.run_id, at=at)
-    if len(view.run.recordings) < 2:
-        return Address(path, run=view.run_id, at=at)
     return Address(path, *view.here, at=at)
 
 

@@ -6,6 +6,7 @@ from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
+from vramscope.analysis.waterfall import BAR_WORDS
 from vramscope.units import format_bytes, format_duration
 
 from ..address import restore
@@ -19,25 +20,6 @@ from ..data import Data, View
 from ..figures import device
 from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Behind, Context, Page
-
-_WORDS = {
-    "requested": "live tensors", "nccl": "NCCL's communicators",
-    "own_outside": "this process outside of torch", "others": "other processes",
-    "unattributed": "not attributed to a process", "outside": "outside of torch's allocator",
-    "used": "used, by torch or not",
-    "driver": "the driver's own reserve", "free": "free on the device",
-}  # fmt: skip
-_MEANING = {
-    "nccl": "Buffers of the communicators of torch's process groups, by NCCL's own count.",
-    "own_outside": "CUDA's context, libraries, NCCL, raw cudaMalloc: torch's counters do not include these.",
-    "others": "What other processes hold on the same device.",
-    "unattributed": "Used on the device, but by no process that the driver lists.",
-    "outside": "Used on the device beyond what torch reserves; the driver does not report by which process.",
-    "used": "All that the driver counts as used. How much of it torch reserves was not recorded.",
-    "free": "Neither used nor reserved by the driver.",
-    "driver": "Reserved by the driver itself: neither used nor free.",
-    "private_pools": "Free bytes in pools of CUDA graphs and MemPools, which serve no other request.",
-}
 
 
 def _layout(context: Context) -> Any:
@@ -112,9 +94,9 @@ def _scale(bars: Any) -> int:
 def _bar(bar: Any, below: int, whole: int) -> html.Tr:
     color = device.COLOR.get(bar.name, "#c3cad2")
     swatch = html.I(className="swatch", style={"background": color})
-    word = _WORDS.get(bar.name, bar.name.replace("_", " "))
-    name = html.Span([swatch, word], className="phase-name term", tabIndex="0")
-    meaning = _MEANING.get(bar.name) or DEFINITION.get(bar.name)
+    words = BAR_WORDS[bar.name]
+    name = html.Span([swatch, words.on_page], className="phase-name term", tabIndex="0")
+    meaning = words.meaning or DEFINITION.get(bar.name)
     label = explained(name, meaning) if meaning else name
     if bar.n_bytes is None:
         reason = html.Td(bar.source[:300], colSpan=2, className="dim")

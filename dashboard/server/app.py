@@ -7,6 +7,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from vramscope import package_data
 from vramscope.analysis.pace import StepPace, pace
 from vramscope.analysis.verdicts.missing import why_stopped
 from vramscope.errors import UnknownNameError, VramscopeError
@@ -32,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 _POLL_WAITS_S = 0.15
 """Seconds that an answer about a page in the making waits for it: less than the pause between two."""
+_STORES = ("address", "version", "key", "ready", "title", "sink", "stand", "entered")
 
 
 def build_app(data: Data, allowed: Access) -> Dash:
@@ -51,7 +53,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
         hooks={"request_pre": "window.vramscope.startPlotly"},
     )
     bundles = bundle.register(app.server, Path(app.config.assets_folder))
-    index = Path(__file__).with_name("index.html").read_text(encoding="utf-8")
+    index = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
     index = index.replace("{palette}", palette_css())
     app.index_string = index.replace("{sheets}", bundles["css"]).replace("{ours}", bundles["js"])
     all_pages = pages()
@@ -93,39 +95,18 @@ def _shell(idle_ms: int) -> Any:
     )
     stores = [
         dcc.Location(id="location", refresh="callback-nav"),
-        dcc.Store(id="address"),
-        dcc.Store(id="version"),
-        dcc.Store(id="key"),
-        dcc.Store(id="ready"),
-        dcc.Store(id="title"),
-        dcc.Store(id="sink"),
-        dcc.Store(id="stand"),
-        dcc.Store(id="entered"),
+        *(dcc.Store(id=name) for name in _STORES),
         dcc.Interval(id="tick", interval=idle_ms),
     ]
     skip = html.A("Skip to content", href="#main", className="skip")
     return html.Div([*stores, skip, html.Div([rail, main, *inspector.layout()], className="shell"), _help()])
 
 
-_KEYS = (
-    ("j / k", "next, previous step (at its peak) or sample"),
-    ("p", "to the peak"),
-    ("w / s, wheel", "zoom in, out at the pointer"),
-    ("a / d, drag", "pan left, right; Shift and drag zooms to a box"),
-    ("0, double-click", "whole run"),
-    ("i", "inspector"),
-    ("x", "time or events"),
-    ("/", "find in the table"),
-    ("Tab, arrows", "in and out of tables; through their cells"),
-    ("Enter", "pick the row or link"),
-    ("[ / ]", "previous, next page"),
-    ("t", "light or dark"),
-    ("?", "this list"),
-)
-
-
 def _help() -> Any:
-    rows = [html.Div([html.Dt(html.Kbd(keys)), html.Dd(what)]) for keys, what in _KEYS]
+    rows = [
+        html.Div([html.Dt(html.Kbd(keys)), html.Dd(what)])
+        for keys, what in package_data.rows(__file__, "app.tsv")
+    ]
     close = html.Button("Close", id="help-close", className="quiet")
     content = [html.H2("Keyboard"), html.Dl(rows), close]
     return plain(html.Dialog(content, id="help", className="help", **{"aria-label": "Keyboard"}))

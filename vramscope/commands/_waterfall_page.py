@@ -3,27 +3,9 @@
 from collections.abc import Iterator
 
 from vramscope.analysis.summary import Summary
-from vramscope.analysis.waterfall import Bar, Waterfall
+from vramscope.analysis.waterfall import BAR_WORDS, Bar, Waterfall
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.units import format_bytes, format_share
-
-_BARS = {
-    "requested": "live tensors, as requested",
-    "rounding": "rounding of requests to blocks",
-    "allocated": "live tensors with rounding",
-    "pending": "freed, still used by another stream",
-    "inactive_split": "cached: free pieces of segments in use",
-    "releasable": "cached: free segments",
-    "private_pools": "cached: free in private pools",
-    "nccl": "NCCL's communicators",
-    "own_outside": "this process outside of torch (context, libraries)",
-    "others": "other processes",
-    "unattributed": "used by processes that the driver does not list",
-    "outside": "outside of torch's allocator in all",
-    "used": "used, by torch or not",
-    "free": "free",
-    "driver": "the driver's own reserve",
-}
 
 
 def waterfall(summary: Summary) -> Iterator[Block]:
@@ -49,4 +31,4 @@ def _row(found: Waterfall, bar: Bar, last: tuple[Bar, ...]) -> tuple[str, ...]:
     share = "" if bar.n_bytes is None else format_share(bar.n_bytes, total)
     amounts = ("" if n_bytes is None else format_bytes(n_bytes) for n_bytes in (bar.n_bytes, end))
     at_fullest, at_end = amounts
-    return _BARS[bar.name], at_fullest, share, at_end, bar.source
+    return BAR_WORDS[bar.name].in_terminal, at_fullest, share, at_end, bar.source

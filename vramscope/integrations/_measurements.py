@@ -6,6 +6,7 @@ from typing import NamedTuple
 from vramscope.analysis.forecast import forecast_of_summary
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
 from vramscope.model.recording import Outcome
+from vramscope.package_data import rows
 
 MOST_RANKS = 256
 """The most ranks that are measured; each has some 25 series."""
@@ -21,32 +22,13 @@ class Measured(NamedTuple):
     """Whether it only grows."""
 
 
-LEVELS = {
-    "requested": Measured("vramscope_requested_bytes", "Bytes requested now"),
-    "allocated": Measured("vramscope_allocated_bytes", "Bytes allocated now"),
-    "active": Measured("vramscope_active_bytes", "Bytes active now"),
-    "reserved": Measured("vramscope_reserved_bytes", "Bytes reserved now"),
-}
-PEAKS = {
-    "requested": Measured("vramscope_peak_requested_bytes", "The highest requested bytes so far"),
-    "allocated": Measured("vramscope_peak_allocated_bytes", "The highest allocated bytes so far"),
-    "active": Measured("vramscope_peak_active_bytes", "The highest active bytes so far"),
-    "reserved": Measured("vramscope_peak_reserved_bytes", "The highest reserved bytes so far"),
-}
-PHASES = Measured("vramscope_phase_peak_allocated_bytes", "The highest allocated bytes of a phase so far")
-SAMPLED = {
-    "process_used_bytes": Measured(
-        "vramscope_nvml_peak_process_used_bytes", "The most that this process used"
-    ),
-    "device_used_bytes": Measured("vramscope_nvml_peak_device_used_bytes", "The most used on the device"),
-    "others_used_bytes": Measured("vramscope_nvml_peak_others_used_bytes", "The most that others used"),
-}
-STEPS = Measured("vramscope_steps", "Steps so far", unit="steps", is_count=True)
-EVENTS = Measured("vramscope_events", "Allocator events so far", unit="events", is_count=True)
-FAILURES = Measured("vramscope_failed_allocations", "Allocations that failed", unit="failures", is_count=True)
-FORECAST = Measured(
-    "vramscope_forecast_step", "The step at which the limit is reached at this rate", unit="steps"
-)
+def _measured(kind: str) -> dict[str, Measured]:
+    found = rows(__file__, "_measurements.tsv", kind)
+    return {key: Measured(name, words, unit, grows == "count") for key, name, words, unit, grows in found}
+
+
+LEVELS, PEAKS, SAMPLED, _ONE = map(_measured, ("level", "peak", "sample", "one"))
+PHASES, FORECAST, STEPS, EVENTS, FAILURES = _ONE.values()
 EVERY = (*LEVELS.values(), *PEAKS.values(), PHASES, *SAMPLED.values(), FORECAST, STEPS, EVENTS, FAILURES)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.marks import Category, Phase
+from vramscope.package_data import words
 
 # The palette of Okabe and Ito, for lines of a chart that stand for rows of a table.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
@@ -22,50 +23,12 @@ VERMILION, PURPLE, YELLOW, GRAY = "#D55E00", "#CC79A7", "#F0E442", "#999999"
 # too (tests/unit/dashboard/test_palettes.py). Grays say that something is unknown, free or not of interest,
 # wherever they are.
 CATEGORY_COLOR = {
-    Category.UNKNOWN: GRAY,
-    Category.PARAMETER: "#1F60B5",
-    Category.BUFFER: "#6280A7",
-    Category.GRADIENT: "#C25507",
-    Category.OPTIMIZER_STATE: "#26AD5D",
-    Category.INPUT: "#DEF75E",
-    Category.ACTIVATION: "#E6A907",
-    Category.TEMPORARY: "#DBC1BF",
-    Category.COMMUNICATION: "#674C89",
-    Category.WORKSPACE: "#8B725A",
-    Category.SHARDED_PARAMETER: "#0520B3",
-    Category.UNSHARDED_PARAMETER: "#84D3FF",
-    Category.SHARDED_GRADIENT: "#7D2C12",
+    Category[name.upper()]: color for name, color in words(__file__, "theme.tsv", "category").items()
 }
-PHASE_COLOR = {
-    Phase.OTHER: "#C2CBD9",
-    Phase.FORWARD: "#5364E1",
-    Phase.BACKWARD: "#A53546",
-    Phase.OPTIMIZER: "#489C51",
-    Phase.RECOMPUTE: "#DE6005",
-    Phase.EVAL: "#87B3C9",
-    Phase.ZERO_GRAD: "#576471",
-    Phase.DATA: "#E7CC4C",
-    Phase.LOSS: "#B07AE2",
-    Phase.USER: "#4B2F84",
-}
-PART_COLOR = {
-    "requested": "#758392",
-    "rounding": "#D6A9EA",
-    "pending": "#D0A00F",
-    "inactive_split": "#DE704F",
-    "releasable": "#ABF0FA",
-    "outside": "#05BF8F",
-    "others": "#4D3ABB",
-    "private_pools": "#85511D",
-    "nccl": "#4DE68A",
-}
-QUANTITY_COLOR = {
-    "allocated": "#1F2933",  # the stylesheet turns it to the theme's ink
-    "active": "#1F2933",
-    "reserved": SKY,
-    "device_used": PURPLE,
-    "capacity": VERMILION,
-}
+PHASE_COLOR = {Phase[name.upper()]: color for name, color in words(__file__, "theme.tsv", "phase").items()}
+PART_COLOR = words(__file__, "theme.tsv", "part")
+QUANTITY_COLOR = words(__file__, "theme.tsv", "quantity")
+"""The stylesheet turns the color of allocated and active bytes to the theme's ink."""
 
 # Plotly 7 offers "Share chart", which posts the figure to cloud.plotly.com: off in every graph.
 CONFIG: dict[str, Any] = {

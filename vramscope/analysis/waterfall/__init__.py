@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.table import Int64, Table
+from vramscope.package_data import rows
 from vramscope.units import format_bytes, format_duration
 
 _EVENTS = "the allocator's events"
@@ -36,6 +37,18 @@ class Bar:
     """Bytes of the part; None if not known, when a bar over several parts may be known instead."""
     source: str
     """Source of the number, or the reason why there is none."""
+
+
+class BarWords(NamedTuple):
+    """The words for a bar."""
+
+    in_terminal: str
+    on_page: str
+    meaning: str = ""
+    """Empty for a quantity that the page defines by its name."""
+
+
+BAR_WORDS = {name: BarWords(*words) for name, *words in rows(__file__, "bars.tsv", "bar")}
 
 
 @dataclass(frozen=True, slots=True)

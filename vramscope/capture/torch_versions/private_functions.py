@@ -122,23 +122,7 @@ GET_METADATA = PrivateFunction(
 )
 IS_IN_BAD_FORK = PrivateFunction("_cuda_isInBadFork", "the end of the history after a failure", answer=bool)
 
-PRIVATE_FUNCTIONS = (
-    RECORD_HISTORY,
-    SNAPSHOT,
-    STATISTICS,
-    ACCELERATOR_STATISTICS,
-    RESET_PEAKS,
-    ACCELERATOR_RESET_PEAKS,
-    IS_HISTORY_ON,
-    HOST_STATISTICS,
-    MEMORY_FRACTION,
-    EMPTY_CACHE,
-    ACCELERATOR_EMPTY_CACHE,
-    OOM_OBSERVER,
-    SET_METADATA,
-    GET_METADATA,
-    IS_IN_BAD_FORK,
-)
+PRIVATE_FUNCTIONS = tuple(each for each in list(globals().values()) if isinstance(each, PrivateFunction))
 """Every private function of torch that recording on CUDA calls or wraps."""
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from vramscope.package_data import rows
+
 
 class Launch(NamedTuple):
     """What a launcher says of one process."""
@@ -36,38 +38,10 @@ class _Words(NamedTuple):
     needs: str = ""
 
 
-# In this order: torchrun inside of srun sets its own variables beside those of SLURM, which then count tasks
-# of srun. A batch script that was not started by srun has SLURM's rank 0 and no step.
-_LAUNCHERS = (
-    _Words(
-        "torchrun",
-        "RANK",
-        ("WORLD_SIZE",),
-        ("LOCAL_RANK",),
-        ("TORCHELASTIC_RUN_ID",),
-        "TORCHELASTIC_RESTART_COUNT",
-        needs="TORCHELASTIC_RUN_ID",
-    ),
-    _Words("env", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ()),
-    _Words(
-        "mpi",
-        "OMPI_COMM_WORLD_RANK",
-        ("OMPI_COMM_WORLD_SIZE",),
-        ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
-    ),
-    _Words("mpi", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",), ()),
-    _Words(
-        "slurm",
-        "SLURM_PROCID",
-        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        ("SLURM_LOCALID",),
-        (),
-        "SLURM_RESTART_COUNT",
-        needs="SLURM_STEP_ID",
-    ),
-    _Words("mpi", "PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALRANKID",), ("PMI_ID",)),
-)
+_LAUNCHERS = [
+    _Words(name, rank, tuple(size.split()), (local,), tuple(job.split()), restarts, needs)
+    for name, needs, restarts, job, rank, size, local in rows(__file__, "launchers.tsv")
+]
 # Of the programs that set the variables of torch, those that also leave a variable of their own.
 _BY_MARK = (
     ("RAY_JOB_ID", "ray"),
