@@ -10,12 +10,12 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
+from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes
 
 _LEAST_FORWARDS = 3
 """Fewest forwards that count: two, for example to compare a pair, are intended."""
@@ -100,25 +100,14 @@ def findings(found: Accumulation) -> list[Finding]:
     """Return a finding with the bytes kept, and what a backward after each forward would keep."""
     if found.kept_bytes - found.most_bytes < _LEAST_BYTES:
         return []
-    kept, one = format_bytes(found.kept_bytes), format_bytes(found.most_bytes)
-    return [
-        Finding(
-            kind=FindingKind.GRAPHS_BEFORE_BACKWARD,
-            severity=Severity.INFO,
-            claim=f"{found.n_forwards} forwards of the same call keep {kept} until one backward, and "
-            f"the largest of them {one}",
-            **placed(found.frame),
-            n_bytes=found.kept_bytes - found.most_bytes,
-            advice="if their losses are only summed, as to accumulate gradients, call backward() on each: "
-            "gradients add up to the same, and one graph is kept at a time",
-            evidence={
-                "forwards": found.n_forwards,
-                "steps": found.n_steps,
-                "kept_bytes": found.kept_bytes,
-                "one_forward_bytes": found.most_bytes,
-            },
-        )
-    ]
+    evidence = {
+        "forwards": found.n_forwards,
+        "steps": found.n_steps,
+        "kept_bytes": found.kept_bytes,
+        "one_forward_bytes": found.most_bytes,
+    }
+    n_bytes = found.kept_bytes - found.most_bytes
+    return [worded(FindingKind.GRAPHS_BEFORE_BACKWARD, n_bytes, found.frame, evidence)]
 
 
 ANALYSIS = Analysis(

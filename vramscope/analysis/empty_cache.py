@@ -8,11 +8,11 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.stack_functions import passes_through
-from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
+from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes
 
 _LEAST_CALLS = 3
 """Fewest calls that count as a loop: one before and one after an evaluation do not."""
@@ -78,28 +78,13 @@ def findings(found: EmptyCache) -> list[Finding]:
     """Return a finding if it is called repeatedly and the memory is allocated again."""
     if found.n_calls < _LEAST_CALLS or not found.n_regains:
         return []
-    given, again = format_bytes(found.released_bytes), format_bytes(found.regained_bytes)
-    claim = (
-        f"{found.n_calls:,} calls of empty_cache() gave {given} back to the driver, and {again} of it were "
-        f"allocated again by {found.n_regains:,} driver calls"
-    )
-    return [
-        Finding(
-            kind=FindingKind.EMPTY_CACHE,
-            severity=Severity.INFO,
-            claim=claim,
-            **placed(found.frame),
-            n_bytes=found.regained_bytes,
-            advice="leave it out of the loop, unless another process needs the memory in between: each "
-            "release waits for the device",
-            evidence={
-                "calls": found.n_calls,
-                "released_bytes": found.released_bytes,
-                "driver_releases": found.n_releases,
-                "driver_allocations": found.n_regains,
-            },
-        )
-    ]
+    evidence = {
+        "calls": found.n_calls,
+        "released_bytes": found.released_bytes,
+        "driver_releases": found.n_releases,
+        "driver_allocations": found.n_regains,
+    }
+    return [worded(FindingKind.EMPTY_CACHE, found.regained_bytes, found.frame, evidence)]
 
 
 ANALYSIS = Analysis(

@@ -10,13 +10,13 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.folding import bytes_by_line, fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
+from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
 from vramscope.steps.evaluations import evaluations
-from vramscope.units import format_bytes
 
 _LEAST_MORE = 1.05
 """Ratio of evaluation to training: a smaller one makes no card too small."""
@@ -24,10 +24,6 @@ _LEAST_BYTES = 16 << 20
 _LEAST_KEPT = 0.3
 """Share of what an evaluation adds: so much must stay from its earlier forwards to be the reason."""
 _LEAST_FORWARDS = 3
-_ADVICE_KEEPS = (
-    "move the results of each batch to the CPU (.cpu(), or eval_accumulation_steps of a Trainer), or reduce "
-    "them to a metric at once (preprocess_logits_for_metrics): smaller batches keep as much"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,31 +95,16 @@ def findings(found: EvaluationPeak) -> list[Finding]:
     keeps = found.kept_bytes >= max(
         _LEAST_KEPT * (found.evaluation_bytes - found.training_bytes), _LEAST_BYTES
     )
-    kept = (
-        f"; {format_bytes(found.kept_bytes)} of it came with its {found.n_forwards:,} batches and stayed"
-        if keeps
-        else ""
-    )
-    return [
-        Finding(
-            kind=FindingKind.EVALUATION_KEEPS if keeps else FindingKind.EVALUATION_PEAK,
-            severity=Severity.INFO,
-            claim=f"evaluation needs more than training: {format_bytes(found.evaluation_bytes)} allocated at "
-            f"most, {format_bytes(found.training_bytes)} in training steps{kept}",
-            **placed(found.frame),
-            n_bytes=found.evaluation_bytes - found.training_bytes,
-            advice=_ADVICE_KEEPS
-            if keeps
-            else "evaluate with smaller batches: without gradients they cost little time",
-            evidence={
-                "evaluation_peak_bytes": found.evaluation_bytes,
-                "training_peak_bytes": found.training_bytes,
-                "instant": found.instant,
-                "line_bytes": found.frame_bytes,
-                "kept_bytes": found.kept_bytes,
-            },
-        )
-    ]
+    evidence = {
+        "evaluation_peak_bytes": found.evaluation_bytes,
+        "training_peak_bytes": found.training_bytes,
+        "instant": found.instant,
+        "line_bytes": found.frame_bytes,
+        "kept_bytes": found.kept_bytes,
+    }
+    kind = FindingKind.EVALUATION_KEEPS if keeps else FindingKind.EVALUATION_PEAK
+    n_bytes = found.evaluation_bytes - found.training_bytes
+    return [worded(kind, n_bytes, found.frame, evidence, forwards=found.n_forwards)]
 
 
 ANALYSIS = Analysis(

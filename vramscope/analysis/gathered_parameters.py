@@ -8,11 +8,11 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, Severity
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.units import format_bytes
 
 _LEAST_BYTES = 1 << 20
 _LEAST_SHARE = 0.05
@@ -63,17 +63,7 @@ def findings(found: GatheredParameters) -> list[Finding]:
     """Return a finding where they are a share of the peak."""
     if found.n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * found.peak_bytes):
         return []
-    return [
-        Finding(
-            kind=FindingKind.GATHERED_AT_ONCE,
-            severity=Severity.INFO,
-            claim=f"FSDP gathers the parameters of all {found.n_blocks} blocks at once: "
-            f"{format_bytes(found.n_bytes)} of unsharded parameters are there at the peak",
-            n_bytes=found.n_bytes,
-            advice="shard each block before the whole model (fully_shard(block), or auto_wrap_policy): "
-            "then one block's parameters are gathered at a time",
-        )
-    ]
+    return [worded(FindingKind.GATHERED_AT_ONCE, found.n_bytes, blocks=found.n_blocks)]
 
 
 ANALYSIS = Analysis(

@@ -1,6 +1,5 @@
 """Which gradients take memory that they need not take: from one step to the next, or twice?"""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,11 @@ from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.strategies.gradients import is_bucket, late_gradients
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, Severity
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
-from vramscope.units import format_bytes
 
 _LEAST_SHARE = 0.5
 """Of the steps that train: so many must keep their gradients."""
@@ -168,48 +167,20 @@ def _level(found: Allocations, n_events: int) -> NDArray[Any]:
 
 def findings(found: GradientStorage) -> list[Finding]:
     """The gradients that stay from step to step, and those that are stored twice."""
-    size, example = format_bytes, f" (the largest: {found.forgotten})" if found.forgotten else ""
-    return [
-        *_said(
-            FindingKind.GRADIENTS_KEPT,
-            found.kept_bytes,
-            f"{size(found.kept_bytes)} of gradients stay allocated from one step to the next, through "
-            f"forward, in {found.n_steps:,} steps",
-            "optimizer.zero_grad(set_to_none=True), or model.zero_grad(), before forward or after the "
-            "optimizer's step lets go of them until backward makes them again",
-            steps=found.n_steps,
-        ),
-        *_said(
-            FindingKind.GRADIENTS_LATE,
-            found.late_bytes,
-            "gradients of the step before live through forward, as they are cleared after it: the peak would "
-            f"be {size(found.late_bytes)} lower",
-            "call optimizer.zero_grad() before forward, or right after optimizer.step()",
-        ),
-        *_said(
-            FindingKind.GRADIENTS_NEVER_CLEARED,
-            found.forgotten_bytes,
-            f"{size(found.forgotten_bytes)} of gradients are made in the first steps and never cleared"
-            f"{example}, while others are in each step: no zero_grad() reaches them",
-            "if nothing trains these parameters, run their forward under torch.no_grad(), or set "
-            "requires_grad_(False); else give them to an optimizer, and clear their gradients",
-            example=found.forgotten,
-        ),
-        *_said(
-            FindingKind.GRADIENT_COPIES,
-            found.copied_bytes,
-            f"{size(found.copied_bytes)} of gradients are there a second time in the "
-            f"{size(found.bucket_bytes)} of DistributedDataParallel's buckets",
-            "DistributedDataParallel(..., gradient_as_bucket_view=True) keeps them in the buckets alone; "
-            "gradients cannot be detached in place then",
-            bucket_bytes=found.bucket_bytes,
-        ),
-    ]
-
-
-def _said(kind: FindingKind, n_bytes: int, claim: str, advice: str, **evidence: Any) -> Iterator[Finding]:
-    if n_bytes >= _LEAST_BYTES:
-        yield Finding(kind, Severity.INFO, claim, n_bytes=n_bytes, advice=advice, evidence=evidence)
+    results = []
+    if found.kept_bytes >= _LEAST_BYTES:
+        evidence: dict[str, Any] = {"steps": found.n_steps}
+        results.append(worded(FindingKind.GRADIENTS_KEPT, found.kept_bytes, None, evidence))
+    if found.late_bytes >= _LEAST_BYTES:
+        results.append(worded(FindingKind.GRADIENTS_LATE, found.late_bytes))
+    if found.forgotten_bytes >= _LEAST_BYTES:
+        largest = f" (the largest: {found.forgotten})" if found.forgotten else ""
+        kind, evidence = FindingKind.GRADIENTS_NEVER_CLEARED, {"example": found.forgotten}
+        results.append(worded(kind, found.forgotten_bytes, None, evidence, largest=largest))
+    if found.copied_bytes >= _LEAST_BYTES:
+        evidence = {"bucket_bytes": found.bucket_bytes}
+        results.append(worded(FindingKind.GRADIENT_COPIES, found.copied_bytes, None, evidence))
+    return results
 
 
 ANALYSIS = Analysis(

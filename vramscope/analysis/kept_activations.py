@@ -1,6 +1,6 @@
 """Finds activations that nothing needs, or that checkpointing makes again all at once, at the peak."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.strategies.checkpointing import whole_regions
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, NoteCode, Severity
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.units import format_bytes
 
 _LEAST_BYTES = 1 << 20
 _LEAST_FROZEN = 0.05
@@ -134,48 +134,21 @@ def findings(found: KeptActivations) -> list[Finding]:
     """Return a finding for what is frozen, and for one region around several blocks."""
     said = []
     if found.frozen_bytes >= max(_LEAST_BYTES, _LEAST_FROZEN * found.peak_bytes):
-        said.append(
-            Finding(
-                kind=FindingKind.FROZEN_ACTIVATIONS,
-                severity=Severity.INFO,
-                claim=f"{format_bytes(found.frozen_bytes)} of activations at the peak are of {found.frozen}, "
-                "whose parameters are all frozen, and nothing that trains runs before it",
-                n_bytes=found.frozen_bytes,
-                module=found.frozen,
-                advice=f"run {found.frozen} under torch.no_grad(), unless the gradient of its input is "
-                "wanted: something asks for it (requires_grad_() on an input or in a hook)",
-            )
-        )
-    if len(found.blocks) > 1 and found.recomputed_bytes >= max(
-        _LEAST_BYTES, _LEAST_RECOMPUTED * found.peak_bytes
-    ):
-        said.append(
-            Finding(
-                kind=FindingKind.CHECKPOINT_OF_ALL,
-                severity=Severity.INFO,
-                claim=f"one checkpointed region recomputes {len(found.blocks)} blocks at once: "
-                f"{format_bytes(found.recomputed_bytes)} of their activations are there again at the peak",
-                n_bytes=found.recomputed_bytes,
-                advice=f"checkpoint each block by itself ({found.blocks[0]} … {found.blocks[-1]}): vramscope "
-                "fit says what that leaves",
-            )
-        )
+        frozen = worded(FindingKind.FROZEN_ACTIVATIONS, found.frozen_bytes, frozen=found.frozen)
+        said.append(replace(frozen, module=found.frozen))
+    is_much = found.recomputed_bytes >= max(_LEAST_BYTES, _LEAST_RECOMPUTED * found.peak_bytes)
+    if len(found.blocks) > 1 and is_much:
+        n_blocks, which = len(found.blocks), f"{found.blocks[0]} … {found.blocks[-1]}"
+        kind = FindingKind.CHECKPOINT_OF_ALL
+        said.append(worded(kind, found.recomputed_bytes, blocks=n_blocks, which=which))
     if found.idle:
-        why = (
+        to_do = (
             "call model.train() before the training: such modules checkpoint in train mode alone"
             if found.n_in_eval_mode
             else "they do not checkpoint with use_cache=True, nor with use_reentrant=True where no input "
             "requires a gradient: model.enable_input_require_grads(), or use_reentrant=False"
         )
-        said.append(
-            Finding(
-                kind=FindingKind.CHECKPOINTS_IDLE,
-                severity=Severity.INFO,
-                claim=f"{found.idle}: {format_bytes(found.idle_bytes)} of activations are kept at the peak",
-                n_bytes=found.idle_bytes,
-                advice=why,
-            )
-        )
+        said.append(worded(FindingKind.CHECKPOINTS_IDLE, found.idle_bytes, idle=found.idle, to_do=to_do))
     return said
 
 

@@ -12,12 +12,12 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
+from vramscope.model.finding import Finding
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes
 
 _LEAST_SHARE = 0.4
 _LEAST_BYTES = 16 << 20
@@ -82,21 +82,13 @@ def findings(found: Logits) -> list[Finding]:
     """Return a finding if blocks of the size of the logits are most of the peak."""
     if found.n_blocks < 2 or found.n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * found.peak_bytes):
         return []
-    share = 100 * found.n_bytes / found.peak_bytes
-    upcast = ", which are computed in 16 bits and converted" if found.is_upcast else ""
-    return [
-        Finding(
-            kind=FindingKind.LARGE_LOGITS,
-            severity=Severity.INFO,
-            claim=f"{format_bytes(found.n_bytes)} ({share:.0f} %) of the peak are {found.n_blocks} blocks of "
-            f"the size of the logits{upcast}: each tensor that cross entropy and its backward make has "
-            f"{format_bytes(found.logits_bytes)}",
-            **placed(found.frame),
-            n_bytes=found.n_bytes,
-            advice="compute head and loss in chunks (torch.utils.checkpoint around each), or with "
-            "a fused linear cross entropy (Liger), and logits only where a label is (logits_to_keep)",
-        )
-    ]
+    words: dict[str, Any] = {
+        "share": f"{100 * found.n_bytes / found.peak_bytes:.0f}",
+        "blocks": found.n_blocks,
+        "upcast": ", which are computed in 16 bits and converted" if found.is_upcast else "",
+        "logits_bytes": found.logits_bytes,
+    }
+    return [worded(FindingKind.LARGE_LOGITS, found.n_bytes, found.frame, **words)]
 
 
 ANALYSIS = Analysis(

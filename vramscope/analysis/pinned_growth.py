@@ -1,14 +1,14 @@
 """Measures whether pinned host memory grows while the program trains."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.model.codes import FindingKind, Severity
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.units import format_bytes
 
 _LEAST_BYTES = 64 << 20
 _LEAST_RISES = 5
@@ -51,18 +51,8 @@ def findings(found: PinnedGrowth) -> list[Finding]:
     grown = found.last_bytes - found.first_bytes
     if found.n_rises < _LEAST_RISES or grown < _LEAST_BYTES:
         return []
-    return [
-        Finding(
-            kind=FindingKind.PINNED_GROWTH,
-            severity=Severity.WARNING,
-            claim=f"pinned host memory in use grew by {format_bytes(grown)} over {found.n_steps:,} steps and "
-            f"never fell: torch holds {format_bytes(found.held_bytes)} of it at the end",
-            n_bytes=grown,
-            bytes_per_step=grown // max(found.n_steps, 1),
-            advice="use one pinned buffer again, or let go of each; torch rounds each up to a power of two "
-            "(9 MiB take 16), so ask for such sizes",
-        )
-    ]
+    claimed = worded(FindingKind.PINNED_GROWTH, grown, steps=found.n_steps, held_bytes=found.held_bytes)
+    return [replace(claimed, bytes_per_step=grown // max(found.n_steps, 1))]
 
 
 ANALYSIS = Analysis(

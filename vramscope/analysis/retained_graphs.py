@@ -9,12 +9,12 @@ from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import steps_of
-from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
+from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes
 
 _LEAST_SHARE = 0.5
 """Share of the steps that must ask for it."""
@@ -64,18 +64,8 @@ def findings(found: RetainedGraphs) -> list[Finding]:
     """Return a finding if retained graphs keep 1 MiB or more."""
     if found.kept_bytes < _LEAST_BYTES:
         return []
-    return [
-        Finding(
-            kind=FindingKind.RETAINED_GRAPH,
-            severity=Severity.INFO,
-            claim=f"the last backward of {found.n_steps:,} steps has retain_graph=True, and "
-            f"{format_bytes(found.kept_bytes)} of activations are still allocated when such a step ends",
-            **placed(found.frame),
-            n_bytes=found.kept_bytes,
-            advice="leave out retain_graph=True in the last backward of a step, if no later one needs it",
-            evidence={"steps": found.n_steps, "kept_bytes": found.kept_bytes},
-        )
-    ]
+    evidence = {"steps": found.n_steps, "kept_bytes": found.kept_bytes}
+    return [worded(FindingKind.RETAINED_GRAPH, found.kept_bytes, found.frame, evidence)]
 
 
 ANALYSIS = Analysis(

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.model.codes import FindingKind, Severity
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.units import format_bytes
 
 _LEAST_BYTES = 64 << 20
 """Contexts of CUDA take 200 to 600 MiB; a process without one, such as a monitor, takes a few MiB."""
@@ -50,22 +50,12 @@ def findings(found: SharedDevice) -> list[Finding]:
     """Return a finding if the others hold at least what one such context takes."""
     if not _LEAST_BYTES <= found.outside_bytes <= found.others_bytes:
         return []
-    outside, others = format_bytes(found.outside_bytes), format_bytes(found.others_bytes)
-    return [
-        Finding(
-            kind=FindingKind.SHARED_DEVICE,
-            severity=Severity.INFO,
-            claim=f"other processes hold {others} of this device, and this process holds {outside} outside "
-            f"of torch's allocator (CUDA context, kernels, libraries)",
-            n_bytes=found.outside_bytes,
-            advice="every process on a device has a context of its own: fewer processes on it have fewer",
-            evidence={
-                "outside_bytes": found.outside_bytes,
-                "others_bytes": found.others_bytes,
-                "time_ns": found.time_ns,
-            },
-        )
-    ]
+    evidence = {
+        "outside_bytes": found.outside_bytes,
+        "others_bytes": found.others_bytes,
+        "time_ns": found.time_ns,
+    }
+    return [worded(FindingKind.SHARED_DEVICE, found.outside_bytes, None, evidence)]
 
 
 ANALYSIS = Analysis(

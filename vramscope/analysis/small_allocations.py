@@ -10,11 +10,11 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import steps_of
-from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
+from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
-from vramscope.units import format_bytes
 
 _SMALL_BYTES = 64 << 10
 _LEAST_PER_STEP = 5_000
@@ -77,19 +77,8 @@ def findings(found: SmallAllocations) -> list[Finding]:
     """Return a finding if one line calls the allocator thousands of times in a step."""
     if found.per_step < _LEAST_PER_STEP:
         return []
-    return [
-        Finding(
-            kind=FindingKind.SMALL_ALLOCATIONS,
-            severity=Severity.INFO,
-            claim=f"one line makes {found.per_step:,} allocations in a step of at most "
-            f"{format_bytes(_SMALL_BYTES)} each (usually {format_bytes(found.median_bytes)})",
-            **placed(found.frame),
-            n_bytes=None,
-            advice="work on one large tensor instead of many small ones: each takes at least 512 bytes, "
-            "and a kernel of its own",
-            evidence={"per_step": found.per_step, "median_bytes": found.median_bytes},
-        )
-    ]
+    evidence = {"per_step": found.per_step, "median_bytes": found.median_bytes}
+    return [worded(FindingKind.SMALL_ALLOCATIONS, None, found.frame, evidence, most_bytes=_SMALL_BYTES)]
 
 
 ANALYSIS = Analysis(

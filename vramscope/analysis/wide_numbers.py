@@ -8,11 +8,11 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.categories import assign, undivided
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import instant_of
-from vramscope.model.codes import FindingKind, Severity
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
-from vramscope.units import format_bytes
 
 _OF_MODEL = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _LEAST_BYTES = 1 << 20
@@ -58,18 +58,9 @@ def findings(found: WideNumbers) -> list[Finding]:
     """Return a finding if 64-bit tensors hold 1 MiB or more."""
     if found.n_bytes < _LEAST_BYTES:
         return []
-    example = f", as {found.example}" if found.example else ""
-    return [
-        Finding(
-            kind=FindingKind.WIDE_NUMBERS,
-            severity=Severity.INFO,
-            claim=f"{format_bytes(found.n_bytes)} of parameters, gradients and optimizer state are 64-bit at "
-            f"the peak ({found.n_tensors:,} tensors{example})",
-            n_bytes=found.n_bytes // 2,
-            advice="model.float() halves them: tensors made from NumPy arrays are 64-bit unless converted",
-            evidence={"bytes": found.n_bytes, "tensors": found.n_tensors, "example": found.example},
-        )
-    ]
+    named = f", as {found.example}" if found.example else ""
+    evidence = {"bytes": found.n_bytes, "tensors": found.n_tensors, "example": found.example}
+    return [worded(FindingKind.WIDE_NUMBERS, found.n_bytes // 2, None, evidence, named=named)]
 
 
 ANALYSIS = Analysis(
