@@ -280,7 +280,7 @@ def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) ->
     level = level_with(run, tried.factor, tried.extra_bytes)
     highest = int(level.argmax())
     left = round(float(level[highest]))
-    how, cost, basis = tried.words
+    name, how, cost, basis = tried.words
     peak = int(run.level_bytes[at])
     phase, saved = Phase(int(run.phase[highest])), peak - left
     if tried.least is None and tried.most is None and not saved:
@@ -292,7 +292,7 @@ def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) ->
     if _is_monotone(tried) and saved > 0:
         high = min(high, peak - 1)
     return Strategy(
-        tried.name,
+        name,
         saved,
         left,
         # Bytes of unknown category may be what the strategy saves.
@@ -360,26 +360,16 @@ def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
     ways = checkpointed(run.found, run.lives, owners, (run.level_bytes, workspace_bytes))
     best = min(ways, key=lambda way: int((run.level_bytes + way.extra_bytes).max()), default=None)
     if best is not None:
+        blocks = best.blocks
+        named = ", ".join(blocks) if len(blocks) <= _MOST_NAMED else f"{blocks[0]} … {blocks[-1]}"
         yield StrategyTrial(
-            f"activation checkpointing of {len(best.blocks)} blocks",
+            "divided_checkpointing" if best.is_divided else "checkpointing",
             np.ones(len(run.found)),
             best.extra_bytes,
-            (
-                f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for {_few(best.blocks)}"
-                + ", each a region of its own" * best.is_divided,
-                "none: the one region around them runs forward twice already"
-                if best.is_divided
-                else "each of these blocks runs forward twice: up to a third more time",
-                "estimate: what a block saves goes when it returns, and is back when backward reaches it",
-            ),
-            2,
+            {"blocks": len(blocks), "which": named},
             least=SizeChange(np.ones(len(run.found)), best.least_extra_bytes),
             most=SizeChange(np.ones(len(run.found)), best.most_extra_bytes),
         )
-
-
-def _few(paths: Sequence[str]) -> str:
-    return ", ".join(paths) if len(paths) <= _MOST_NAMED else f"{paths[0]} … {paths[-1]}"
 
 
 def _gradients_to_none(run: StrategyInput) -> Iterator[StrategyTrial]:
@@ -389,16 +379,10 @@ def _gradients_to_none(run: StrategyInput) -> Iterator[StrategyTrial]:
     extra = extra + late_gradients(run.found, run.lives, gradient, len(run.phase))
     if extra.any():
         yield StrategyTrial(
-            "gradients set to None",
+            "gradients_to_none",
             np.ones(len(run.found)),
             extra,
-            (
-                "optimizer.zero_grad(set_to_none=True), before forward or right after the optimizer's step",
-                "none; a program that reads .grad in between finds None",
-                "estimate: gradients are there from where backward makes them, and go after the optimizer",
-            ),
-            1,
-            Category.GRADIENT,
+            extra_of=Category.GRADIENT,
             least=SizeChange(scaled(run, (run.category == Category.GRADIENT, 0.0))),
         )
 
@@ -410,18 +394,9 @@ def _bucket_views(run: StrategyInput) -> Iterator[StrategyTrial]:
         # A bucket from before the recording may be taken for a gradient; parameters are certain.
         is_one = run.category == Category.PARAMETER
         largest = int(run.found.block_size[is_one if is_one.any() else gradient].max())
-        yield StrategyTrial(
-            "gradients as views of DDP's buckets",
-            scaled(run, (gradient, 0.0)),
-            np.where(run.phase == Phase.BACKWARD, largest, 0),
-            (
-                "DistributedDataParallel(…, gradient_as_bucket_view=True)",
-                "none; gradients cannot be detached in place",
-                "closed form: gradients are in buckets already; one at a time is made beside them",
-            ),
-            1,
-            Category.TEMPORARY,
-        )
+        extra = np.where(run.phase == Phase.BACKWARD, largest, 0)
+        factor = scaled(run, (gradient, 0.0))
+        yield StrategyTrial("bucket_views", factor, extra, extra_of=Category.TEMPORARY)
 
 
 _ALL: tuple[Callable[[StrategyInput], Iterator[StrategyTrial]], ...] = (

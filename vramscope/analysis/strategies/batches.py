@@ -50,15 +50,10 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     kept = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
     extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
     yield StrategyTrial(
-        f"{_MICRO_BATCHES} micro-batches with accumulated gradients",
+        "accumulation",
         scaled(run, (of_batch & ~kept_on, part)),
         extra,
-        (
-            f"split the batch in {_MICRO_BATCHES}, divide the loss by it, optimizer.step() after the last",
-            "about the same time for large batches, more for small ones; BatchNorm sees smaller batches",
-            "estimate: all that layers of torch.nn make has a row for each sample of the batch",
-        ),
-        2,
+        {"batches": _MICRO_BATCHES},
         # What holds a value for each pair of a batch shrinks quadratically; what is not certain to hold
         # samples does not shrink at all.
         least=SizeChange(scaled(run, (of_batch, part**2)), kept),
@@ -119,15 +114,8 @@ def smaller_evaluation(run: StrategyInput) -> Iterator[StrategyTrial]:
         return
     of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
     yield StrategyTrial(
-        "half the batch in evaluation",
+        "smaller_evaluation",
         scaled(run, (of_evaluation, 1 / 2)),
-        0,
-        (
-            "a DataLoader of its own for evaluation, with half the batch_size",
-            "evaluation takes more, smaller steps; its results stay the same",
-            "estimate: what evaluation allocates in ratio to its batch",
-        ),
-        1,
         least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 4))),
         most=SizeChange(scaled(run, (of_evaluation & _has_samples(run, of_evaluation), 1 / 2))),
     )

@@ -24,15 +24,10 @@ def loss_in_chunks(run: StrategyInput) -> Iterator[StrategyTrial]:
     head = int(run.found.block_size[run.category == Category.PARAMETER].max(initial=0))
     extra = np.where(np.isin(run.phase, (Phase.LOSS, Phase.BACKWARD)), head, 0)
     yield StrategyTrial(
-        f"head and loss in {_CHUNKS} chunks",
+        "loss_in_chunks",
         scaled(run, (rows, 1 / _CHUNKS)),
         extra,
-        (
-            f"split tokens in {_CHUNKS}, checkpoint(head_and_loss, …) for each; or fused cross entropy",
-            "the head runs forward twice",
-            "estimate: tensors of the logits' size have an eighth of it, and the head's gradient is added up",
-        ),
-        2,
+        {"chunks": _CHUNKS},
         least=SizeChange(scaled(run, (rows, 0.0))),
         most=SizeChange(scaled(run, (rows, 2 / _CHUNKS)), 2 * extra),
     )

@@ -39,17 +39,8 @@ def fused_optimizer(run: StrategyInput) -> Iterator[StrategyTrial]:
     """
     temporary = run.in_optimizer() & np.isin(run.made_by, (*_FUSED, _UNKNOWN))
     if temporary.any():
-        yield StrategyTrial(
-            "fused optimizer",
-            scaled(run, (temporary, 0.0)),
-            0,
-            (
-                f"torch.optim.{_names(run, temporary)}(…, fused=True)",
-                "none: it is faster",
-                "exact: what the optimizer's step allocates and frees again is not allocated",
-            ),
-            1,
-        )
+        named = {"optimizer": _names(run, temporary)}
+        yield StrategyTrial("fused_optimizer", scaled(run, (temporary, 0.0)), figures=named)
 
 
 def optimizer_in_a_loop(run: StrategyInput) -> Iterator[StrategyTrial]:
@@ -60,15 +51,10 @@ def optimizer_in_a_loop(run: StrategyInput) -> Iterator[StrategyTrial]:
         largest = int(run.found.block_size[parameter].max(initial=0))
         most = max(_IN_A_LOOP[name] for name in np.unique(run.made_by[temporary]).tolist())
         yield StrategyTrial(
-            "optimizer without foreach",
+            "optimizer_in_a_loop",
             scaled(run, (temporary, 0.0)),
             np.where(run.phase == Phase.OPTIMIZER, most * largest, 0),
-            (
-                f"torch.optim.{_names(run, temporary)}(…, foreach=False)",
-                "the optimizer's step is slower: one kernel for each parameter and operation",
-                f"estimate: {most} times the largest parameter instead of the temporaries of all",
-            ),
-            1,
+            {"optimizer": _names(run, temporary), "most": most},
             Category.TEMPORARY,
             least=SizeChange(scaled(run, (temporary, 0.0))),
         )
@@ -80,17 +66,8 @@ def state_in_8_bits(run: StrategyInput) -> Iterator[StrategyTrial]:
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST_8BIT
     if state.any():
-        yield StrategyTrial(
-            "optimizer state in 8 bits",
-            scaled(run, (state, _BYTES_8BIT / element), (run.in_optimizer(), 0.0)),
-            0,
-            (
-                f"bitsandbytes.optim.{_names(run, state)}8bit(…)",
-                "quantized moments: compare the loss over the first hundred steps",
-                "closed form: a byte for each element, a scale for each 256; its step allocates nothing",
-            ),
-            2,
-        )
+        factor = scaled(run, (state, _BYTES_8BIT / element), (run.in_optimizer(), 0.0))
+        yield StrategyTrial("state_in_8_bits", factor, figures={"optimizer": _names(run, state)})
 
 
 def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
@@ -100,34 +77,14 @@ def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
     label = np.append(run.recording.labels.name, len(names) - 1)[run.assigned.label]
     second = (run.category == Category.OPTIMIZER_STATE) & is_second[label] & _is_of(run, ("Adam", "AdamW"))
     if second.any():
-        yield StrategyTrial(
-            "optimizer with one moment",
-            scaled(run, (second | run.in_optimizer(), 0.0)),
-            0,
-            (
-                "torch.optim.SGD(…, momentum=0.9), or Lion",
-                "another optimizer: learning rate and schedule have to be tuned again",
-                "exact: the second moment and the temporaries that it takes are not there",
-            ),
-            3,
-        )
+        yield StrategyTrial("one_moment", scaled(run, (second | run.in_optimizer(), 0.0)))
 
 
 def offloaded(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Move the optimizer to the CPU: neither its state nor its temporaries stay on the GPU."""
     state = run.category == Category.OPTIMIZER_STATE
     if state.any():
-        yield StrategyTrial(
-            "optimizer on the CPU",
-            scaled(run, (state | run.in_optimizer(), 0.0)),
-            0,
-            (
-                "torchao.optim.CPUOffloadOptimizer(…), or DeepSpeed ZeRO-Offload",
-                "each step waits for gradients to go to the CPU and parameters to come back",
-                "exact: neither state nor the optimizer's temporaries are on the GPU",
-            ),
-            3,
-        )
+        yield StrategyTrial("offloaded", scaled(run, (state | run.in_optimizer(), 0.0)))
 
 
 def _element(run: StrategyInput) -> NDArray[Any]:

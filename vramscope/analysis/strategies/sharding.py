@@ -1,9 +1,6 @@
 """Trials of ZeRO and FSDP: ranks of a data-parallel run shard what each holds a copy of."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-from numpy.typing import NDArray
+from collections.abc import Iterator
 
 from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, scaled
 from vramscope.model.marks import Category
@@ -15,6 +12,7 @@ _SHARDS = (
     "fairscale/",
 )
 """Paths of code that shards already; a recording of one rank does not show what is left to shard."""
+_GATHERED = ", and the largest parameter gathered; a unit of several gathers more"
 _SHARDING_OPTIMIZER = "ZeroRedundancyOptimizer"
 
 
@@ -36,41 +34,18 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
     share = 1 / run.n_ranks
     largest = int(run.found.block_size[parameter].max(initial=0))
     whole_gradients = SizeChange(scaled(run, (state, share)))
-    stages: Sequence[tuple[str, NDArray[Any], int, str, int]] = (
-        (
-            "ZeRO-1: state",
-            state,
-            0,
-            "torch.distributed.optim.ZeroRedundancyOptimizer, or DeepSpeed stage 1",
-            3,
-        ),
-        ("ZeRO-2: state and gradients", state | gradient, 0, "DeepSpeed stage 2", 4),
-        (
-            "ZeRO-3/FSDP: state, gradients and parameters",
-            state | gradient | parameter,
-            largest,
-            "torch.distributed.fsdp.fully_shard(module) for each block and the whole, or DeepSpeed stage 3",
-            4,
-        ),
+    stages = (
+        ("zero_1", state, 0),
+        ("zero_2", state | gradient, 0),
+        ("zero_3", state | gradient | parameter, largest),
     )
-    for name, rows, gathered, how, effort in stages:
+    for kind, rows, gathered in stages:
         if rows.any():
-            basis = f"closed form: 1/{run.n_ranks} of each stays on a rank"
             yield StrategyTrial(
-                f"{name} over {run.n_ranks} GPUs",
+                kind,
                 scaled(run, (rows, share)),
                 gathered,
-                (
-                    how,
-                    "communication: all-gather and reduce-scatter in each step",
-                    basis
-                    + (
-                        ", and the largest parameter gathered; a unit of several gathers more"
-                        if gathered
-                        else ""
-                    ),
-                ),
-                effort,
+                {"ranks": run.n_ranks, "gathered": _GATHERED if gathered else ""},
                 # Without units or buckets all parameters and gradients are allocated at once, as in stage 1.
                 most=whole_gradients,
                 is_surely_less=True,

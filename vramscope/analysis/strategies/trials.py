@@ -1,5 +1,8 @@
 """The input of every strategy, and the trial that it returns: other sizes of allocations, extra bytes."""
 
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +14,7 @@ from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.package_data import rows
 
 USUAL_ELEMENT = 4
 """Bytes of an element if not known: float32."""
@@ -53,15 +57,14 @@ class StrategyInput(NamedTuple):
 class StrategyTrial(NamedTuple):
     """What one strategy would change about the allocations of a run."""
 
-    name: str
+    kind: str
+    """Its row in ``trials.tsv``."""
     factor: NDArray[Any]
     """Factor on the size of each allocation."""
-    extra_bytes: NDArray[Any] | int
+    extra_bytes: NDArray[Any] | int = 0
     """Additional bytes at each instant."""
-    words: tuple[str, str, str]
-    """Texts of ``Strategy.how``, ``cost`` and ``basis``."""
-    effort: int
-    """Effort as in ``Strategy.effort``."""
+    figures: Mapping[str, Any] = MappingProxyType({})
+    """What the words name."""
     extra_of: Category = Category.ACTIVATION
     """Category of ``extra_bytes``."""
     least: "SizeChange | None" = None
@@ -70,6 +73,21 @@ class StrategyTrial(NamedTuple):
     """The change if no assumption held in its favor."""
     is_surely_less: bool = False
     """Whether the peak falls in any case, though perhaps by less."""
+
+    @property
+    def effort(self) -> int:
+        """Effort as in ``Strategy.effort``."""
+        return int(_words()[self.kind][0])
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Texts of ``Strategy.name``, ``how``, ``cost`` and ``basis``."""
+        return tuple(text.format(**self.figures) for text in _words()[self.kind][1:])
+
+
+@cache
+def _words() -> Mapping[str, list[str]]:
+    return {kind: words for kind, *words in rows(__file__, "trials.tsv")}
 
 
 class SizeChange(NamedTuple):
@@ -113,6 +131,6 @@ def scaled(run: StrategyInput, *scales: tuple[NDArray[Any], NDArray[Any] | float
     A scale is one number, or one number for each allocation.
     """
     factor = np.ones(len(run.found))
-    for rows, scale in scales:
-        factor[rows] *= np.broadcast_to(scale, factor.shape)[rows]
+    for chosen, scale in scales:
+        factor[chosen] *= np.broadcast_to(scale, factor.shape)[chosen]
     return factor
