@@ -5,7 +5,7 @@ And what is left when a program has let go of all its tensors: the workspaces of
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ from vramscope.analysis.leaks.holders import OF_NOTEBOOKS, holder_name, recorded
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, LeakCause, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind, LeakCause
+from vramscope.model.finding import Finding
 from vramscope.model.holders import Holding
 from vramscope.model.marks import Category
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes
 
 _LEAST_BYTES = 1 << 20
 _LEAST_SHARE = 0.05
@@ -196,60 +196,34 @@ def findings(found: HeldOnce) -> list[Finding]:
         is_left = kind == FindingKind.WORKSPACE_LEFT
         if unused.n_bytes < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * found.peak_bytes):
             continue
-        what, advice = _words(kind, unused.holder)
+        words = _words(kind, unused.holder)
         said.append(
-            Finding(
-                kind=kind,
-                severity=Severity.WARNING if kind == FindingKind.EXCEPTION_KEPT else Severity.INFO,
-                claim=f"{format_bytes(unused.n_bytes)} at the {'end' if is_left else 'peak'} {what}",
-                **placed(unused.frame),
-                holder=unused.holder or None,
-                n_bytes=unused.n_bytes,
-                advice=advice,
-            )
+            replace(worded(kind, unused.n_bytes, unused.frame, **words), holder=unused.holder or None)
         )
     return said
 
 
-def _words(kind: FindingKind, holder: str) -> tuple[str, str]:
-    held, it = f", held by {holder}" if holder else "", holder or "it"
+def _words(kind: FindingKind, holder: str) -> dict[str, Any]:
     if kind == FindingKind.EXCEPTION_KEPT:
-        return _words_of_exception(holder)
-    if kind == FindingKind.WORKSPACE_LEFT:
-        return (
-            "are workspaces of cuBLAS, which torch keeps while the process lives: all else was freed",
-            "no tensor is left; torch._C._cuda_clearCublasWorkspaces() frees them until the next product",
-        )
-    if kind == FindingKind.WEIGHTS_LOADED:
-        return (
-            f"are weights as they were read from a file, beside those of the model{held}",
-            f"read it into host memory (map_location='cpu'), or del {it}, and what has it, once it is used",
-        )
-    if kind == FindingKind.WEIGHTS_COPIED:
-        return (
-            f"have the sizes of the model's weights: a copy of these, or of their gradients{held}",
-            f"keep {it} on the CPU if no step needs it: .cpu(), or copy.deepcopy(model).cpu()",
-        )
-    return (
-        f"wait for Python's garbage collector: objects that hold each other, {holder}",
-        f"{ADVICE[LeakCause.REFERENCE_CYCLE]}; gc.collect() every few steps frees them earlier",
-    )
+        what, to_do = _words_of_exception(holder)
+        return {"what": what, "to_do": to_do}
+    held, it = f", held by {holder}" if holder else "", holder or "it"
+    return {"held": held, "it": it, "holder": holder, "edit": ADVICE[LeakCause.REFERENCE_CYCLE]}
 
 
 def _words_of_exception(holder: str) -> tuple[str, str]:
-    what = "are local variables of a call that failed: "
     if holder == OF_NOTEBOOKS:
         return (
-            f"{what}IPython keeps the traceback of the last cell that failed (sys.last_traceback)",
+            "IPython keeps the traceback of the last cell that failed (sys.last_traceback)",
             "another exception takes its place: run 1/0 in a cell of its own, then gc.collect()",
         )
     if holder.startswith("sys."):
         return (
-            f"{what}{holder} keeps the traceback of the last exception",
+            f"{holder} keeps the traceback of the last exception",
             "sys.last_traceback = sys.last_value = sys.last_exc = None",
         )
     return (
-        f"{what}{holder} keeps the exception with its traceback",
+        f"{holder} keeps the exception with its traceback",
         f"keep str(error), or error.with_traceback(None), in {holder}",
     )
 

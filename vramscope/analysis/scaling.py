@@ -15,12 +15,12 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
+from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.units import format_bytes
 
 _LEAST_SIZES = 3
 """Fewest different sizes: a straight line passes through any two."""
@@ -168,56 +168,32 @@ def findings(found: Scaling) -> list[Finding]:
     """Return findings for lines that grow quadratically, and for a peak that mostly grows linearly."""
     result = []
     if found.quadratic_bytes >= _LEAST_SHARE * found.peak_bytes > 0:
-        share = 100 * found.quadratic_bytes / found.peak_bytes
-        what = (
-            f"{format_bytes(found.quadratic_bytes)} ({share:.0f} %) of the largest step's peak grow with the "
-            f"square of what a step is given"
-        )
         remedy = (
             "If it is attention: torch.nn.functional.scaled_dot_product_attention does not keep its scores"
             if found.has_backward
             else "No gradient passes through them. If it is a mask of attention: one of shape (batch, 1, 1, "
             "length) broadcasts over heads and queries, and is_causal=True needs none"
         )
-        advice = f"twice the length needs four times these bytes. {remedy}"
-        result.append(
-            _finding(
-                FindingKind.QUADRATIC_MEMORY, what, found, found.quadratic, found.quadratic_bytes, advice
-            )
-        )
+        kind, n_bytes = FindingKind.QUADRATIC_MEMORY, found.quadratic_bytes
+        result.append(_finding(kind, found, found.quadratic, n_bytes, remedy))
     if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
-        share = 100 * found.linear_bytes / found.peak_bytes
-        what = (
-            f"{format_bytes(found.linear_bytes)} ({share:.0f} %) of the largest step's peak grow as what a "
-            f"step is given does"
-        )
-        advice = "smaller batches with gradient accumulation, or activation checkpointing: see vramscope fit"
-        kind = FindingKind.BATCH_DOMINATES
-        result.append(_finding(kind, what, found, found.linear, found.linear_bytes, advice))
+        result.append(_finding(FindingKind.BATCH_DOMINATES, found, found.linear, found.linear_bytes))
     return result
 
 
 def _finding(
-    kind: str, what: str, found: Scaling, lines: tuple[ScalingLine, ...], n_bytes: int, advice: str
+    kind: str, found: Scaling, lines: tuple[ScalingLine, ...], n_bytes: int, remedy: str = ""
 ) -> Finding:
-    return Finding(
-        kind=kind,
-        severity=Severity.INFO,
-        claim=f"{what}, over {found.n_sizes} sizes up to {found.ratio:.2g} times the smallest",
-        **placed(lines[0].frame if lines else None),
-        n_bytes=n_bytes,
-        advice=advice,
-        evidence={
-            "sizes": found.n_sizes,
-            "ratio": round(found.ratio, 3),
-            "peak_bytes": found.peak_bytes,
-            "lines": [
-                {"file": line.frame and line.frame.file, "line": line.frame and line.frame.line,
-                 "bytes": line.n_bytes}
-                for line in lines[:5]
-            ],
-        },
-    )  # fmt: skip
+    shown = [(line.frame, line.n_bytes) for line in lines[:5]]
+    evidence = {
+        "sizes": found.n_sizes,
+        "ratio": round(found.ratio, 3),
+        "peak_bytes": found.peak_bytes,
+        "lines": [{"file": at and at.file, "line": at and at.line, "bytes": n} for at, n in shown],
+    }
+    share, times = f"{100 * n_bytes / found.peak_bytes:.0f}", f"{found.ratio:.2g}"
+    frame = lines[0].frame if lines else None
+    return worded(kind, n_bytes, frame, evidence, share=share, times=times, remedy=remedy)
 
 
 ANALYSIS = Analysis(

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.waterfall.outside_growth import OutsideGrowth, growth_of
 from vramscope.analysis.waterfall.sampled_parts import PARTS_OF_RESERVED, reserved_parts
-from vramscope.model.codes import FindingKind, NoteCode, Severity
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.table import Int64, Table
 from vramscope.package_data import rows
-from vramscope.units import format_bytes, format_duration
+from vramscope.units import format_duration
 
 _EVENTS = "the allocator's events"
 _COUNTERS = "torch's counters"
@@ -226,17 +227,9 @@ def _reasons(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> dict[
 
 
 _GROWN = {
-    "own_outside": (
-        FindingKind.NON_TORCH_GROWTH,
-        "this process outside of torch's allocator",
-        "Libraries, NCCL buffers, CUDA graphs or raw cudaMalloc; no tensor is the reason",
-    ),
-    "others": (FindingKind.OTHER_PROCESS, "other processes", "nvidia-smi shows which processes hold it"),
-    "outside": (
-        FindingKind.OUTSIDE_GROWTH,
-        "the device outside of torch's allocator (this process or others: the driver does not report which)",
-        "nvidia-smi on the host shows which process holds it",
-    ),
+    "own_outside": FindingKind.NON_TORCH_GROWTH,
+    "others": FindingKind.OTHER_PROCESS,
+    "outside": FindingKind.OUTSIDE_GROWTH,
 }
 
 
@@ -246,26 +239,17 @@ def findings(found: Waterfall) -> list[Finding]:
 
 
 def _finding(found: Waterfall, name: str) -> Finding:
-    kind, whose, advice = _GROWN[name]
     grown = found.growth.grown[name]
-    step = "" if grown.step is None else f", at step {grown.step}"
+    evidence = {
+        "time_ns": grown.time_ns,
+        "largest_rise_bytes": grown.largest_rise_bytes,
+        "reserved_growth_bytes": grown.inside_bytes,
+        "still_there_bytes": grown.still_there_bytes,
+        "step": grown.step,
+    }
+    at_step = "" if grown.step is None else f", at step {grown.step}"
     after = format_duration(grown.time_ns - int(found.time_ns[0]))
-    return Finding(
-        kind,
-        Severity.WARNING,
-        f"Memory of {whose} grew by {format_bytes(grown.n_bytes)}, "
-        f"{format_bytes(grown.largest_rise_bytes)} of it at once {after} after the first sample{step}; "
-        f"torch's reserved bytes changed by {format_bytes(grown.inside_bytes)} meanwhile",
-        advice=advice,
-        n_bytes=grown.n_bytes,
-        evidence={
-            "time_ns": grown.time_ns,
-            "largest_rise_bytes": grown.largest_rise_bytes,
-            "reserved_growth_bytes": grown.inside_bytes,
-            "still_there_bytes": grown.still_there_bytes,
-            "step": grown.step,
-        },
-    )
+    return worded(_GROWN[name], grown.n_bytes, None, evidence, at_step=at_step, after=after)
 
 
 ANALYSIS = Analysis(
