@@ -196,6 +196,7 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     if fit.limit_bytes is not None and fit.own_total_bytes:
         share = format_share(fit.limit_bytes, fit.own_total_bytes)
         text += f" The program limits itself to {share} of a device (set_per_process_memory_fraction)."
+    text += f" {sentence(fit.growth)}" if fit.growth else ""
     return html.Section(
         [claim_heading(claim), html.P(text, className="support")],
         className="opening", **{"aria-live": "polite"},

@@ -12,6 +12,7 @@ from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.strategies.gradients import is_bucket, late_gradients
+from vramscope.analysis.strategies.trials import summed
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
@@ -148,21 +149,14 @@ def _copied(
         return 0, 0
     ends = recording.phases.end_event[recording.phases.phase == Phase.BACKWARD]
     n_events = len(recording.trace)
-    gradients, buckets = (_level(found.rows(kind), n_events)[ends] for kind in (is_gradient, bucket))
+    gradients, buckets = (
+        summed(found, found.block_size * kind, n_events)[ends] for kind in (is_gradient, bucket)
+    )
     both = np.minimum(gradients, buckets)
     if not len(both):
         return 0, 0
     at = int(both.argmax())
     return int(both[at]), int(buckets[at])
-
-
-def _level(found: Allocations, n_events: int) -> NDArray[Any]:
-    """Allocated bytes of these allocations at every instant."""
-    change = np.zeros(n_events + 1, "i8")
-    np.add.at(change, found.alloc_event + 1, found.block_size)
-    is_freed = found.free_event != ALIVE
-    np.subtract.at(change, found.free_event[is_freed] + 1, found.block_size[is_freed])
-    return np.cumsum(change)
 
 
 def findings(found: GradientStorage) -> list[Finding]:

@@ -25,6 +25,7 @@ def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
         "outside_bytes": answer.outside_bytes,
         "outside_is_measured": answer.is_outside_measured,
         "limit_bytes": answer.limit_bytes,
+        "growth": answer.growth or None,
         "settings": _settings(answer),
         "conf": None if answer.as_asked is None else _outcome(answer, answer.as_asked),
         "cards": [

@@ -36,6 +36,8 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
             "note",
         )
     yield Text(_smallest(answer))
+    if answer.growth:
+        yield Text(answer.growth, "note")
     is_said = answer.prediction is not None or (answer.placed and answer.ending == answer.placed[0].reason)
     if answer.ending and not is_said:
         yield Text(answer.ending, "note")
@@ -384,7 +386,7 @@ def _strategies(found: Strategies, *, is_whole: bool) -> Iterator[Block]:
         )
         if found.path:
             yield Text(found.path)
-    for each in found.undecided:
-        yield Text(f"cannot tell from this recording: {each.name}; {each.reason}. {each.to_do}", "quiet")
+    if found.open_words:
+        yield Text(found.open_words, "quiet")
     if found.without_effect:
         yield Text(f"does not lower the peak: {', '.join(found.without_effect)}", "quiet")

@@ -26,7 +26,8 @@ def savings(found: Strategies) -> html.Section:
     place = f", in {phase}" if found.phase != Phase.OTHER else ""
     title = "What else would lower the peak"
     beside = html.Span(f"{format_bytes(found.peak_bytes)} allocated{place}", className="dim")
-    open_ones = _undecided(found)
+    texts = filter(None, (found.open_words, NOT_ESTIMATED))
+    open_ones = [html.P(sentence(text), className="dim fit-note") for text in texts]
     if not found.advised:
         known = found.unknown_bytes < found.peak_bytes
         text = (
@@ -42,17 +43,6 @@ def savings(found: Strategies) -> html.Section:
     below = html.P(useless, className="dim fit-note") if found.without_effect else html.Span()
     path = html.P(sentence(found.path), className="dim fit-note") if found.path else html.Span()
     return panel(title, shown, path, *open_ones, below, beside=beside)
-
-
-def _undecided(found: Strategies) -> list[html.P]:
-    """Return what the recording does not decide, and what is not estimated from any."""
-    return [
-        html.P(
-            f"Cannot tell from this recording: {each.name}; {each.reason}. {each.to_do}.",
-            className="dim fit-note",
-        )
-        for each in found.undecided
-    ] + [html.P(f"{sentence(NOT_ESTIMATED)}", className="dim fit-note")]
 
 
 def _strategy(each: Strategy, peak: int) -> html.Tr:

@@ -530,3 +530,17 @@ def test_a_card_smaller_than_what_an_incomplete_run_held_is_too_small_all_the_sa
     runs(run=[trained([2000] * 8, **INCOMPLETE["gap"][0])])
 
     assert asked(capsys, "run", "--capacity", "1GiB")["recordings"][0]["fits"] is False
+
+
+def test_of_memory_that_grows_it_is_said_that_a_longer_run_needs_more(runs, capsys):
+    """Each of twelve steps keeps 4 MiB; in the other program the twelve steps are alike."""
+    rows = [(Action.ALLOC, number << 32, 4 * MIB) for number in range(12)]
+    action, address, size = zip(*rows, strict=True)
+    steps = Steps.of(index=range(12), start_event=range(12), end_event=range(1, 13))
+    trace = Trace.of(action=action, address=address, size=size, block_size=size)
+    runs(grows=[Recording(trace=trace, steps=steps)], alike=[trained([4] * 12)])
+
+    assert asked(capsys, "grows")["growth"].startswith("a leak: 4.00 MiB more with every step")
+    assert asked(capsys, "alike")["growth"] is None
+    assert "a longer run needs more" in said(capsys, "grows")
+    assert "a longer run" not in said(capsys, "alike")

@@ -28,7 +28,8 @@ from vramscope.analysis.settings_advice import (
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.verdicts import Verdict, why_not
+from vramscope.analysis.verdicts import Verdict, verdicts, why_not
+from vramscope.analysis.verdicts.growth import GrowthVerdict
 from vramscope.analysis.verdicts.missing import Part, missing_parts, until
 from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_total, request_sequence
 from vramscope.analysis.what_if.earlier_state import cached_bytes
@@ -168,7 +169,7 @@ class _Answering:
             return self._with_moments(replace(self._base, placed=tuple(map(self._placed, self._targets))))
         self._learn()
         self._progress.stage("batch")
-        self._learn(batch=self._batch())
+        self._learn(batch=self._batch(), growth=_growth(self._recording))
         self._progress.stage("strategies")
         self._learn(strategies=self._strategies())
         self._replay()
@@ -260,6 +261,12 @@ class _Answering:
             outcomes += [answer.settings.base, *(trial.outcome for trial in answer.settings.trials)]
         events = {each.failed_at for each in outcomes if each is not None and each.failed_at is not None}
         return replace(answer, moments={event: moment(self._recording, event) for event in sorted(events)})
+
+
+def _growth(recording: Recording) -> str:
+    found = verdicts(recording).growth
+    is_leak = found.verdict is GrowthVerdict.LEAKS
+    return f"{found.text} (vramscope leaks), so a longer run needs more than is said here" if is_leak else ""
 
 
 def unanswerable(recording: Recording) -> str:

@@ -98,6 +98,8 @@ class FitAnswer:
     """Whether the recorded device is simulated."""
     ending: str = ""
     """Why the program's further need is not known, as a clause; '' if the recording is complete."""
+    growth: str = ""
+    """What grows with every step, as a clause: a longer run needs more; '' if nothing is known to."""
     until: str = ""
     """For a recording that ends too early: the moment up to which it counts, such as ``so far``."""
     is_exact: bool = True

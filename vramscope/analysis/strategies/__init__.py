@@ -59,7 +59,7 @@ NOT_ESTIMATED = (
     "mixed precision is not estimated, as a recording does not decide it: vramscope fit --rerun runs the "
     "program dry with it"
 )
-_RUN_IT = "Run the program with it, and compare the peaks"
+_RUN_IT = "Run the program with each, and compare the peaks"
 _TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
@@ -129,6 +129,13 @@ class Strategies:
     """The highest allocated bytes of each phase, as recorded."""
     path: str = ""
     """The order in which to try them, on one GPU and on several, for a model of this size."""
+
+    @property
+    def open_words(self) -> str:
+        """What the recording does not decide, and what does; '' if it decides all."""
+        names = ", ".join(each.name for each in self.undecided)
+        why = [f"{each.reason}. {each.to_do}" for each in self.undecided[:1]]
+        return f"cannot tell from this recording: {names}; {why[0]}" if why else ""
 
 
 def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
