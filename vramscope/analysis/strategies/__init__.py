@@ -206,10 +206,8 @@ def _is_monotone(tried: StrategyTrial) -> bool:
     """Return whether the trial only removes bytes, so that it cannot raise the peak."""
     if tried.is_surely_less:
         return True
-    adds = tried.most is not None or bool(
-        (tried.factor > 1).any() or np.any(np.asarray(tried.extra_bytes) > 0)
-    )
-    return not adds
+    adds = (tried.factor > 1).any() or np.any(np.asarray(tried.extra_bytes) > 0)
+    return tried.most is None and not adds
 
 
 def _reason(is_partial: bool, unknown: int, peak: int) -> str:
