@@ -3,7 +3,7 @@
 ``vramscope/model/questions.py`` has every analysis as a method of ``Recording``, ``questions.pyi`` beside it
 its signature, and ``vramscope/results.pyi`` every type that such a method returns or takes. They are checked
 in so that ``dir``, ``help``, completion and mypy know ``recording.peak()``. ``docs/codes.md`` lists each code
-with its docstring.
+with its meaning.
 ``python scripts/generate_questions.py`` writes them; ``--check`` exits with 1 if one is out of date.
 """
 
@@ -76,7 +76,7 @@ CODES_HEAD = """# Codes
 Words for machines: they stand in JSON (`notes[].code`, `findings[].kind`, `.severity`, `.cause`), in trace
 files and in Python, where each is a member of an enumeration and equal to its value. A release may add codes;
 it changes and removes none. Formats and analyses of other distributions may use words of their own.
-`scripts/generate_questions.py` writes this page from the docstrings.
+`scripts/generate_questions.py` writes this page from `vramscope/model/codes.tsv`.
 """
 
 
@@ -235,21 +235,10 @@ def codes_page() -> str:
     }
     parts = [CODES_HEAD]
     for title, (kind, intro) in tables.items():
-        rows = [f"| `{value}` | {sentence} |" for value, sentence in member_docstrings(kind)]
+        rows = [f"| `{each.value}` | {each.meaning} |" for each in kind]
         head = ["", f"## {title}", "", f"`{kind.__module__}.{kind.__name__}`. {intro}", ""]
         parts.append("\n".join([*head, "| code | meaning |", "| --- | --- |", *rows, ""]))
     return "".join(parts)
-
-
-def member_docstrings(kind: type) -> list[tuple[str, str]]:
-    """Value and docstring of each member of an enumeration, in the order of the source."""
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(node, ast.ClassDef)
-    found = []
-    for member, text in zip(node.body, node.body[1:], strict=False):
-        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
-            found.append((ast.literal_eval(member.value), " ".join(ast.literal_eval(text.value).split())))
-    return found
 
 
 def formatted(text: str, target: Path) -> str:

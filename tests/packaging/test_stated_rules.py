@@ -54,7 +54,7 @@ class Repository:
 def here() -> Repository:
     found = [ROOT / "pyproject.toml", *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     for folder in ("vramscope", "dashboard"):
-        found += (ROOT / folder).rglob("*.py")
+        found += [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.tsv")]
     return Repository(
         {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted(found)}
     )
@@ -169,6 +169,8 @@ def identifiers_in_documents_exist(repository: Repository) -> list[str]:
     known = ELSEWHERE.union(*(words for _, words in repository.found(identifiers)))
     known |= {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     known |= {path.stem for path in (ROOT / "vramscope").rglob("*_*.py")}
+    tables = (text for path, text in repository.texts.items() if path.endswith(".tsv"))
+    known |= {name for text in tables for name in re.findall(r"\b[a-zA-Z]\w*_\w+\b", text)}
     return [
         f"{path}: {name}"
         for path, text in repository.texts.items()

@@ -28,7 +28,22 @@ FORBIDDEN = (
 """Words of a dialect that a reader must translate, as whole words."""
 
 NOT_QUANTITIES = frozenset(
-    ("all", "any", "as", "free", "is", "many", "more", "s", "same", "such", "the", "these", "those")
+    (
+        "all",
+        "any",
+        "as",
+        "free",
+        "highest",
+        "is",
+        "many",
+        "more",
+        "s",
+        "same",
+        "such",
+        "the",
+        "these",
+        "those",
+    )
 )
 """What may stand before "bytes" and names no quantity."""
 

@@ -6,7 +6,6 @@ candidate, in order of certainty, that alone would have been enough.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.allocator.state_index.checkpoints import state_from_nearest
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.would_fit import fit_of
+from vramscope.model.codes import Code
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
@@ -34,33 +34,21 @@ _ROUNDING = 0.01
 """Relative rounding error of a limit: messages give two decimals."""
 
 
-class Cause(str, Enum):
+class Cause(Code):
     """Why a request failed; the words of ``Finding.cause``."""
 
     CAPACITY = "capacity"
-    """The memory in use fills the device."""
     FRAGMENTATION = "fragmentation"
-    """Enough memory was free, but in pieces that are too small."""
     OVERSIZE = "oversize"
-    """The request alone is for more than half of the device."""
     LEAK = "leak"
-    """The request would have succeeded without the memory that had leaked by then."""
     OTHER_PROCESS = "other_process"
-    """The request would have succeeded without the memory of other processes."""
     PRIVATE_POOL = "private_pool"
-    """Enough memory was free in a private pool (a CUDA graph's or a MemPool's), which serves nobody else."""
     OTHER_STREAM = "other_stream"
-    """Enough memory was free or pending on other streams."""
     SIZE_CLASS = "size_class"
-    """Enough memory was free in segments of the other size class; blocks up to and above 1 MiB share none."""
     OUTSIDE = "outside_torch"
-    """The request would have succeeded without memory outside of this allocator, of an unrecorded owner."""
     NON_TORCH_GROWTH = "non_torch_growth"
-    """Memory of this process outside of torch's allocator has grown by more than was lacking."""
     LIMIT = "limit"
-    """The device had free memory, but the fraction that this process may use is set lower."""
     UNKNOWN = "unknown"
-    """The recording does not show the cause: the driver's free memory is unknown, or was enough."""
 
 
 @dataclass(frozen=True, slots=True)
