@@ -14,18 +14,19 @@ from vramscope.model.trace import Action
 from vramscope.store.retention.old_steps import downsample_counters
 
 
-def recorded(path, n_steps=40, batch_of=lambda _: 32, **options):
+def recorded(path, n_steps=40, batch_of=lambda _: 32, after_step=lambda _: None, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     optimizer = torch.optim.AdamW(model.parameters())
     losses = []
-    with vramscope.record(path, device="simulated", quiet=True, **options):
+    with vramscope.record(path, device="simulated", quiet=True, **options) as recorder:
         for number in range(n_steps):
             loss = model(torch.randn(batch_of(number), 64)).pow(2).mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             losses.append(float(loss.detach()))
+            after_step(recorder)
     return vramscope.load(path).recordings[0], losses
 
 
@@ -69,16 +70,34 @@ def test_losses_are_bit_identical(pair):
     assert mine == truth
 
 
+@pytest.mark.usefixtures("own_tensors_only")
 def test_a_failed_allocation_in_a_step_without_events_has_its_line(tmp_path):
-    found, _ = recorded(
-        tmp_path / "run", 28, lambda n: 1 << 15 if n == 25 else 32, every=10, capacity="8 MiB"
-    )
+    # What happened so far is worked through after each step, as where steps take long.
+    options = {"after_step": lambda recorder: recorder.take_peaks(), "every": 10, "capacity": "8 MiB"}
+    found, _ = recorded(tmp_path / "run", 28, lambda n: 1 << 15 if n == 25 else 32, **options)
     failures = found.oom()
-    trace = found.trace.rows(found.trace.action == Action.OOM)
 
     assert len(failures) == 1
     assert found.steps.start_event[25] <= failures.event[0] < found.steps.end_event[25]
-    assert any(frame.function == "recorded" for frame in found.stacks.frames(int(trace.stack_id[0])))
+    assert "recorded" in functions(found, failures.stack_id[0])
+    # From there on events are on, and so are their lines.
+    after = found.trace.rows(slice(int(failures.event[0]), int(found.steps.start_event[27])))
+    assert all("recorded" in functions(found, each) for each in after.stack_id[after.action == Action.ALLOC])
+
+
+def functions(found, stack_id):
+    return [frame.function for frame in found.stacks.frames(int(stack_id))]
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_a_device_that_was_full_before_the_recording_is_said_to_be(tmp_path):
+    """What the process holds at the start counts: then no allocation of the recording fails."""
+    kept = torch.zeros(4 << 20)
+    found, _ = recorded(tmp_path / "run", 4, capacity="8 MiB")
+
+    assert kept.nbytes > 8 << 20
+    assert len(found.oom()) == 0
+    assert "the simulated device of 8.00 MiB was full before recording began" in found.notes[0].text
 
 
 def test_turns_of_two_optimizers_are_one_step():

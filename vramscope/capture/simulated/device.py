@@ -197,8 +197,9 @@ class SimulatedDevice:
     def _path(self, frame: FrameType | None) -> CallPath | None:
         if frame is None:
             return None
-        # Where memory may run out, each step may be the last, and its lines are wanted.
-        is_wanted = self._stretches is None or self._stretches.is_on or self._allocator.capacity_bytes
+        # Where memory may run out, or ran out and switched events on, each step's lines are wanted.
+        is_wanted = self._before is None or self._allocator.capacity_bytes
+        is_wanted = is_wanted or self._stretches is None or self._stretches.is_on
         return self._walker.path(frame) if is_wanted else None
 
     def _switch(self, is_on: int, note: Note | None, __: None, ___: None, ____: None) -> None:
@@ -242,11 +243,7 @@ class SimulatedDevice:
         self._marks.append(
             (MarkKind.OOM, 0, self._now, self._n_events, threading.get_ident(), capacity - reserved, "")
         )
-        self._notes.append(
-            Note(
-                NoteCode.SIMULATED_OOM,
-                f"the simulated device of {format_bytes(capacity)} was full; recorded on without a limit",
-                capacity,
-            )
-        )
+        was = "was full before recording began" if self._is_initial else "was full"
+        text = f"the simulated device of {format_bytes(capacity)} {was}; recorded on without a limit"
+        self._notes.append(Note(NoteCode.SIMULATED_OOM, text, capacity))
         self._allocator.capacity_bytes = None
