@@ -105,6 +105,8 @@ def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict
     }
     ranges = sorted((address, address + part.size) for parts in changed for address, part in parts.items())
     starts = [start for start, _ in ranges]
+    if not ranges:
+        return alike
     # The segments before and after may overlap: a block lies in one of the last two that begin below it.
     return {
         address

@@ -101,6 +101,7 @@ class HistoryReader:
             return
         raw = self._take_consistent()
         reading = self._reading(raw, {})
+        reading.knows({log.device: log.blocks for log in logs})
         for log in logs:
             self._begin_or_bridge_one(log, reading, is_planned=is_planned)
         self._add_used_devices(raw)
@@ -108,9 +109,10 @@ class HistoryReader:
 
     def rest(self, note: Note) -> bool:
         """Write everything, and stop the history until ``go_on``; not where the program keeps it."""
-        with self._lock:
+        with self._lock, history.uncollected():
             if not self.is_shared:
                 self.read()
+                self._unwritten_state = None  # a snapshot of all blocks; go_on takes a later one
                 history.stop()
                 self.is_resting = True
                 self._switched(is_on=False)
@@ -121,7 +123,7 @@ class HistoryReader:
 
     def go_on(self) -> None:
         """Start the history, and write events that lead from where it stopped to now."""
-        with self._lock:
+        with self._lock, history.uncollected():
             self.write_kept()
             self._records.take()
             self.start_history(self._device)
