@@ -35,7 +35,7 @@ def test_a_forward_stack_stands_under_backward_where_there_is_no_other():
 
 
 def test_stacks_of_blocks_that_stayed_are_not_read_again():
-    """Those at 512 and 2048 stayed; at 0 one came without a stack, at 1024 of another size, at 1536 a new one."""
+    """Two stayed; at 0 one came without a stack, at 1024 of another size, at 1536 a new one."""
     stacks = StackLog()
     known = stacks.builder.add([("earlier", "train.py", 1)])
     frames = [{"filename": "train.py", "line": 2, "name": "later"}]
