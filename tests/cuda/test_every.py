@@ -33,8 +33,9 @@ def step(number):
     return float(loss.detach())
 
 recorder = contextlib.nullcontext()
-if mode in ("full", "every"):
-    recorder = vramscope.record(sys.argv[1], quiet=True, every=8 if mode == "every" else None)
+if mode in ("full", "every", "auto"):
+    every = {"full": None, "every": 8, "auto": "auto"}[mode]
+    recorder = vramscope.record(sys.argv[1], quiet=True, every=every)
 with recorder:
     for number in range(66):
         if mode == "truth":
@@ -51,7 +52,7 @@ def runs(python, tmp_path_factory):
     """The answers of each way to run the program, and the recordings."""
     folder = tmp_path_factory.mktemp("every")
     answers, found = {}, {}
-    for mode in ("plain", "truth", "full", "every"):
+    for mode in ("plain", "truth", "full", "every", "auto"):
         (folder / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(folder / "answer.json")))
         done = python(folder / "script.py", folder / mode, mode, cwd=folder)
         assert done.returncode == 0, done.stderr
@@ -61,9 +62,10 @@ def runs(python, tmp_path_factory):
     return answers, found
 
 
-def test_the_peaks_of_every_step_are_those_of_a_run_that_resets_them(runs):
+@pytest.mark.parametrize("mode", ["every", "auto"])
+def test_the_peaks_of_every_step_are_those_of_a_run_that_resets_them(runs, mode):
     answers, found = runs
-    peaks = found["every"].step_peaks().per_step
+    peaks = found[mode].step_peaks().per_step
 
     assert peaks.allocated_bytes.tolist() == [row[1] for row in answers["truth"][:-1]]
     assert peaks.reserved_bytes.tolist() == [row[2] for row in answers["truth"][:-1]]
@@ -135,10 +137,20 @@ def test_the_leak_has_its_line_and_its_rate_per_step(runs):
     assert every.bytes_per_step == full.bytes_per_step == 40_448
 
 
+def test_auto_has_the_leak_and_few_steps(runs):
+    _, found = runs
+    auto, full = found["auto"], found["full"]
+    (leak,), (wanted,) = auto.leaks().leaks, full.leaks().leaks
+
+    assert leak.lines[0].frame == wanted.lines[0].frame
+    assert leak.bytes_per_step == pytest.approx(wanted.bytes_per_step, rel=0.02)
+    assert len(auto.trace) < len(full.trace) / 2
+
+
 def test_what_the_program_sees_is_unchanged(runs):
     answers, _ = runs
 
-    assert answers["every"] == answers["plain"]
+    assert answers["every"] == answers["auto"] == answers["plain"]
 
 
 def test_the_verdict_is_not_that_it_fits_or_that_nothing_differs(runs):

@@ -30,8 +30,8 @@ class Options:
     """Capacity of the simulated device; None means unlimited."""
     stack_depth: int = 64
     """Number of frames kept of each call stack, counted from the innermost."""
-    every: int | None = None
-    """Steps from one with events to the next; None where all have."""
+    every: int | str | None = None
+    """Steps from one with events to the next, or ``auto``; None where all have."""
 
 
 class Sink(Protocol):

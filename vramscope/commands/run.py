@@ -20,7 +20,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="DIR", help="where to record (traces/<script>-<time>)")
     parser.add_argument("--mode", choices=("events", "counters"), help="events if nothing else is configured")
-    parser.add_argument("--every", metavar="N", help="events in every Nth step alone")
+    parser.add_argument("--every", metavar="N|auto", help="events in every Nth step alone")
     parser.add_argument("--device", choices=("auto", "cuda", "simulated"), help="auto, likewise")
     parser.add_argument("--capacity", metavar="SIZE", help="of the simulated device")
     parser.add_argument("--max-size", metavar="SIZE", help="of a rank's directory (2GiB); none: no limit")

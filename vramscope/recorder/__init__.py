@@ -36,7 +36,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
     *,
     device: Literal["auto", "cuda", "simulated"] | None = None,
     mode: Literal["events", "counters"] | None = None,
-    every: int | None = None,
+    every: int | Literal["auto"] | None = None,
     capacity: str | int | None = None,
     stack_depth: int | None = None,
     max_size: str | int | None = MAX_SIZE,
@@ -68,7 +68,8 @@ def record(  # noqa: PLR0913 -- all but the first by name
         Record events with their stacks in the first two steps and in each whose number is a multiple of this;
         levels and peaks of all steps come from torch's counters and are exact. A step ends where the program
         calls ``step()``, or else where its optimizers have stepped; a program without either gets events
-        throughout.
+        throughout. With ``"auto"`` also in steps 2, 4, 8 and so on, after a step with a higher peak than
+        any before, and in the first evaluation; beyond that in each hundredth.
     capacity
         Capacity of the simulated device (``"20GiB"`` or a number of bytes). A real device has its own: there
         *capacity* is refused, or ignored with a line on stderr if *device* is ``auto``.

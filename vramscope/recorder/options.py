@@ -39,8 +39,8 @@ class RecorderOptions(NamedTuple):
     alert_at: str = ""
     source: "Source | None" = None
     """Records instead of a device of this machine: a dry run."""
-    every: int | None = None
-    """Steps from one with events to the next; None where all have."""
+    every: int | str | None = None
+    """Steps from one with events to the next, or ``auto``; None where all have."""
 
 
 def check(chosen: RecordOptions) -> tuple[int | None, int | None]:
@@ -92,11 +92,11 @@ def recorder_options(chosen: RecordOptions, sizes: tuple[int | None, int | None]
     )
 
 
-def _interval(every: object) -> int | None:
-    """Return the steps from one with events to the next; None where all have."""
-    if every is None or (type(every) is int and every > 0):
+def _interval(every: object) -> int | str | None:
+    """Return the steps from one with events to the next, or ``auto``; None where all have."""
+    if every is None or every == "auto" or (type(every) is int and every > 0):
         return None if every == 1 else every
-    raise UsageError(f"every: a number of steps from 1 on, not {every!r}")
+    raise UsageError(f"every: a number of steps from 1 on or 'auto', not {every!r}")
 
 
 def _place(directory: str | os.PathLike[str] | None) -> tuple[Path | None, str]:

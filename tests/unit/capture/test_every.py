@@ -11,6 +11,7 @@ from vramscope.errors import UsageError
 from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.trace import Action
+from vramscope.steps.unrecorded import unrecorded
 from vramscope.store.retention.old_steps import downsample_counters
 
 
@@ -100,22 +101,83 @@ def test_a_device_that_was_full_before_the_recording_is_said_to_be(tmp_path):
     assert "the simulated device of 8.00 MiB was full before recording began" in found.notes[0].text
 
 
-def test_turns_of_two_optimizers_are_one_step():
-    class Source:
-        def __init__(self):
-            self.said = []
+class Source:
+    """A source whose peaks are as *steps* say, one after the other."""
 
-        def rest(self, _note):
-            self.said.append("rest")
-            return True
+    def __init__(self, *steps):
+        self._steps = iter(steps)
 
-        def go_on(self):
-            self.said.append("go on")
+    def rest(self, _note):
+        return True
 
-    source, updates, is_on = Source(), [], []
+    def go_on(self):
+        pass
+
+    def highest(self):
+        return next(self._steps)
+
+
+def stretches_of(every, source):
     listener = Listener()
     listener.failed = pytest.fail
-    stretches = Stretches(4, source, listener)
+    return Stretches(every, source, listener)
+
+
+def steps_with_events(source, n_steps, evaluates_after=()):
+    """The numbers of the steps that have events with ``auto``, and the evaluations after a step."""
+    stretches, found, evaluated = stretches_of("auto", source), [], []
+    for number in range(n_steps):
+        stretches.before(MarkKind.PHASE_BEGIN, Phase.FORWARD, 0)
+        found += [number] * stretches.is_on
+        stretches.before(MarkKind.PHASE_END, Phase.OPTIMIZER, 1)
+        if number in evaluates_after:
+            stretches.before(MarkKind.PHASE_BEGIN, Phase.EVAL, 0)
+            evaluated += [number] * stretches.is_on
+    return found, evaluated
+
+
+def test_auto_has_events_after_a_peak_that_is_higher_than_all_before():
+    # Step 2 is 1 % above those before, step 5 half, and of step 9 on there is a second device.
+    peaks = [{"first": each} for each in (100, 100, 101, 101, 101, 150, 90, 150, 150)]
+    source = Source(*peaks, *[{"first": 150, "second": 1}] * 4)
+
+    assert steps_with_events(source, 13) == ([0, 1, 2, 4, 6, 8, 10], [])
+
+
+def test_auto_has_events_ever_less_often_where_memory_grows():
+    found, _ = steps_with_events(Source(*({0: 1000 + 10 * number} for number in range(600))), 600)
+    gaps = np.diff([each for each in found if each % 100 and each & (each - 1)])
+
+    assert len(found) < 50
+    assert np.median(gaps[-5:]) > 3 * np.median(gaps[:5])
+
+
+def test_auto_has_the_first_evaluation_and_the_step_after_it():
+    found, evaluated = steps_with_events(Source(*[{0: 1}] * 60), 60, evaluates_after=(20, 40))
+
+    assert found == [0, 1, 2, 4, 8, 16, 21, 32]
+    assert evaluated == [20]
+
+
+def test_auto_has_exact_peaks_and_the_lines_after_a_new_one(tmp_path):
+    def batch_of(number):
+        return 4096 if number == 10 else 32
+
+    (auto, mine), (whole, truth) = (
+        recorded(tmp_path / str(every), 15, batch_of, every=every) for every in ("auto", 1)
+    )
+    bare = unrecorded(auto).overlap(auto.steps.start_ns, auto.steps.end_ns)
+
+    assert mine == truth
+    assert auto.steps.index[~bare].tolist() == [0, 1, 2, 4, 8, 11]
+    for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
+        found, wanted = (getattr(each.step_peaks().per_step, name).tolist() for each in (auto, whole))
+        assert found == wanted
+
+
+def test_turns_of_two_optimizers_are_one_step():
+    updates, is_on = [], []
+    stretches = stretches_of(4, Source())
     for _ in range(9):  # a critic steps twice to each step of the generator
         for optimizer in (1, 1, 2):
             stretches.before(MarkKind.PHASE_BEGIN, Phase.FORWARD, 0)
@@ -128,7 +190,7 @@ def test_turns_of_two_optimizers_are_one_step():
     assert [turn[0] for turn in turns].count(True) == 2
 
 
-@pytest.mark.parametrize("every", [0, -1, 1.5, "often", "auto", True])
+@pytest.mark.parametrize("every", [0, -1, 1.5, "often", "AUTO", True])
 def test_what_is_no_number_of_steps_is_refused(every):
     with pytest.raises(UsageError, match="every: a number of steps from 1 on"):
         vramscope.record(device="simulated", every=every)

@@ -8,7 +8,9 @@ from vramscope.capture.undisturbed import unheld
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 
-_ALWAYS, _MOST_OF_ONE_TURN = 2, 24
+_ALWAYS, _MOST_OF_ONE_TURN, _AUTO_INTERVAL = 2, 24, 100
+_RISE = 1 / 16
+"""A peak that is higher by less is nothing new, so that memory which grows is it ever less often."""
 _BEGINS = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.EVAL, Phase.DATA, Phase.LOSS})
 _NOTE = (
     "recorded with every={}: between the steps that have events only levels and peaks are known, by torch's "
@@ -26,10 +28,13 @@ class _Between(Listener):
 class Stretches:
     """Switches events on and off between the steps of one recording."""
 
-    def __init__(self, interval: int, source: Any, listener: Listener) -> None:
+    def __init__(self, every: int | str, source: Any, listener: Listener) -> None:
         """Let *source* rest, unless it says no, and go on: first with events that lead to now."""
-        self._interval = interval
-        self._note = Note(NoteCode.SOME_STEPS, _NOTE.format(interval), interval)
+        self._is_auto = isinstance(every, str)
+        self._interval = _AUTO_INTERVAL if isinstance(every, str) else every
+        self._note = Note(NoteCode.SOME_STEPS, _NOTE.format(every), self._interval)
+        self._highest: dict[object, int] = {}
+        self._has_evaluated = False
         self._source = source
         self._listeners = _Between(listener), listener
         self.is_on = True
@@ -42,11 +47,27 @@ class Stretches:
         """Switch events on or off where the mark that comes next says so: it ends or begins a step."""
         if self._ends_step(kind, phase, value):
             self._n_ended += 1
-            self._is_wanted = self._n_ended < _ALWAYS or self._n_ended % self._interval == 0
+            self._is_wanted = self._is_due()
+        if self._is_auto and (kind, phase) == (MarkKind.PHASE_BEGIN, Phase.EVAL) and not self._has_evaluated:
+            self._is_wanted = self._has_evaluated = True
         # What follows a step, such as zero_grad, may belong to it.
         begins = kind == MarkKind.ENTER or (kind == MarkKind.PHASE_BEGIN and phase in _BEGINS)
         if self._is_wanted != self.is_on and (self._is_wanted or begins):
             unheld(self.go_on if self._is_wanted else self._rest)
+
+    def _is_due(self) -> bool:
+        """Whether the next step is to have events."""
+        n, has_risen = self._n_ended, self._is_auto and self._has_risen()
+        is_power = self._is_auto and n & (n - 1) == 0  # soon enough often enough that a leak has its line
+        return n < _ALWAYS or has_risen or is_power or n % self._interval == 0
+
+    def _has_risen(self) -> bool:
+        """Whether a peak is higher than all before, or cudaMalloc has failed more often than ever."""
+        now = self._source.highest()
+        has_risen = any(value > self._highest.get(key, 0) * (1 + _RISE) for key, value in now.items())
+        if has_risen:
+            self._highest = {key: max(value, self._highest.get(key, 0)) for key, value in now.items()}
+        return has_risen
 
     def go_on(self) -> None:
         """Record events from now on."""

@@ -79,7 +79,7 @@ class SimulatedDevice:
         self._before: Ledger | None = None
         """The state at the last event, where the steps of now get none."""
         self._levels: list[tuple[int, ...]] = []
-        self._highest = (0,) * len(QUANTITIES)
+        self._highest = self._most = (0,) * len(QUANTITIES)
         self._unnoted = True
 
     def allocated_bytes(self) -> int:
@@ -180,6 +180,7 @@ class SimulatedDevice:
         if self._every is not None and kind in _WITH_LEVELS:
             now = self._level()
             self._levels.append((self._now, *now, *map(max, now, self._highest)))
+            self._most = tuple(map(max, self._most, self._highest))
             self._highest = now
 
     def _level(self) -> tuple[int, ...]:
@@ -189,6 +190,11 @@ class SimulatedDevice:
         """Emit no events from now on, and look at no stack."""
         self._queue.extend((SWITCH, time_ns(), 0, note, None, None, None))
         return True
+
+    def highest(self) -> dict[object, int]:
+        """The highest levels so far."""
+        self._catch_up()
+        return dict(enumerate(map(max, self._most, self._highest)))
 
     def go_on(self) -> None:
         """Emit events again, first those that lead to now."""
