@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,15 +154,17 @@ def _variant(name: str, model: nn.Module) -> Context:
         "off": lambda _: nullcontext(),
         "counters": _counters,
         "events": _events,
+        "every=100": partial(_events, every=100),
+        "every=auto": partial(_events, every="auto"),
         "torch history": _history,
         "torch profiler": _profiler,
     }[name]
 
 
-def _events(directory: Path) -> AbstractContextManager[Any]:
+def _events(directory: Path, **options: Any) -> AbstractContextManager[Any]:
     import vramscope
 
-    return vramscope.record(directory, quiet=True)
+    return vramscope.record(directory, quiet=True, **options)
 
 
 def _counters(directory: Path) -> AbstractContextManager[Any]:

@@ -27,10 +27,12 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PEERS = HERE.parent / ".cache" / "peers"
-VARIANTS = ("off", "counters", "events", "torch history", "torch profiler", "traceml")
+VARIANTS = ("off", "counters", "every=100", "every=auto", "events", "torch history", "torch profiler", "traceml")
 NAMES = {
     "off": "nothing, twice (the noise)",
     "counters": 'vramscope, mode="counters"',
+    "every=100": "vramscope, every=100",
+    "every=auto": 'vramscope, every="auto"',
     "events": "vramscope, events",
     "torch history": "torch _record_memory_history alone, snapshot at the end",
     "torch profiler": "torch.profiler(profile_memory=True)",

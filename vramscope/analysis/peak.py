@@ -52,10 +52,19 @@ class Peak:
     """The maxima without events, by quantity: the size cap removed these, or the steps get none."""
 
     def highest(self, quantity: str) -> PeakPoint:
-        """The maximum with the part that has no events; on a tie the one whose events exist."""
+        """The maximum with the part that has no events; on a tie the earlier, or the one with events."""
         here: PeakPoint = getattr(self, quantity)
-        before = self.past.get(quantity, here)
-        return before if before.n_bytes > here.n_bytes else here
+        bare = self.past.get(quantity, here)
+        is_first = bare.n_bytes == here.n_bytes and 0 < bare.time_ns < here.time_ns
+        return bare if bare.n_bytes > here.n_bytes or is_first else here
+
+    @property
+    def above_events(self) -> str:
+        """How far a step without events peaked above the highest one with events; '' where none did."""
+        here, top = self.allocated, self.highest("allocated")
+        if top.step is None or here.step is None or top.n_bytes <= here.n_bytes:
+            return ""
+        return f"{format_bytes(top.n_bytes - here.n_bytes)} above step {here.step}, the highest with events"
 
 
 def peak(recording: Recording) -> Peak:
@@ -126,7 +135,8 @@ def findings(found: Peak) -> list[Finding]:
         return []
     step = "" if top.step is None else f" at step {top.step}"
     phase = f" in {top.phase_words}" if top.phase_words else ""
-    claim = f"peak {format_bytes(top.n_bytes)} allocated{step}{phase}"
+    above = found.above_events and f", {found.above_events}"
+    claim = f"peak {format_bytes(top.n_bytes)} allocated{step}{phase}{above}"
     evidence = {"instant": top.instant, "reserved_bytes": found.reserved.n_bytes}
     return [Finding(FindingKind.PEAK, Severity.INFO, claim, n_bytes=top.n_bytes, evidence=evidence)]
 

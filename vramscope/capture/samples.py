@@ -8,7 +8,7 @@ records by how much (``reserved_drift_bytes``).
 
 import resource
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
 
@@ -98,6 +98,13 @@ def torch_counters(device: int) -> dict[str, Any]:
         lack(STATISTICS, "returned other statistics than any that were met")
         return {}
     return as_seen(device, found)
+
+
+def highest_levels(devices: Sequence[int]) -> dict[object, int]:
+    """The highest allocated and reserved bytes of each device so far, as the program sees them."""
+    stats = [(device, torch_counters(device)) for device in devices]
+    names = ("allocated_bytes", "reserved_bytes")
+    return {(device, name): _level(found, name)["peak"] for device, found in stats for name in names}
 
 
 def _are_levels(stats: Mapping[str, Any]) -> bool:

@@ -317,6 +317,8 @@ def _live_set(summary: Summary, top: int) -> Iterator[Block]:
         return
     is_all = total == summary.peak["allocated"].n_bytes
     of = "at the peak" if is_all else "at the peak of the events with detail"
+    if above := summary.recording.peak().above_events:
+        of += f" (the peak is {above})"
     yield Heading(f"{format_bytes(total)} allocated {of}, by the line that allocated it", level=3)
     yield live_table(summary.live, top)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import vramscope
+from vramscope.analysis.peak import findings
 from vramscope.capture.hooks.open_phases import Listener
 from vramscope.capture.hooks.stretches import Stretches
 from vramscope.errors import UsageError
@@ -13,6 +14,7 @@ from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.store.retention.old_steps import downsample_counters
+from vramscope.units import format_bytes
 
 
 def recorded(path, n_steps=40, batch_of=lambda _: 32, after_step=lambda _: None, **options):
@@ -120,7 +122,7 @@ class Source:
 def stretches_of(every, source):
     listener = Listener()
     listener.failed = pytest.fail
-    return Stretches(every, source, listener)
+    return Stretches(every, source, listener, source.highest)
 
 
 def steps_with_events(source, n_steps, evaluates_after=()):
@@ -173,6 +175,23 @@ def test_auto_has_exact_peaks_and_the_lines_after_a_new_one(tmp_path):
     for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
         found, wanted = (getattr(each.step_peaks().per_step, name).tolist() for each in (auto, whole))
         assert found == wanted
+
+
+def test_how_far_a_peak_without_events_is_above_those_with_them_is_said(pair):
+    (some, _), (whole, _) = pair
+    peaks = whole.step_peaks().per_step.allocated_bytes
+    recorded_steps = [0, 1, 10, 20, 30]
+    top, highest = int(peaks.argmax()), max(recorded_steps, key=lambda each: peaks[each])
+    (claim,) = (finding.claim for finding in findings(some.peak()))
+
+    assert top not in recorded_steps
+    assert claim == (
+        f"peak {format_bytes(int(peaks[top]))} allocated at step {top}, "
+        f"{format_bytes(int(peaks[top] - peaks[highest]))} above step {highest}, the highest with events"
+    )
+    assert "the highest" not in findings(whole.peak())[0].claim
+    for quantity in ("reserved", "allocated"):
+        assert some.peak().highest(quantity).step == whole.peak().highest(quantity).step
 
 
 def test_turns_of_two_optimizers_are_one_step():

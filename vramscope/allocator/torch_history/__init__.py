@@ -7,7 +7,6 @@ snapshot.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -56,25 +55,21 @@ class DeviceHistory:
 
 
 def histories(
-    snapshot: Mapping[str, Any] | list[Any],
-    stacks: StackBuilder,
-    torch: str = "",
-    known: Mapping[int, int] = MappingProxyType({}),
+    snapshot: Mapping[str, Any] | list[Any], stacks: StackBuilder, torch: str = ""
 ) -> tuple[list[DeviceHistory], list[Note]]:
     """Convert a snapshot to one history per device that holds segments or has events.
 
     Takes about 2 s of CPU per million events.
 
-    *torch* is the version that wrote the snapshot, guessed where ''; *known* has stack ids by the ids of
-    lists of frames. Returns the histories in order of device, and notes about the whole snapshot. Raises
-    FormatError if the data is no snapshot of torch.
+    *torch* is the version that wrote the snapshot, guessed where ''. Returns the histories in order of
+    device, and notes about the whole snapshot. Raises FormatError if the data is no snapshot of torch.
     """
     whole = _whole(snapshot)
     segments = Rows(checked(whole.get("segments", []), list, "segments"), lambda i: f"segments[{i}]")
     traces = checked(whole.get("device_traces", []), list, "device_traces")
     annotations = _annotations(whole)
     settings = _settings(whole, traces, torch)
-    reader = StackReader(stacks, known)
+    reader = StackReader(stacks)
     owners = segments.integers("device", "i8", 0)
     found = []
     for device in _devices(owners, traces):

@@ -1,6 +1,6 @@
 """Converts torch's lists of frames to stack ids, each list once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,10 @@ class StackReader:
 
     __slots__ = ("_by_frames", "_by_list", "_frames", "_stacks")
 
-    def __init__(self, stacks: StackBuilder, known: Mapping[int, int]) -> None:
-        """Read into *stacks*; *known* has stack ids by the ids of lists that need no look."""
+    def __init__(self, stacks: StackBuilder) -> None:
         self._stacks = stacks
         # Keys are ids of objects that the snapshot keeps alive for as long as this reader lives.
-        self._by_list = dict(known)
+        self._by_list: dict[int, int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
         self._frames: dict[int, tuple[str, str, int]] = {}
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.ledger import Block, Ledger
+from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.torch_history import DeviceHistory
 from vramscope.allocator.torch_history.events import Events
@@ -76,11 +76,6 @@ class DeviceLog:
     def is_begun(self) -> bool:
         """Whether the initial state is written."""
         return self._ledger is not None
-
-    @property
-    def blocks(self) -> dict[int, Block]:
-        """The blocks of the last event by address."""
-        return {} if self._ledger is None else self._ledger.blocks
 
     def has_unread(self, stats: Any) -> bool:
         """Whether the allocator has made entries that are not read yet."""

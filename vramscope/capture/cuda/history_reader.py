@@ -16,7 +16,7 @@ from vramscope.capture.cuda.reading import NewOfDevice, Reading
 from vramscope.capture.cuda.reading_pace import ReadingPace
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.log import MarkRow, NoteLog, StackLog, marks_table
-from vramscope.capture.samples import Sampler, torch_counters
+from vramscope.capture.samples import Sampler
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 
@@ -101,7 +101,6 @@ class HistoryReader:
             return
         raw = self._take_consistent()
         reading = self._reading(raw, {})
-        reading.knows({log.device: log.blocks for log in logs})
         for log in logs:
             self._begin_or_bridge_one(log, reading, is_planned=is_planned)
         self._add_used_devices(raw)
@@ -130,17 +129,6 @@ class HistoryReader:
             self.is_resting = False
             self.begin_or_bridge(is_planned=True)
             self._switched(is_on=True)
-
-    def highest(self) -> dict[object, int]:
-        """The highest allocated and reserved bytes of each device so far, and the calls that failed."""
-        stats = {device: torch_counters(device) for device in self._records.counted}
-        peaks = {
-            (device, name): int(found[name]["all"]["peak"])
-            for device, found in stats.items()
-            for name in ("allocated_bytes", "reserved_bytes")
-            if found
-        }
-        return peaks | {device: int(found.get("num_alloc_retries", 0)) for device, found in stats.items()}
 
     def is_kept(self, row: MarkRow, samplers: Mapping[int, Sampler]) -> bool:
         """Sample torch's counters at a mark, and keep it if it is of a step without events."""

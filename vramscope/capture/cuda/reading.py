@@ -8,7 +8,6 @@ from itertools import repeat
 from time import time_ns
 from typing import Any, TypeAlias
 
-from vramscope.allocator.ledger import Block
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history import DeviceHistory, histories
 from vramscope.allocator.torch_history.annotations import OWN_REGIONS
@@ -40,7 +39,6 @@ class Reading:
         self._torch, self._annotated_us = given
         self._events = self._read(new)
         self._states: dict[int, DeviceHistory] | None = None
-        self._known: dict[int, int] = {}
 
     @property
     def annotated_us(self) -> int:
@@ -52,23 +50,11 @@ class Reading:
         """The new events of *device*."""
         return self._events.get(device) or self._nothing(device)
 
-    def knows(self, blocks: Mapping[int, Mapping[int, Block]]) -> None:
-        """Take the stacks of *blocks*, by device and address, from there: half of a state's cost is theirs.
-
-        A block that was freed and allocated again while the history was off has no frames.
-        """
-        for segment in self.raw.snapshot["segments"]:
-            before = blocks.get(segment.get("device"), {})
-            for block in segment["blocks"] if before else ():
-                known, frames = before.get(block.get("address")), block.get("frames")
-                if known and frames and known[:2] == (block["size"], block.get("requested_size")):
-                    self._known[id(frames)] = known[4]
-
     def state(self, device: int) -> DeviceHistory:
         """The state of *device*: ``final`` is what the allocator holds; takes some µs a block."""
         if self._states is None:
             snapshot = self.raw.snapshot | {"device_traces": [], "external_annotations": []}
-            found, _ = histories(snapshot, self._stacks.builder, self._torch, self._known)
+            found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
             self._states = {history.device: history for history in found}
         return self._states.get(device) or self._nothing(device)
 

@@ -1,6 +1,7 @@
 """Decides between which marks the allocator's events are recorded, where only some steps have them."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from vramscope.capture.hooks.open_phases import Listener, listen, thread
@@ -28,14 +29,16 @@ class _Between(Listener):
 class Stretches:
     """Switches events on and off between the steps of one recording."""
 
-    def __init__(self, every: int | str, source: Any, listener: Listener) -> None:
+    def __init__(
+        self, every: int | str, source: Any, listener: Listener, peaks: Callable[[], dict[object, int]]
+    ) -> None:
         """Let *source* rest, unless it says no, and go on: first with events that lead to now."""
         self._is_auto = isinstance(every, str)
         self._interval = _AUTO_INTERVAL if isinstance(every, str) else every
         self._note = Note(NoteCode.SOME_STEPS, _NOTE.format(every), self._interval)
         self._highest: dict[object, int] = {}
         self._has_evaluated = False
-        self._source = source
+        self._source, self._peaks = source, peaks
         self._listeners = _Between(listener), listener
         self.is_on = True
         """Whether events are recorded now."""
@@ -58,12 +61,12 @@ class Stretches:
     def _is_due(self) -> bool:
         """Whether the next step is to have events."""
         n, has_risen = self._n_ended, self._is_auto and self._has_risen()
-        is_power = self._is_auto and n & (n - 1) == 0  # soon enough often enough that a leak has its line
+        is_power = self._is_auto and n & (n - 1) == 0  # a leak soon has its line
         return n < _ALWAYS or has_risen or is_power or n % self._interval == 0
 
     def _has_risen(self) -> bool:
-        """Whether a peak is higher than all before, or cudaMalloc has failed more often than ever."""
-        now = self._source.highest()
+        """Whether a peak is higher than all before."""
+        now = self._peaks()
         has_risen = any(value > self._highest.get(key, 0) * (1 + _RISE) for key, value in now.items())
         if has_risen:
             self._highest = {key: max(value, self._highest.get(key, 0)) for key, value in now.items()}

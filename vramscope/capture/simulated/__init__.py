@@ -64,7 +64,8 @@ class Simulated(LabelingListener, SimulatedDevice):
             Device(0, "simulated", f"simulated on {platform.machine()}", options.capacity_bytes or 0),
         )
         self._storages = Storages(self)
-        self._stretches = None if options.every is None else Stretches(options.every, self, self)
+        every = options.every
+        self._stretches = None if every is None else Stretches(every, self, self, self.highest)
         self._sink: Sink | None = None
         self._writing = threading.Lock()
         self._stated_s = -math.inf
