@@ -27,7 +27,6 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PEERS = HERE.parent / ".cache" / "peers"
-VARIANTS = ("off", "counters", "every=100", "every=auto", "events", "torch history", "torch profiler", "traceml")
 NAMES = {
     "off": "nothing, twice (the noise)",
     "counters": 'vramscope, mode="counters"',
@@ -38,6 +37,7 @@ NAMES = {
     "torch profiler": "torch.profiler(profile_memory=True)",
     "traceml": "TraceML, trace_step",
 }
+VARIANTS = tuple(NAMES)
 COLUMNS = (
     "variant",
     "step without, ms",
