@@ -105,8 +105,11 @@ def test_the_input_bytes_serve_as_size_where_none_is_given(tmp_path):
     assert fit.sizes == (16 * 256 * 4, 32 * 256 * 4)
     assert fit.at(32 * 256 * 4).likely_bytes == recording.step_peaks().per_step.allocated_bytes[3]
     assert [fit.named(size) for size in fit.sizes] == ["16 × 256 (seen)", "32 × 256 (seen)"]
-    # Rounded down, as the size may be the largest that fits: 1.519 times 32 × 256.
-    assert fit.named(int(32 * 256 * 4 * 1.519)) == "1.51 times 32 × 256"
+    # Rounded down, as the size may be the largest that fits: 1.519 times 32 are 48.6.
+    assert fit.named(int(32 * 256 * 4 * 1.519)) == "48 × 256"
+    assert replace(fit, shapes=("8 × 64", "8 × 128")).named(2 * 32 * 256 * 4) == "8 × 256"
+    # Where two sides differ, nothing says which of them grows.
+    assert replace(fit, shapes=("8 × 64", "4 × 256")).named(2 * 32 * 256 * 4) == "2 times 4 × 256"
     assert replace(fit, shapes=("", "")).named(2 * 32 * 256 * 4) == "2 times 32.0 KiB of input"
 
 

@@ -29,6 +29,7 @@ from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 _SAMPLES = "samples"
+_BY = " × "
 _CARRIES = {2: 2.0, 3: 4.0}
 """Multiple of the largest size up to which bytes are predicted, for 2 and for 3 or more different sizes."""
 _STRAIGHT = 0.01
@@ -181,6 +182,11 @@ class BatchFit:
         if size in self.sizes:
             return f"{self._seen(self.sizes.index(size))} (seen)"
         # Rounded down: what is said to fit must fit.
+        sides = [shape.split(_BY) for shape in self.shapes]
+        varies = [at for at, each in enumerate(zip(*sides, strict=False)) if len({*each}) > 1]
+        if len(varies) == 1 and len({*map(len, sides)}) == 1:
+            number = int(sides[-1][varies[0]]) * size // self.sizes[-1]
+            return _BY.join([*sides[-1][: varies[0]], str(number), *sides[-1][varies[0] + 1 :]])
         times = math.floor(100 * size / self.sizes[-1]) / 100
         return f"{times:g} times {self._seen(-1)}"
 
