@@ -33,7 +33,8 @@ _LEAST_SHARE = 0.05
 """Share of the peak from which on it is worth a word."""
 _LEAST_OF_WEIGHTS = 0.9
 """Share of the parameters' bytes that blocks of the same sizes must make up to be a copy of them."""
-_LEAST_OF_ALL = 0.99
+_MOST_LEFT = 0.01
+"""Share of what the program had at its peak that may be left where it let go of all."""
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
@@ -88,7 +89,7 @@ def held_once(recording: Recording) -> HeldOnce:
         FindingKind.WEIGHTS_LOADED: _like_weights(models, found, copies & read),
         FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
-        FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned),
+        FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
     return HeldOnce(int(level[at]), {kind: unused(mine) for kind, mine in rows.items() if len(mine)})
 
@@ -143,12 +144,12 @@ def _models(recording: Recording, found: Allocations, assigned: Assigned) -> lis
     return [whole, *sorted(of_line.values(), key=_bytes, reverse=True)]
 
 
-def _workspaces_left(recording: Recording, found: Allocations, assigned: Assigned) -> NDArray[Any]:
+def _workspaces_left(recording: Recording, found: Allocations, assigned: Assigned, at: int) -> NDArray[Any]:
     """Return the workspaces of libraries at the end of a program that has let go of all else."""
     is_left = found.allocated_at(len(recording.trace)) & (recording.outcome is Outcome.FINISHED)
-    mine = is_left & (assigned.category == Category.WORKSPACE)
-    n_bytes, all_bytes = (int(found.block_size[rows].sum()) for rows in (mine, is_left))
-    return np.flatnonzero(mine) if n_bytes >= _LEAST_OF_ALL * all_bytes else np.zeros(0, "i8")
+    is_workspace = assigned.category == Category.WORKSPACE
+    left, most = (found.block_size[rows & ~is_workspace].sum() for rows in (is_left, found.allocated_at(at)))
+    return np.flatnonzero(is_left & is_workspace & (left <= _MOST_LEFT * most))
 
 
 def _garbage(

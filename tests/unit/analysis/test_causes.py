@@ -347,8 +347,10 @@ def schedules(path):
     ],
 )
 def test_what_a_loop_carries_on_and_makes_longer_is_no_batch(tmp_path, program, kind, cause, holder, kept):
-    (finding,) = findings_of(program(tmp_path), "leaks")
+    recording = program(tmp_path)
+    (finding,) = findings_of(recording, "leaks")
 
+    assert [each.cause for each in recording.leaks().leaks] == [cause] * (kind == "leak")
     assert (finding.kind, finding.cause, finding.holder) == (kind, cause, holder)
     if kept is not None:
         assert finding.evidence["kept_at"]["line"] == line_of(kept)

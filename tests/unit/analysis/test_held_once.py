@@ -110,11 +110,12 @@ def test_a_third_copy_is_named_beside_a_teacher(tmp_path):
     assert finding.n_bytes == pytest.approx(WEIGHTS, rel=0.001)
 
 
-@pytest.mark.parametrize("is_all", [True, False])
-def test_workspaces_that_are_all_that_is_left(recording, is_all):
+@pytest.mark.parametrize(("is_all", "model"), [(True, 8 * MIB), (False, 8 * MIB), (False, MIB // 8)])
+def test_workspaces_that_are_all_that_is_left(recording, is_all, model):
+    """A model that stays is left too, however small it is beside the workspace."""
     stacks = stacks_of([("at::cuda::(anonymous namespace)::getNewWorkspace()", "CUDABlas.cpp", 0)])
-    events = [(Action.ALLOC, 0, 32 * MIB, len(stacks) - 1), (Action.ALLOC, 64 * MIB, 8 * MIB)]
-    freed = [(action, 64 * MIB, 8 * MIB) for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)]
+    events = [(Action.ALLOC, 0, 32 * MIB, len(stacks) - 1), (Action.ALLOC, 64 * MIB, model)]
+    freed = [(action, 64 * MIB, model) for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)]
     steps = Steps.of(index=[0], start_event=[0], end_event=[2], start_ns=[0], end_ns=[1])
     made = recording(*events, *(freed if is_all else ()), stacks=stacks, steps=steps)
 

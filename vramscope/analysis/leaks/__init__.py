@@ -175,7 +175,7 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
         _leak(context, rows) for rows in grouped(levels, context.holdings, _growing(levels, batch)).values()
     ]
     fed = None if batch is None or not batch.is_sure else _batch(context, batch)
-    if fed is not None and fed.cause is LeakCause.UNKNOWN:
+    if fed is not None and fed.cause is not LeakCause.GROWING_BATCH:
         asked, fed = [*asked, fed], None
     found = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)
     grows = [leak for leak in found if not leak.is_filling]

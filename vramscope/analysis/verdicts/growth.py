@@ -81,7 +81,7 @@ def _without_leak(recording: Recording, found: Leaks, until: str) -> tuple[Growt
     if found.n_iterations < LEAST_LEVELS:
         few = f"{found.n_iterations} of the {LEAST_LEVELS} that it takes"
         return GrowthVerdict.TOO_FEW_STEPS, f"too few steps to say whether anything grows: {few}"
-    if found.n_rises:
+    if 0 < found.n_rises < LEAST_LEVELS - 1:
         return GrowthVerdict.RISES, (
             f"memory rose {found.n_rises} times, at even distances as with evaluations: it takes "
             f"{LEAST_LEVELS - 1} times to say whether that goes on"
