@@ -58,6 +58,11 @@ def _list_of(table: type[Table]) -> pa.DataType:
     return pa.list_(pa.field("item", pa.struct(_fields(table)), nullable=False))
 
 
+def _required(**kinds: pa.DataType) -> pa.Schema:
+    """Return a schema whose columns have a value in every row."""
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
+
+
 TABLES: Mapping[str, type[Table]] = {
     "events": Trace,
     "marks": Marks,
@@ -88,34 +93,16 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     PEAKS: pa.schema(_fields(StretchPeaks)),
     STEPS: pa.schema(_fields(SummarizedSteps)),
     # A state is one row, so that it is stored completely or not at all.
-    STATES: pa.schema(
-        [
-            pa.field("event", pa.int64(), nullable=False),
-            pa.field("time_ns", pa.int64(), nullable=False),
-            pa.field("reported", pa.bool_(), nullable=False),
-            pa.field("segments", _list_of(Segments), nullable=False),
-            pa.field("blocks", _list_of(Blocks), nullable=False),
-        ]
+    STATES: _required(
+        event=pa.int64(),
+        time_ns=pa.int64(),
+        reported=pa.bool_(),
+        segments=_list_of(Segments),
+        blocks=_list_of(Blocks),
     ),
-    POOLS: pa.schema(
-        [pa.field("first", pa.uint64(), nullable=False), pa.field("second", pa.uint64(), nullable=False)]
-    ),
-    STACKS: pa.schema(
-        [
-            pa.field("parent", pa.int32(), nullable=False),
-            pa.field("function", pa.string(), nullable=False),
-            pa.field("file", pa.string(), nullable=False),
-            pa.field("line", pa.int32(), nullable=False),
-        ]
-    ),
-    NOTES: pa.schema(
-        [
-            pa.field("device", pa.int32(), nullable=False),
-            pa.field("code", pa.string(), nullable=False),
-            pa.field("text", pa.string(), nullable=False),
-            pa.field("value", pa.int64(), nullable=False),
-        ]
-    ),
+    POOLS: _required(first=pa.uint64(), second=pa.uint64()),
+    STACKS: _required(parent=pa.int32(), function=pa.string(), file=pa.string(), line=pa.int32()),
+    NOTES: _required(device=pa.int32(), code=pa.string(), text=pa.string(), value=pa.int64()),
 }
 """The columns of every stream."""
 

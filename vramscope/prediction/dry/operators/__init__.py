@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vramscope import package_data
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.placement import CurrentStream, PrivatePools
@@ -103,6 +104,11 @@ class Row(NamedTuple):
     effect: Callable[[Call], OwnMemory] | None = None
     order: tuple[int, ...] = ()
     """The value of ``OwnMemory.order``, where it is the same in every call."""
+
+
+def grouped(group: str, source: str, effect: Callable[[Call], OwnMemory] | None = None) -> dict[str, Row]:
+    """Return the rows of a group of ``groups.tsv``, which have one source and one effect."""
+    return {name: Row(source, effect) for (name,) in package_data.rows(__file__, "groups.tsv", group)}
 
 
 @cache

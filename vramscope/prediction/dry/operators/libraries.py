@@ -6,7 +6,7 @@ What those take cannot be known without the card, so a program that calls them g
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory, grouped
 
 _TRANSFORM = (Certainty.CANNOT_TELL, "cuFFT chooses its workspace at run time")
 _SOLVER = (Certainty.CANNOT_TELL, "cuSOLVER and MAGMA choose their workspaces at run time")
@@ -33,38 +33,18 @@ def _batch_norm(call: Call) -> OwnMemory:
 
 
 ROWS = {
-    **{
-        f"aten::{name}": Row(
-            "aten/src/ATen/native/cudnn/RNN.cpp",
-            lambda _: OwnMemory(doubt=(Certainty.CANNOT_TELL, why_recurrent())),
-        )
-        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "_thnn_fused_lstm_cell")
-    },
-    **{
-        f"aten::{name}": Row(
-            "aten/src/ATen/native/cuda/SpectralOps.cpp", lambda _: OwnMemory(doubt=_TRANSFORM)
-        )
-        for name in ("_fft_r2c", "_fft_c2r", "_fft_c2c")
-    },
-    **{
-        f"aten::{name}": Row(
-            "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp", lambda _: OwnMemory(doubt=_SOLVER)
-        )
-        for name in (
-            "_linalg_svd",
-            "_linalg_eigh",
-            "_linalg_det",
-            "_linalg_slogdet",
-            "_linalg_solve_ex",
-            "linalg_qr",
-            "linalg_cholesky_ex",
-            "linalg_inv_ex",
-            "linalg_lu_factor_ex",
-            "linalg_solve_triangular",
-        )
-    },
-    **{
-        f"aten::{name}": Row("aten/src/ATen/native/Normalization.cpp", _batch_norm)
-        for name in ("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit")
-    },
+    **grouped(
+        "recurrent",
+        "aten/src/ATen/native/cudnn/RNN.cpp",
+        lambda _: OwnMemory(doubt=(Certainty.CANNOT_TELL, why_recurrent())),
+    ),
+    **grouped(
+        "transform", "aten/src/ATen/native/cuda/SpectralOps.cpp", lambda _: OwnMemory(doubt=_TRANSFORM)
+    ),
+    **grouped(
+        "solver",
+        "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp",
+        lambda _: OwnMemory(doubt=_SOLVER),
+    ),
+    **grouped("batch_norm", "aten/src/ATen/native/Normalization.cpp", _batch_norm),
 }

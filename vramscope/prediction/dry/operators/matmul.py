@@ -12,7 +12,7 @@ import torch
 
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
-from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, RunSoFar
+from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, RunSoFar, grouped
 from vramscope.prediction.dry.operators._sizes import passing
 
 _LT_KIB = 1024
@@ -85,22 +85,7 @@ def _is_readable(matrix: Any) -> bool:
 
 _SOURCE = "aten/src/ATen/cuda/CublasHandlePool.cpp: a handle a thread, a workspace a handle and stream"
 
-ROWS = {
-    f"aten::{name}": Row(_SOURCE, _product)
-    for name in (
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "addbmm",
-        "mv",
-        "addmv",
-        "dot",
-        "vdot",
-        "_addmm_activation",
-        "addr",
-    )
-}
+ROWS = grouped("product", _SOURCE, _product)
 
 
 _GROUP_BYTES, _MAPS_BYTES = 60, 512

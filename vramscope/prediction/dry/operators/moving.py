@@ -1,7 +1,7 @@
 """Operators that move, sort and sum along a dimension, whose kernels want their input in one piece."""
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row
+from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, grouped
 from vramscope.prediction.dry.operators._sizes import copy_of, first_copied, n_bytes, taken
 from vramscope.prediction.dry.operators.embedding import sort_bytes
 
@@ -82,17 +82,8 @@ def _permutation(call: Call) -> OwnMemory:
     return OwnMemory(plan=(("made", 0), ("taken", 8), ("given", 8), *work))
 
 
-_COPIED = (
-    "roll", "avg_pool2d_backward", "avg_pool3d_backward", "max_pool2d_with_indices_backward",
-    "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d_backward", "upsample_bilinear2d_backward",
-    "upsample_bicubic2d_backward", "upsample_nearest1d_backward", "upsample_nearest2d_backward",
-    "upsample_nearest3d_backward", "upsample_linear1d_backward", "upsample_trilinear3d_backward",
-    "reflection_pad1d_backward", "reflection_pad2d_backward", "replication_pad1d_backward",
-    "replication_pad2d_backward",
-)  # fmt: skip
-
 ROWS = {
-    **{f"aten::{name}": Row(_COPY, first_copied) for name in _COPIED},
+    **grouped("copied", _COPY, first_copied),
     "aten::cumsum": Row(_SCAN, _scan),
     "aten::cumprod": Row(_SCAN, _scan),
     "aten::sort": Row(_SORT, _sort),
