@@ -76,6 +76,7 @@ def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
     yield Heading(f"All {len(found)} together: {format_bytes(total)} allocated at their common peak")
     yield from clock_words(clocks)
     yield from _uneven(found)
+    yield from _strays(compared)
     highs = [summary.peak["allocated"] for summary in compared]
     rows = [_row(*row, total) for row in zip(found.names, highs, _listed(found), strict=True)]
     yield Grid(
@@ -131,6 +132,19 @@ def _row(name: str, high: PeakPoint, row: dict[str, int], total: int) -> tuple[s
     held = format_bytes(row["allocated_bytes"]) + ("" if row["is_within"] else " (not recorded then)")
     share = format_share(row["allocated_bytes"], total)
     return name, held, share, format_bytes(row["reserved_bytes"]), format_bytes(high.n_bytes), high.where
+
+
+def _strays(compared: Sequence[Summary]) -> Iterator[Block]:
+    """Yield a sentence for each rank that has more on another device than on one which others use."""
+    for each in compared:
+        rank, device = each.recording.process.rank, each.recording.device
+        mine = [other for other in compared if other.recording.process.rank == rank]
+        shares = [other for other in compared if other.recording.device.uuid == device.uuid != ""]
+        most = max(other.peak["allocated"].n_bytes for other in mine)
+        n_bytes = each.peak["allocated"].n_bytes
+        if 0 < n_bytes < most and len({other.recording.process.rank for other in shares}) > 1:
+            held = f"rank {rank} holds {format_bytes(n_bytes)} on device {device.index}, which others use"
+            yield Text(f"{held}: `vramscope ranks` says what to do", "warning")
 
 
 def _uneven(found: RankBytes) -> Iterator[Block]:

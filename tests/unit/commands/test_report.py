@@ -296,6 +296,20 @@ def test_ranks_are_put_beside_one_another_at_the_moment_of_their_common_peak(mon
     }
 
 
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_rank_with_a_second_copy_on_the_device_of_another_is_named(monkeypatch, capsys, is_shared):
+    """Rank 4 has 1 KiB on another device than its own, which is that of rank 5, or nobody's."""
+    small = by_hand(trace=by_hand().trace.rows(slice(0, 2)))
+    first, second, third = (Device(index=at, uuid=f"GPU-{at}") for at in range(3))
+    own = by_hand(process=Process(rank=4), device=second)
+    copy = replace(small, process=Process(rank=4), device=first if is_shared else third)
+    loading(monkeypatch, own, copy, by_hand(process=Process(rank=5), device=first))
+
+    assert cli.main(["report", "traces/gpt2", "--markdown"]) == 0
+
+    assert ("rank 4 holds 1.00 KiB on device 0" in capsys.readouterr().out) is is_shared
+
+
 def test_a_rank_that_needs_more_than_the_others_is_named(monkeypatch, capsys):
     small = by_hand(trace=by_hand().trace.rows(slice(0, 2)))
     other = replace(small, process=Process(rank=4))
