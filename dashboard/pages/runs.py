@@ -89,7 +89,9 @@ def row(name: str, summary: RunSummary) -> dict[str, Any]:
         "source": source,
         "about": DEFINITION.get(source, f"Recorded by {source}."),
         "tags": summary.tags.split()[:MOST_TAGS],
-        "devices": summary.n_recordings,
+        "devices": summary.n_devices,
+        "runs": summary.n_runs,
+        "is_least": summary.is_least,
         "allocated_bytes": summary.peak_allocated_bytes,
         "reserved_bytes": summary.peak_reserved_bytes,
         "steps": summary.n_steps,
@@ -114,7 +116,7 @@ def _folder(name: str, data: Data) -> str:
 
 def _first_page(summary: RunSummary) -> str:
     """Return the page that a run opens with: many ranks are compared, and a dead run has its own home."""
-    if summary.n_recordings > MOST_OPENED_WHOLE:
+    if summary.n_devices > MOST_OPENED_WHOLE:
         return "/ranks"
     has_ended_so = summary.outcome in (Outcome.FAILED, Outcome.DIED)
     return "/oom" if has_ended_so and summary.verdict.startswith(SEVERE) else "/overview"

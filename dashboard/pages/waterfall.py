@@ -6,7 +6,7 @@ from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
-from vramscope.analysis.waterfall import BAR_WORDS
+from vramscope.analysis.waterfall import BAR_WORDS, missing_parts
 from vramscope.units import format_bytes, format_duration
 
 from ..address import restore
@@ -37,29 +37,38 @@ def _layout(context: Context) -> Any:
     row = found.fullest
     grown = analysis.analyses()["waterfall"]
     findings = grown.findings(found) if grown.findings else []
-    picture = graph("wf-graph", device.figure(found, row), "The device over time.", "timeline-like")
+    picture = graph(
+        "wf-graph", device.figure(found, view.recording.steps, row), "The device over time.", "timeline-like"
+    )
+    chart = panel(
+        "The device over time",
+        picture,
+        kind="chart",
+        beside=html.P("Click a moment to see its parts", className="dim only-live"),
+    )
+    # One sample is no course over time: its parts are all there is.
+    chart.hidden = len(found) < 2
     return [
         html.Section(_opening(found, row), id="wf-opening", className="opening"),
-        panel("The device over time", picture, kind="chart",
-              beside=html.P("Click a moment to see its parts", className="dim only-live")),
-        html.Section(_bars(found, row), id="wf-bars", className="panel", **{"aria-label": "All bytes"}),
+        chart,
+        html.Section(_bars(found, view, row), id="wf-bars", className="panel", **{"aria-label": "All bytes"}),
         *[cause.card(finding) for finding in findings],
         dcc.Store(id="wf-row", data=row),
     ]  # fmt: skip
 
 
 def _opening(found: Any, row: int) -> list[Any]:
-    used, total, reserved = (
-        int(found.used_bytes[row]),
-        int(found.total_bytes[row]),
-        int(found.reserved_bytes[row]),
+    used, total, reserved, allocated = (
+        int(column[row])
+        for column in (found.used_bytes, found.total_bytes, found.reserved_bytes, found.allocated_bytes)
     )
     if used >= 0:
         share = f" of {format_bytes(total)}" if total > 0 else ""
         claim = f"{format_bytes(used)}{share} used on the device"
         text = _beyond(used, reserved)
     else:
-        claim = f"torch had reserved {format_bytes(max(reserved, 0))}"
+        did, n_bytes = ("reserved", reserved) if reserved >= 0 else ("allocated", allocated)
+        claim = f"torch had {did} {format_bytes(max(n_bytes, 0))}"
         text = "The driver's counters are not recorded, so the use outside of torch is unknown."
     return [claim_heading(claim), html.P(text, className="support")]
 
@@ -71,17 +80,24 @@ def _beyond(used: int, reserved: int) -> str:
     return f"torch had reserved {format_bytes(reserved)} of it; {beyond} were outside of torch."
 
 
-def _bars(found: Any, row: int) -> list[Any]:
+def _bars(found: Any, view: View, row: int) -> list[Any]:
     bars = found.bars(row)
     whole = _scale(bars)
+    position, word = device.positions(found, view.recording.steps)
     after = format_duration(int(found.time_ns[row] - found.time_ns[0])) if row else "the first sample"
+    where = f"at {word} {int(position[row]):,}" if word and len(found) > 1 else f"at {after}"
     body, below = [], 0
     for bar in bars:
-        body.append(_bar(bar, below, whole))
-        below += bar.n_bytes or 0
-    title = [html.H3("All bytes of the device"), html.Span(f"at {after}", className="dim")]
+        if bar.n_bytes is not None:
+            body.append(_bar(bar, below, whole))
+            below += bar.n_bytes
+    title = [html.H3("All bytes of the device"), html.Span(where, className="dim")]
     columns = ("Part", "Bytes", "", "Source")
-    return [html.Div(title, className="panel-bar"), table(columns, "lrll", body, "falls")]
+    missing = [
+        html.P(f"{', '.join(BAR_WORDS[name].on_page for name in names)}: {reason[:300]}", className="dim")
+        for reason, names in missing_parts(bars).items()
+    ]
+    return [html.Div(title, className="panel-bar"), table(columns, "lrll", body, "falls"), *missing]
 
 
 def _scale(bars: Any) -> int:
@@ -98,9 +114,6 @@ def _bar(bar: Any, below: int, whole: int) -> html.Tr:
     name = html.Span([swatch, words.on_page], className="phase-name term", tabIndex="0")
     meaning = words.meaning or DEFINITION.get(bar.name)
     label = explained(name, meaning) if meaning else name
-    if bar.n_bytes is None:
-        reason = html.Td(bar.source[:300], colSpan=2, className="dim")
-        return html.Tr([html.Td(label), html.Td("–", className="number dim"), reason])
     left, width = 100 * below / whole, 100 * bar.n_bytes / whole
     fits = left + width < 100.5 and bar.n_bytes
     style = {"left": f"{left:.2f}%", "width": f"max({width:.2f}%, 1px)", "background": color}
@@ -132,10 +145,12 @@ def _register(app: Any, data: Data) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     def show(row: int | None, _: Any, stored: Stored | None) -> Any:
-        found = data.ask(view_or_nothing(data, restore(stored)), "waterfall")
+        view = view_or_nothing(data, restore(stored))
+        found = data.ask(view, "waterfall")
         if row is None or not 0 <= row < len(found):
             raise PreventUpdate
-        return _opening(found, row), _bars(found, row), device.figure(found, row)
+        picture = device.figure(found, view.recording.steps, row)
+        return _opening(found, row), _bars(found, view, row), picture
 
 
 def _clicked(click: Any) -> int | None:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
+from vramscope.analysis.sampled_peaks import sampled_peaks
+from vramscope.analysis.summary import has_allocator
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
 from vramscope.analysis.verdicts.missing import Part, full_device, missing_parts
@@ -44,11 +46,15 @@ class RunSummary:
     outcome: Outcome = Outcome.FILE
     source: str = ""
     started_ns: int = 0
-    n_recordings: int = 0
+    n_devices: int = 0
+    n_runs: int = 1
+    """Runs one after another in one file: restarts, or the programs of a sweep."""
     n_steps: int = 0
     n_events: int = 0
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
+    is_least: bool = False
+    """Whether the true peaks may be higher."""
     allocated: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
     """Outline in bytes over the run, of the recording with the greatest peak."""
     reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
@@ -176,28 +182,21 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
     if not run.recordings:
         return RunSummary(run.name, run.outcome, started_ns=run.started_ns)
     each = [(_totals(data, View(run_id, 0, run, one)), one) for one in run.recordings]
-    best, recording = max(each, key=lambda pair: int(pair[0].allocated_bytes.max()))
-    position = (
-        np.maximum.accumulate(best.time_ns) if recording.trace.has_clock else np.arange(len(best.time_ns))
-    )
-    levels = best.allocated_bytes, best.reserved_bytes
-    if not len(recording.trace):
-        levels = levels[0][:0], levels[1][:0]
-    elif run.outcome is not Outcome.RUNNING and len(recording.steps):
-        n_before = int(recording.steps.start_event[0])
-        shown = slice(n_before if is_long_start(position, n_before, levels) else 0, None)
-        position, levels = position[shown], (levels[0][shown], levels[1][shown])
+    best, recording = max(each, key=lambda pair: _highest(pair[0], pair[1], "allocated"))
+    position, levels = _course(best, recording, is_over=run.outcome is not Outcome.RUNNING)
     return RunSummary(
         name=run.name,
         outcome=run.outcome,
         source=recording.source,
         tags=recording.process.tags,
         started_ns=run.started_ns or int(best.time_ns[0]),
-        n_recordings=len(run.recordings),
+        n_devices=len({(one.process.rank, one.device.index) for one in run.recordings}),
+        n_runs=1 + max(one.process.restarts if run.outcome is Outcome.FILE else 0 for one in run.recordings),
         n_steps=max(len(one.steps) + len(one.past.steps) for one in run.recordings),
         n_events=sum(len(one.trace) for one in run.recordings),
         peak_allocated_bytes=max(_highest(known, one, "allocated") for known, one in each),
         peak_reserved_bytes=max(_highest(known, one, "reserved") for known, one in each),
+        is_least=any(not is_exact(missing_parts(one)) for one in run.recordings),
         allocated=outline(position, levels[0]),
         reserved=outline(position, levels[1]),
         stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
@@ -205,6 +204,25 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
             "verdict", lambda: _verdict(run, recording)
         ),
     )
+
+
+def _course(
+    known: Any, recording: Recording, *, is_over: bool
+) -> tuple[NDArray[Any], tuple[NDArray[Any], NDArray[Any]]]:
+    """Return positions and levels of the picture; samples' where the events are not a course in time."""
+    if not len(recording.trace) or not recording.has_layout:
+        samples = recording.counters.rows(recording.counters.allocated_bytes >= 0)
+        samples = samples.rows(slice(None if len(samples) > 1 else 0))
+        return samples.time_ns, (samples.allocated_bytes, samples.reserved_bytes)
+    position = (
+        np.maximum.accumulate(known.time_ns) if recording.trace.has_clock else np.arange(len(known.time_ns))
+    )
+    levels = known.allocated_bytes, known.reserved_bytes
+    if is_over and len(recording.steps):
+        n_before = int(recording.steps.start_event[0])
+        shown = slice(n_before if is_long_start(position, n_before, levels) else 0, None)
+        position, levels = position[shown], (levels[0][shown], levels[1][shown])
+    return position, levels
 
 
 def _is_costly(data: Data, run: str) -> bool:
@@ -228,7 +246,7 @@ def _of_summaries(place: str, ranks: list[RankSummary]) -> RunSummary:
     return replace(
         run,
         source=device.source,
-        n_recordings=len(each),
+        n_devices=len(each),
         n_steps=max(int(one.steps.n_steps.sum()) for _, _, one in each),
         n_events=sum(one.n_events for _, _, one in each),
         peak_allocated_bytes=allocated,
@@ -252,7 +270,9 @@ def _totals(data: Data, view: View) -> Any:
 
 
 def _highest(known: Any, recording: Recording, quantity: str) -> int:
-    """Return the peak in bytes, that of the part that the size cap removed included."""
+    """Return the peak in bytes: of samples alone, or with that of the part that the size cap removed."""
+    if not has_allocator(recording):
+        return max(int(getattr(sampled_peaks(recording), f"{quantity}_bytes")), 0)
     before = past_peak(recording, quantity)
     return max(int(getattr(known, f"{quantity}_bytes").max()), before.n_bytes if before else 0)
 

@@ -39,7 +39,7 @@ def test_the_list_shows_runs_from_their_summaries_and_a_page_opens_one(store):
     (name,) = data.runs.paths()
     row = summarize(data, name)
 
-    assert (row.name, row.n_recordings, row.peak_allocated_bytes) == ("a", 8, 3 * 120 * MIB)
+    assert (row.name, row.n_devices, row.peak_allocated_bytes) == ("a", 8, 3 * 120 * MIB)
     assert events_of(store) == []
     view = data.view(Address("/overview", run=name, rank=5))
     assert len(view.recording.trace) == 3

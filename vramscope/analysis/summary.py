@@ -218,9 +218,7 @@ def has_allocator(recording: Recording) -> bool:
 
 
 def _identity(recording: Recording, state: Snapshot) -> Mapping[str, int]:
-    if any(note.code == NoteCode.NO_LAYOUT for note in recording.notes):
-        return {}
-    return identity_of(state).parts
+    return identity_of(state).parts if recording.has_layout else {}
 
 
 def _annotated(recording: Recording, instant: int) -> Mapping[str, tuple[int, int]]:

@@ -6,7 +6,7 @@ from itertools import chain
 
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.leaks.holders import holder_words
-from vramscope.analysis.lines import Line, LiveBytes, line_words, lines, place_words
+from vramscope.analysis.lines import NO_STACK, Line, LiveBytes, line_words, lines, place_words
 from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.private_pools import pool_words
 from vramscope.analysis.summary import StepPeak, Summary, has_allocator
@@ -170,7 +170,13 @@ def _headline(summary: Summary) -> Iterator[Block]:
     place = "".join(f" in {each}" for each in when if each)
     most = next((line for line in places if line.frames), places[0])
     holder, share = line_words(replace(most, n_folded=0)), format_share(most.n_bytes, total)
-    yield Text(f"Peak {bound}{format_bytes(high.n_bytes)} allocated{place}; {share} of it: {holder}")
+    who = f"{share} of it: {holder}" if _names_any(summary) else "by whom is not recorded"
+    yield Text(f"Peak {bound}{format_bytes(high.n_bytes)} allocated{place}; {who}")
+
+
+def _names_any(summary: Summary) -> bool:
+    """Return whether anything is known of who allocated what was live at the peak."""
+    return {line_words(line) for line in lines(summary.live)} != {NO_STACK}
 
 
 def _lower_bounds(summary: Summary) -> Iterator[Block]:
@@ -313,7 +319,7 @@ def _identity(summary: Summary) -> Iterator[Block]:
 
 def _live_set(summary: Summary, top: int) -> Iterator[Block]:
     total = sum(row.n_bytes for row in summary.live)
-    if not total:
+    if not total or not _names_any(summary):
         return
     is_all = total == summary.peak["allocated"].n_bytes
     of = "at the peak" if is_all else "at the peak of the events with detail"

@@ -182,6 +182,7 @@ def as_json(summaries: "list[Summary]") -> dict[str, Any]:
 
 
 def _recording(summary: "Summary") -> dict[str, Any]:
+    from vramscope.commands._driver_calls_json import driver_calls_as_json
     from vramscope.commands._sampled_json import levels, waterfall
 
     recording = summary.recording
@@ -215,6 +216,7 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         "category_own_peaks": summary.category_peaks,
         "samples_peak": dict(summary.samples),
         "waterfall": waterfall(summary),
+        "driver_calls": driver_calls_as_json(recording),
         "growth": growth_as_json(summary.verdicts.growth),
         "forecast": forecast_as_json(summary.outlook),
         "missing": missing_as_json(summary.verdicts.missing),

@@ -6,6 +6,7 @@ from enum import Enum
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.holders import Holders
@@ -86,6 +87,11 @@ class Recording(Questions):
             return True
         is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
         return bool(is_segment.any()) or not (trace.action == Action.ALLOC).any()
+
+    @property
+    def has_layout(self) -> bool:
+        """Whether the source says where in the segments blocks lie; otherwise their places are made up."""
+        return all(note.code != NoteCode.NO_LAYOUT for note in self.notes)
 
     @property
     def run_words(self) -> str:

@@ -60,7 +60,7 @@
   function peak(row, name, url) {
     const bytes = row[name];
     const cell = element("td", { className: name === "allocated_bytes" ? "number strong" : "number", title: bytes ? `${bytes.toLocaleString("en-US")} bytes` : "" });
-    const text = bytes ? window.vramscope.bytes(bytes) : "–";
+    const text = bytes ? (row.is_least ? "≥ " : "") + window.vramscope.bytes(bytes) : "–";
     cell.append(bytes && url ? link(url, "plain-link", text) : text);
     return cell;
   }
@@ -83,7 +83,8 @@
         element("td", {}, element("span", { className: "outcome outcome-failed" }, "cannot be read")));
     }
     const badge = element("span", { className: `badge badge-${["simulated", "predicted", "cuda", "file"].includes(row.source) ? row.source : "other"}`, title: row.about }, row.source);
-    const several = row.devices > 1 ? element("span", { className: "dim" }, `${row.devices} devices`) : null;
+    const counts = [["devices", row.devices], ["runs", row.runs]].filter(([, n]) => n > 1).map(([word, n]) => `${n} ${word}`);
+    const several = counts.length ? element("span", { className: "dim" }, counts.join(", ")) : null;
     const name = link(row.url, "run-link", named(row.name));
     name.title = row.name;
     const tags = (row.tags || []).map((word) => element("button", { type: "button", className: "tag", title: `Runs with the tag ${word}`, data: { tag: word } }, word));

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from vramscope.analysis.waterfall import findings, waterfall
+from vramscope.loading import load
 from vramscope.model.counters import Counters
 from vramscope.model.device import Process
 from vramscope.model.marks import Note, Steps
@@ -138,6 +139,35 @@ def test_blocks_that_wait_make_requests_unknown_but_not_their_sum():
     assert bars["requested"] is bars["rounding"] is None
     assert (bars["allocated"], bars["pending"]) == (4 * MIB, MIB)
     assert sum(filter(None, bars.values())) == 80 * GIB + 600 * MIB
+
+
+def test_a_log_has_the_parts_that_it_says_and_invents_none():
+    known = {"allocated_bytes": [3, 4, 5], "reserved_bytes": [7, 7, 9], "time_ns": [0, 1, 2]}
+    found = waterfall(Recording(source="log", counters=Counters.of(**known)))
+    bars = {bar.name: bar for bar in found.bars(2)}
+
+    assert (bars["allocated"].n_bytes, bars["unallocated"].n_bytes) == (5, 4)
+    assert {bar.source for bar in bars.values() if bar.n_bytes is not None} == {"the file"}
+    assert {bar.source for bar in bars.values() if bar.n_bytes is None} == {
+        "not available: the file does not say"
+    }
+    assert not found.has_clock
+    assert waterfall(Recording(counters=samples())).has_clock
+
+
+def test_a_message_of_an_error_says_no_parts_of_what_is_reserved(tmp_path):
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
+        "of 24.00 GiB of which 1.00 GiB is free. Process 7 has 22.00 GiB memory in use. Of the allocated "
+        "memory 16.00 GiB is allocated by PyTorch, and 4.00 GiB is reserved by PyTorch but unallocated."
+    )
+    (tmp_path / "train.log").write_text(text)
+    (recording,) = load(tmp_path / "train.log").recordings
+    (found,) = (amounts(waterfall(recording), 0),)
+
+    assert found["requested"] is found["inactive_split"] is found["releasable"] is None
+    assert (found["allocated"], found["unallocated"]) == (16 * GIB, 4 * GIB)
+    assert (found["own_outside"], found["free"]) == (2 * GIB, GIB)
 
 
 def test_a_trace_of_older_samples_has_bars_as_far_as_they_go():

@@ -172,6 +172,26 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                 "prediction": None,
                 "forecast": None,
                 "waterfall": None,
+                "driver_calls": {
+                    "calls": 1,
+                    "reserved_bytes": 20 * MIB,
+                    "returned_bytes": 0,
+                    "retries": 0,
+                    "reserved_by": [
+                        {"bytes": 20 * MIB, "calls": 1, "largest_bytes": 20 * MIB, "where": None}
+                    ],
+                    "largest_rise": {
+                        "event": 0,
+                        "step": None,
+                        "bytes": 20 * MIB,
+                        "requested_bytes": 1000,
+                        "free_bytes": 0,
+                        "largest_free_bytes": 0,
+                        "where": None,
+                        "text": "cudaMalloc reserved 20.0 MiB for 1000 B requested (no stack recorded): "
+                        "nothing of the reserved memory that could serve it was free.",
+                    },
+                },
                 "notes": [],
             }
         ],
@@ -190,6 +210,16 @@ def test_the_terminal_says_the_same_in_words(monkeypatch, capsys):
     assert "step 0 backward" in out
     assert "train.py:12 <module>: mse_loss" in out
     assert "model.py:31 forward: linear" in out
+
+
+def test_where_no_stack_is_recorded_there_is_no_table_of_lines(monkeypatch, capsys):
+    bare = by_hand(stacks=StackBuilder().build(), phases=Phases.of(), steps=Steps.of())
+    bare = replace(bare, trace=replace(bare.trace, stack_id=np.zeros(len(EVENTS), "i4")))
+    out = report(monkeypatch, capsys, bare)
+
+    assert "Peak 3.00 KiB allocated; by whom is not recorded" in out
+    assert "no stack recorded" not in out
+    assert "by the line that allocated it" not in out
 
 
 def test_what_holds_most_comes_first_and_the_rest_is_summed_up(monkeypatch, capsys):

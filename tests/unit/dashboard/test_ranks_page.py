@@ -112,7 +112,7 @@ def test_the_list_of_runs_reads_no_events_of_very_many_ranks(job: Data) -> None:
     row = summarize(job, name)
 
     assert not job.is_open(name)
-    assert row.n_recordings == N_RANKS - 1
+    assert row.n_devices == N_RANKS - 1
     assert row.peak_allocated_bytes == peaks(ODD).max()
 
 

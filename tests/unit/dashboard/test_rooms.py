@@ -11,12 +11,13 @@ import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.figures.device import stacked
+from vramscope.dashboard.figures.device import positions, stacked
 from vramscope.dashboard.pages import Context, pages
+from vramscope.dashboard.pages.runs import row
 from vramscope.dashboard.queries.run_summaries import _verdict, summarize
 from vramscope.dashboard.runs import Pace
 
-from vramscope.model.marks import Note, Phase
+from vramscope.model.marks import Note, Phase, Steps
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
@@ -131,6 +132,38 @@ def test_a_run_alone_has_nothing_to_compare_with(data: Data) -> None:
     (name,) = data.runs.paths()
 
     assert "Nothing to compare with" in shown("compare", data, name)
+
+
+LOG = "step: {} allocated: {} GiB reserved: {} GiB\n"
+
+
+def test_a_log_has_its_peaks_and_its_runs_in_the_list(tmp_path: Path) -> None:
+    text = "".join(LOG.format(step, step, step + 2) for step in (1, 2, 3))
+    (tmp_path / "one.log").write_text(text)
+    (tmp_path / "two.log").write_text(f"{text}{text}")
+    data = Data(tmp_path)
+    one, two = (row(name, summarize(data, name)) for name in sorted(data.runs.paths()))
+
+    assert (one["allocated_bytes"], one["reserved_bytes"]) == (3 << 30, 5 << 30)
+    assert (one["is_least"], one["devices"], one["runs"]) == (True, 1, 1)
+    assert (two["devices"], two["runs"]) == (1, 2)
+    # The levels rise by a third each: a picture of 3, not of a made-up beginning at 0.
+    assert sorted(set(one["drawn"][0])) == [chr(97 + round(each / 5 * 25)) for each in (1, 2, 3)]
+
+
+def test_samples_without_a_clock_lie_at_their_steps(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("".join(LOG.format(step, 5, 6) for step in (10, 25, 40)))
+    data = Data(tmp_path)
+    (name,) = data.runs.paths()
+    view = data.view(Address("/waterfall", run=name))
+    found = data.ask(view, "waterfall")
+    x, word = positions(found, view.recording.steps)
+
+    assert (x.tolist(), word) == ([10, 25, 40], "step")
+    assert positions(found, Steps.of())[0].tolist() == [0, 1, 2]
+    parts = stacked(found)
+    assert parts["unallocated"].tolist() == [1 << 30] * 3
+    assert sum(parts.values()).tolist() == [6 << 30] * 3
 
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"

@@ -13,7 +13,7 @@ import pytest
 from vramscope.cli import main
 from vramscope.errors import FormatError
 from vramscope.formats import log
-from vramscope.formats.log import patterns
+from vramscope.formats.log import patterns, series
 from vramscope.loading import discover, load
 from vramscope.model.recording import Run
 
@@ -252,6 +252,18 @@ def test_a_text_of_very_many_runs_is_one(tmp_path):
     (recording,) = opened(tmp_path, of_steps(*[1, 2, 3, 4, 2, 3, 4, 5] * 100)).recordings
 
     assert recording.counters.allocated_peak_bytes.max() == 800 * GIB
+
+
+def test_ranks_that_are_left_out_of_a_text_are_a_note(tmp_path):
+    line = "[rank {}] step: 1 max memory allocated: 5 GB\n"
+    whole = opened(tmp_path, "".join(line.format(rank) for rank in range(40)), "few.log")
+    most = series._MOST_PLACES
+    cut = opened(tmp_path, "".join(line.format(rank) for rank in range(most + 2)), "many.log")
+
+    assert (len(whole.recordings), whole.notes) == (40, ())
+    assert len(cut.recordings) == most
+    assert [note.code for note in cut.notes] == ["truncated"]
+    assert f"more than {most:,} ranks" in cut.notes[0].text
 
 
 def test_each_series_is_named_with_what_it_counts(tmp_path):

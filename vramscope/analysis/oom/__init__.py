@@ -150,7 +150,7 @@ def _rooms(recording: Recording, events: NDArray[Any], is_known: NDArray[Any]) -
 
 
 def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
-    if any(note.code == NoteCode.NO_LAYOUT for note in recording.notes):
+    if not recording.has_layout:
         return [-1] * len(events)
     return [
         int(state.blocks.size[state.blocks.state == BlockState.INACTIVE].max(initial=0))

@@ -27,6 +27,8 @@ _NCCL = "NCCL, through torch's process groups"
 _NOT_REPORTED = "not reported: NCCL 2.29.7 and torch 2.12 are the first that report it"
 _NOT_ATTRIBUTED = "not available at this sample: NCCL's figure is not within what the driver attributes"
 _NO_DRIVER = "not available: nobody asked the driver, or it did not answer"
+_TEXT, _NOT_IN_TEXT = "the file", "not available: the file does not say"
+_COMBINED = ("allocated", "unallocated", "outside", "used")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,16 @@ class Waterfall(Table):
     growth: OutsideGrowth = field(default_factory=OutsideGrowth)
     """Growth of the parts outside of the allocator."""
 
+    has_clock: bool = True
+    """Whether the times are real; otherwise they are the samples' order."""
+    is_text: bool = False
+    """Whether the values are those that a log or an error message names, and nobody was asked."""
+
     @property
     def fullest(self) -> int:
-        """The row with the most used bytes of the device; without the driver, the most reserved bytes."""
+        """The row with the most used bytes of the device; without the driver, the most that torch holds."""
         level = self.used_bytes if (self.used_bytes >= 0).any() else self.reserved_bytes
-        return int(level.argmax())
+        return int(np.maximum(level, self.allocated_bytes).argmax())
 
     @property
     def last(self) -> int:
@@ -118,39 +125,60 @@ class Waterfall(Table):
         known = np.flatnonzero(self.used_bytes >= 0)
         return int(known[-1]) if len(known) else len(self) - 1
 
+    def parts(self) -> dict[str, NDArray[Any]]:
+        """Return the parts that sum up to the device by name, −1 where one is not known.
+
+        ``allocated``, ``unallocated``, ``outside`` and ``used`` stand for several that are not known singly.
+        """
+        of = {name.removesuffix("_bytes"): column for name, column in self.columns()}
+        allocated, reserved, used = of["allocated"], of["reserved"], of["used"]
+        has_nccl = (of["nccl"] >= 0) & (of["nccl"] <= of["own_outside"])
+        found = {name: of[name] for name in PARTS_OF_RESERVED}
+        found["allocated"] = np.where(of["requested"] < 0, allocated, UNKNOWN)
+        is_vague = (of["releasable"] < 0) & (reserved >= 0) & (allocated >= 0)
+        found["unallocated"] = _where(is_vague, reserved - allocated - np.maximum(of["pending"], 0))
+        found["nccl"] = np.where(has_nccl, of["nccl"], UNKNOWN)
+        found["own_outside"] = np.where(has_nccl, of["own_outside"] - of["nccl"], of["own_outside"])
+        found |= {name: of[name] for name in ("others", "unattributed")}
+        beyond = sum(np.maximum(of[name], 0) for name in ("own_outside", "others", "unattributed"))
+        is_vague = (np.minimum(of["own_outside"], of["others"]) < 0) & (used >= 0)
+        rest = used - np.maximum(reserved, 0) - beyond
+        # Without torch's reserved bytes, as in a log of nvidia-smi, theirs are in it too.
+        found["outside"] = _where(is_vague & (reserved >= 0), rest)
+        found["used"] = _where(is_vague & (reserved < 0), rest)
+        order = (
+            "requested",
+            "rounding",
+            "allocated",
+            "pending",
+            "inactive_split",
+            "releasable",
+            "unallocated",
+        )
+        return {name: found.pop(name) for name in order} | found | {n: of[n] for n in ("free", "driver")}
+
     def bars(self, row: int) -> tuple[Bar, ...]:
         """Return every part at a sample; the known parts sum up to the total, or to the known part of it."""
-        of = {name.removesuffix("_bytes"): int(column[row]) for name, column in self.columns()}
-        return (*self._inside(of), *self._outside(of))
+        inside = _EVENTS if self.instant[row] >= 0 else _COUNTERS
+        sources = dict.fromkeys((*PARTS_OF_RESERVED, "allocated", "unallocated"), inside)
+        sources |= {"nccl": _NCCL, "own_outside": _DIFFERENCE, "outside": _DIFFERENCE}
+        found = []
+        for name, column in self.parts().items():
+            n_bytes, reason = int(column[row]), self.reasons.get(name, _NO_DRIVER)
+            if n_bytes >= 0:
+                found.append(Bar(name, n_bytes, _TEXT if self.is_text else sources.get(name, _DRIVER)))
+            elif name not in _COMBINED and (name != "nccl" or name in self.reasons):
+                found.append(Bar(name, None, _NOT_IN_TEXT if self.is_text else reason))
+        return tuple(found)
 
-    def _inside(self, of: Mapping[str, int]) -> list[Bar]:
-        source = _EVENTS if of["instant"] >= 0 else _COUNTERS
-        found = [self._bar(of, name, source) for name in PARTS_OF_RESERVED]
-        if of["requested"] < 0 <= of["allocated"]:
-            found.insert(2, Bar("allocated", of["allocated"], _COUNTERS))
-        return found
 
-    def _outside(self, of: Mapping[str, int]) -> list[Bar]:
-        names: tuple[str, ...] = ("own_outside", "others", "unattributed")
-        if 0 <= of["nccl"] <= of["own_outside"]:
-            of = {**of, "own_outside": of["own_outside"] - of["nccl"]}
-            names = ("nccl", *names)
-        sources = {"nccl": _NCCL, "own_outside": _DIFFERENCE}
-        found = [self._bar(of, name, sources.get(name, _DRIVER)) for name in names]
-        if names[0] != "nccl" and "nccl" in self.reasons:
-            found.insert(0, Bar("nccl", None, self.reasons["nccl"]))
-        if min(of["own_outside"], of["others"]) < 0 <= of["used"]:
-            known = max(of["reserved"], 0) + sum(max(of[name], 0) for name in names)
-            rest = max(of["used"] - known, 0)
-            # Without torch's reserved bytes, as in a log of nvidia-smi, theirs are in it too.
-            has_reserved = of["reserved"] >= 0
-            found.append(Bar("outside", rest, _DIFFERENCE) if has_reserved else Bar("used", rest, _DRIVER))
-        return [*found, self._bar(of, "free", _DRIVER), self._bar(of, "driver", _DRIVER)]
-
-    def _bar(self, of: Mapping[str, int], name: str, source: str) -> Bar:
-        if of[name] >= 0:
-            return Bar(name, of[name], source)
-        return Bar(name, None, self.reasons.get(name, _NO_DRIVER))
+def missing_parts(bars: tuple[Bar, ...]) -> dict[str, list[str]]:
+    """Return the names of the bars that are not available, by the reason."""
+    found: dict[str, list[str]] = {}
+    for bar in bars:
+        if bar.n_bytes is None:
+            found.setdefault(bar.source, []).append(bar.name)
+    return found
 
 
 def waterfall(recording: Recording) -> Waterfall:
@@ -158,7 +186,8 @@ def waterfall(recording: Recording) -> Waterfall:
     counters = recording.counters
     has_driver = counters.device_used_bytes >= 0
     # If the driver is sampled, samples of torch's counters alone (at phases) lack half of the bars.
-    counters = counters.rows(has_driver if has_driver.any() else counters.reserved_bytes >= 0)
+    has_torch = np.maximum(counters.reserved_bytes, counters.allocated_bytes) >= 0
+    counters = counters.rows(has_driver if has_driver.any() else has_torch)
     inside = reserved_parts(recording, counters)
     outside = _outside_parts(counters)
     levels = {
@@ -178,6 +207,8 @@ def waterfall(recording: Recording) -> Waterfall:
         **{f"{name}_bytes": level for name, level in levels.items()},
         reasons=_reasons(recording, levels),
         growth=growth_of(recording, {"time_ns": counters.time_ns} | levels),
+        has_clock=recording.counters.has_clock,
+        is_text=recording.source in ("log", "telemetry") or not recording.has_layout,
     )
 
 

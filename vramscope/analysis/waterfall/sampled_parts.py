@@ -1,7 +1,7 @@
 """Splits torch's reserved bytes into parts at each sample.
 
 The parts come from a nearby instant of the trace at which all quantities equal the sample's. If there is none
-(no events, or a pause of the recording), they come from torch's counters alone.
+(no events, a pause of the recording, totals alone), they come from torch's counters alone.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ def reserved_parts(recording: Recording, counters: Counters) -> dict[str, NDArra
     """Return ``PARTS_OF_RESERVED`` and ``instant``, with one row per sample; −1 for what is not known."""
     found = _of_counters(counters)
     found["instant"] = np.full(len(counters), UNKNOWN)
-    if not len(recording.trace) or not len(counters):
+    if not len(recording.trace) or not len(counters) or not recording.has_layout:
         return found
     instant = found["instant"] = _instants(recording, counters)
     rows = np.flatnonzero(instant >= 0)

@@ -79,7 +79,7 @@ def read(path: Path) -> Run:
         recordings=recordings,
         started_ns=min(times, default=0),
         ended_ns=max(times, default=0),
-        notes=(LOCAL_TIME,) if times else (),
+        notes=(*found.notes, LOCAL_TIME) if times else found.notes,
     )
 
 

@@ -24,7 +24,7 @@ _NOTES = {row[1]: Note(NoteCode(row[2]), row[3]) for row in table_rows() if row[
 
 
 _MOST_PLACES = 1 << 14
-"""Ranks and devices of one text; what is said of more is left out."""
+"""Ranks and devices of one text; what is said of more is left out, with a note."""
 
 
 class Figures:
@@ -32,6 +32,7 @@ class Figures:
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], RunsAtPlace] = {}
+        self._has_more = False
 
     def at(self, rank: int, device: int, moment: LogMoment | None = None) -> PlaceFigures:
         """Return the run of that rank and device that a line of that moment belongs to."""
@@ -50,8 +51,16 @@ class Figures:
 
     def _of(self, rank: int, device: int) -> RunsAtPlace:
         key = (rank, max(device, 0))
-        place = self._places.get(key) or RunsAtPlace(*key)
-        return self._places.setdefault(key, place) if len(self._places) < _MOST_PLACES else place
+        if key in self._places or len(self._places) < _MOST_PLACES:
+            return self._places.setdefault(key, self._places.get(key) or RunsAtPlace(*key))
+        self._has_more = True
+        return RunsAtPlace(*key)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What of the text is left out."""
+        text = f"it names more than {_MOST_PLACES:,} ranks and devices: what it says of others is left out"
+        return (Note(NoteCode.TRUNCATED, text, _MOST_PLACES),) if self._has_more else ()
 
     def recordings(self) -> tuple[Recording, ...]:
         """Return one recording for each run of each rank and device."""

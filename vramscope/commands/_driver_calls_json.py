@@ -1,0 +1,67 @@
+"""The calls of the driver as JSON: by whose lines memory was reserved, and why it rose most."""
+
+from typing import Any
+
+from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.analysis.driver_calls import (
+    DriverCalls,
+    driver_calls,
+    jump_at,
+    jump_words,
+    largest_jump,
+    reserved_by,
+)
+from vramscope.analysis.folding import fold
+from vramscope.model.recording import Recording
+
+_MOST_LINES = 20
+
+
+def driver_calls_as_json(recording: Recording) -> dict[str, Any] | None:
+    """Return what was reserved and given back, by which lines, and the largest rise with its reason.
+
+    None where the source does not say what the driver was asked.
+    """
+    calls = driver_calls(recording)
+    if not len(calls) or not recording.has_layout:
+        return None
+    lines = reserved_by(recording.stacks, calls)
+    gains = calls.gains
+    return {
+        "calls": int(calls.n_calls.sum()),
+        "reserved_bytes": int(gains.n_bytes.sum()),
+        "returned_bytes": int(calls.n_bytes.sum() - gains.n_bytes.sum()),
+        "retries": int(calls.is_retry.sum()),
+        "reserved_by": [
+            {
+                "bytes": int(lines.n_bytes[row]),
+                "calls": int(lines.n_calls[row]),
+                "largest_bytes": int(lines.largest_bytes[row]),
+                "where": _where(recording, int(lines.stack_id[row])),
+            }
+            for row in range(min(len(lines), _MOST_LINES))
+        ],
+        "largest_rise": _rise(recording, calls, largest_jump(calls)),
+    }
+
+
+def _rise(recording: Recording, calls: DriverCalls, row: int) -> dict[str, Any] | None:
+    if row < 0:
+        return None
+    event, step, asked = int(calls.event[row]), int(calls.step[row]), int(calls.requested_bytes[row])
+    found = jump_at(recording, calls, row, state_from_nearest(recording, event))
+    return {
+        "event": event,
+        "step": None if step < 0 else int(recording.steps.index[step]),
+        "bytes": int(calls.n_bytes[row]),
+        "requested_bytes": None if asked < 0 else asked,
+        "free_bytes": found.free_bytes,
+        "largest_free_bytes": found.largest_bytes,
+        "where": _where(recording, int(calls.stack_id[row])),
+        "text": jump_words(recording.stacks, found),
+    }
+
+
+def _where(recording: Recording, stack_id: int) -> dict[str, Any] | None:
+    frame = fold(recording.stacks).frame(stack_id)
+    return None if frame is None else frame._asdict()
