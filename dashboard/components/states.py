@@ -4,8 +4,12 @@ from typing import Any
 
 from dash import dcc, html
 
+from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
+from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
+from ..address import Address
+from ..data import View
 from ..queries.read_progress import ReadProgress
 
 POLL_MS = 250
@@ -40,29 +44,32 @@ def no_runs(folder: str) -> html.Section:
     )
 
 
-def nothing_recorded(live: bool) -> html.Section:
-    """Return the message for a run without events."""
+def is_bare(recording: Recording) -> bool:
+    """Return whether no allocation is in it: nothing at all, or totals of a message made into events."""
+    has_any = bool(len(recording.trace) or len(recording.initial.blocks))
+    return not has_any or not (recording.has_layout or recording.trace.has_clock)
+
+
+def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
+    """Return the message for a run without events; of *view*, the highest totals that are known."""
     if live:
         return state(
             "Waiting for the first event",
             "The run has started; nothing has been allocated yet. This page updates by itself.",
             waits=True,
         )
+    known = sampled_peaks(view.recording) if view else SampledPeaks()
+    levels = (("allocated", known.allocated_bytes), ("reserved", known.reserved_bytes))
+    most = ", ".join(f"{format_bytes(n_bytes)} {word}" for word, n_bytes in levels if n_bytes >= 0)
+    fall = dcc.Link("Waterfall", href=Address("/waterfall", *view.here).url, className="link") if view else ""
+    has_samples = view is not None and len(view.recording.counters) > 0
     return state(
-        "No single allocation is in it",
-        "This recording holds no allocator events: a log or a tool of the driver gives totals at most.",
-        ["Record the program: ", command("vramscope run SCRIPT")],
-        ["Or enter the recorder before the model is built: ", command("with vramscope.record():")],
+        f"Peak {'' if known.is_exact else 'at least '}{most}" if most else "No single allocation is in it",
+        "Totals at moments are in it, and no single allocation: who allocated is not known.",
+        *([["The totals are shown in the ", fall, "."]] if has_samples else []),
+        ["To see who allocated: ", command("vramscope run SCRIPT"), " or ",
+         command("with vramscope.record():"), " before the model is built"],
     )  # fmt: skip
-
-
-def counters_only(way: Any) -> html.Section:
-    """Return the message for a run with counters only; *way* links to the page that shows them."""
-    return state(
-        "Counters, no events",
-        "Samples of the totals are in it, and no single allocation.",
-        ["The samples are shown in the ", way, ". To see who allocated: ", command("vramscope run SCRIPT")],
-    )
 
 
 def failure(message: str) -> html.Section:

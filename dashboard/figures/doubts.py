@@ -7,6 +7,7 @@ import numpy as np
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording
+from vramscope.steps.unrecorded import unrecorded
 
 from .drawing.series import Series
 from .track import position_of
@@ -29,7 +30,17 @@ Doubt = tuple[float, float, str]
 
 def noted(recording: Recording, series: Series) -> list[Doubt]:
     """Return what is missing or doubtful, for the marks on the axis; parts that overlap stay apart."""
-    return [*_thinned(recording, series), *_of_notes(recording, series), *_gaps(recording, series)]
+    several = _thinned(recording, series), _unrecorded(recording, series), _of_notes(recording, series)
+    return [*(doubt for each in several for doubt in each), *_gaps(recording, series)]
+
+
+def _unrecorded(recording: Recording, series: Series) -> Iterator[Doubt]:
+    """Yield the stretches that ``every=`` leaves out, the longest: the line through one is no level."""
+    found, last = unrecorded(recording), len(series.position) - 1
+    start, end = (series.position[np.clip(at, 0, last)] for at in (found.start_event, found.end_event))
+    text = "no events were recorded here: torch counted the peaks of steps alone"
+    for i in np.sort(np.argsort(start - end, kind="stable")[:MOST_GAPS]).tolist():
+        yield float(start[i]), float(end[i]), text
 
 
 def _thinned(recording: Recording, series: Series) -> Iterator[Doubt]:

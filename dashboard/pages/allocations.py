@@ -43,8 +43,8 @@ _WORDS = {"category": "Category", "phase": "Phase", "module": "Module", "line": 
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
-    if not len(view.recording.trace) and not len(view.recording.initial.blocks):
-        return states.nothing_recorded(view.is_live)
+    if states.is_bare(view.recording):
+        return states.nothing_recorded(view.is_live, view)
     series = series_of(data, view, address.axis or TIME)
     way = address.by if address.by in WAYS else _usual(data, view)
     peak = format_bytes(int(series.allocated.max()))

@@ -44,7 +44,7 @@ def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
     if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live)
+        return states.nothing_recorded(view.is_live, view)
     if not address.other:
         return [_question(view), *_together(data, view), _choice(data, view, address)]
     other = _other(data, address)

@@ -56,7 +56,7 @@ def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
     if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live)
+        return states.nothing_recorded(view.is_live, view)
     search = searches(data).of(view)
     search.wait_for_recorded()
     search.wait(_AT_ONCE_S)

@@ -40,9 +40,15 @@ _COLORS = tuple(CATEGORY_COLOR[each] for each in Category)
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
+    if not len(view.recording.trace):
+        return states.nothing_recorded(view.is_live, view)
     found = data.ask(view, "fragmentation")
-    if not int(found.parts.reserved_bytes.max(initial=0)):
-        return _no_segments(view)
+    if not int(found.parts.reserved_bytes.max(initial=0)) or not view.recording.has_layout:
+        return states.state(
+            "No segments were recorded",
+            "This recording has totals or allocations, but not where in segments they lay.",
+            "CUDA recordings and snapshots with segment events show their fragmentation here.",
+        )
     series = series_of(data, view, address.axis or TIME)
     at = _first_shown(data, view, address, series)
     stores = {"at": "fr-at", "view": "fr-view"}
@@ -86,16 +92,6 @@ def _first_shown(data: Data, view: View, address: Address, series: Series) -> in
     first, stop = instants_in(series, in_zoom)
     unusable = data.ask(view, "fragmentation").parts.inactive_split_bytes
     return first + first_greatest(unusable[first:stop])
-
-
-def _no_segments(view: View) -> Any:
-    if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live)
-    return states.state(
-        "No segments were recorded",
-        "This recording has allocations, but not their segments.",
-        "CUDA recordings and snapshots with segment events show their fragmentation here.",
-    )
 
 
 def _instant(data: Data, view: View, at: int | None) -> int:

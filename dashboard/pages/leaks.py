@@ -32,7 +32,7 @@ MOST_SHOWN = 8
 def _layout(context: Context) -> Any:
     view = context.data.view(context.address)
     if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live)
+        return states.nothing_recorded(view.is_live, view)
     return html.Div(_content(context.data, view, context.address), id="lk-content", className="page")
 
 

@@ -15,6 +15,7 @@ from vramscope.analysis.pins import PinningLine, pinning_lines, pins
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.missing import full_device, missing_parts
 from vramscope.model.finding import Finding
+from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes, format_share
 
@@ -51,7 +52,7 @@ _SAID = (
 def _layout(context: Context) -> Any:
     view = context.data.view(context.address)
     if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live)
+        return states.nothing_recorded(view.is_live, view)
     return html.Div(content(context.data, view, context.address), id="oom-content", className="page")
 
 
@@ -108,11 +109,11 @@ def _last(data: Data, view: View, finding: Finding, address: Address, found: Rem
             ],
             className="failure" if message else "",
         ),
-        _curve(data, view, failures),
+        *([] if states.is_bare(view.recording) else [_curve(data, view, failures)]),
         _helps(data, view, address, found),
         *_pinned(data, view, finding, event, address),
-        _live(data, view, event, address),
-        *([_panel("Where the device's bytes were", _room(room))] if room else []),
+        *([] if states.is_bare(view.recording) else [_live(data, view, event, address)]),
+        *([_panel("Where the device's bytes were", _room(room, view.recording))] if room else []),
     ]
 
 
@@ -277,11 +278,11 @@ def _card(data: Data, view: View, failures: Any, row: int, finding: Finding, add
         ],
         className="card-links",
     )
-    where = _room(room) if room else None
+    where = _room(room, view.recording) if room else None
     return cause.card(finding, where, links=links, recorded_ns=view.run.started_ns, kept=kept_sources(view))
 
 
-def _room(room: Any) -> Any:
+def _room(room: Any, recording: Recording) -> Any:
     shown = known_parts(room)
     bar = [html.Span(className=f"part part-{part.style}", style={"flexGrow": str(n)}) for part, n in shown]
     entries = [
@@ -289,7 +290,8 @@ def _room(room: Any) -> Any:
                   html.Dd(format_bytes(n), title=f"{n:,} bytes")])
         for part, n in shown
     ]  # fmt: skip
-    largest = format_bytes(room.largest_here_bytes)
+    most = "" if recording.has_layout else "at most "
+    largest = f"{most}{format_bytes(room.largest_here_bytes)}"
     need = f"A block of {format_bytes(room.need_bytes)} was needed; the largest free one had {largest}"
     lacking = f"; the driver lacked {format_bytes(room.lacking_bytes)}" if room.lacking_bytes > 0 else ""
     if room.is_limited:

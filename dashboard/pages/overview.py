@@ -35,11 +35,9 @@ ENOUGH_STEPS = 7
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
-    if not len(view.recording.trace) and not len(view.recording.initial.blocks):
-        if len(view.recording.counters):
-            to = dcc.Link("Waterfall", href=address.go(path="/waterfall").url, className="link")
-            return states.counters_only(to)
-        return states.nothing_recorded(view.is_live)
+    if states.is_bare(view.recording):
+        has_failed = len(view.recording.trace) > 0
+        return opening(data, view) if has_failed else states.nothing_recorded(view.is_live, view)
     series = series_of(data, view, address.axis or TIME)
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
     is_short = len(view.recording.trace) <= data.pace.events_at_once

@@ -10,7 +10,7 @@ from vramscope.units import format_bytes
 from ..address import Address, restore
 from ..answers import clamp, fullest, held, moment, neighbor, totals, tree_at
 from ..components import states, timeline
-from ..components.panels import breakdown, call_tree, live_set, own_peaks, stack_table
+from ..components.panels import breakdown, call_tree, live_set, stack_table
 from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import icicle
@@ -25,20 +25,17 @@ _NO_BOX = {"display": "contents"}
 
 def _layout(context: Context) -> Any:
     view, address = context.data.view(context.address), context.address
-    content = _content(context.data, view, address)
-    is_later = view.is_live or len(view.recording.trace) > context.data.pace.events_at_once
-    own = [] if is_later else own_peaks.panel(context.data, view, address)
     return [
-        html.Div(content, id="pk-content", className="page"),
-        html.Div(own, id="pk-own", className="page"),
+        html.Div(_content(context.data, view, address), id="pk-content", className="page"),
         dcc.Store(id="pk-at", data=address.at),
         dcc.Store(id="pk-shown", data=clamp(context.data, view, address.at)),
-        dcc.Store(id="pk-later", data=1 if is_later else None),
     ]
 
 
 def _content(data: Data, view: View, address: Address) -> Any:
     at = clamp(data, view, address.at)
+    if states.is_bare(view.recording):
+        return states.nothing_recorded(view.is_live, view)
     if not held(data, view, at).total_bytes:
         return _empty(data, view, at, address)
     tree = tree_at(data, view, at)
@@ -86,8 +83,6 @@ def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html
 
 
 def _empty(data: Data, view: View, at: int, address: Address) -> Any:
-    if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live)
     return [
         _opening(data, view, at, address),
         states.state("Nothing is live here", "At this instant no tensor holds memory.",
@@ -100,7 +95,6 @@ def _register(app: Any, data: Data) -> None:
     timeline.follow_instant(app, "pk-at")
     timeline.follow_keys(app, data, "pk-at", "pk-shown", clamp)
     call_tree.register(app, "pk")
-    _register_own(app, data)
     _follow(app, data)
 
     @app.callback(
@@ -165,19 +159,6 @@ def _follow(app: Any, data: Data) -> None:
 
 def _is_live_at(data: Data, view: View, at: int | None) -> bool:
     return bool(held(data, view, clamp(data, view, at)).total_bytes)
-
-
-def _register_own(app: Any, data: Data) -> None:
-    @app.callback(
-        Output("pk-own", "children"),
-        Input("pk-later", "data"), Input("version", "data"), State("address", "data"),
-    )  # fmt: skip
-    def tell_own(later: int | None, _: Any, stored: Stored | None) -> Any:
-        """Lay out the own peaks of a long recording after the page, and again when it grows."""
-        if not later:
-            raise PreventUpdate
-        address = restore(stored)
-        return own_peaks.panel(data, view_or_nothing(data, address), address)
 
 
 PAGE = Page(

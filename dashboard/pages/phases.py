@@ -39,9 +39,10 @@ _HINT = html.P("Click a step to look into it", className="dim only-live")
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
-    if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live)
-    if not len(view.recording.steps) + len(view.recording.past.steps):
+    all_steps = steps_with_past(data, view)
+    if not len(view.recording.trace) and not len(all_steps.index):
+        return states.nothing_recorded(view.is_live, view)
+    if not len(all_steps.index):
         if view.is_live:
             return _first_step(data, view)
         return states.state(
@@ -54,10 +55,10 @@ def _layout(context: Context) -> Any:
         )
     row = _row(data, view, address.at)
     base = _base(address)
-    all_steps = steps_with_past(data, view)
     sentence = f"Peak allocated bytes of {len(all_steps.index)} steps, and of each phase of them."
     is_later = len(view.recording.trace) > data.pace.events_at_once
     inside, rose = (_SHIMMER, _SHIMMER) if is_later else _details(data, view, row, base)
+    has_none = not len(view.recording.trace)
     return [
         html.Section(_opening(view, all_steps), id="ph-opening", className="opening"),
         panel(
@@ -66,18 +67,18 @@ def _layout(context: Context) -> Any:
         ),
         html.Div(
             [
-                html.Section(inside, id="ph-inside", className="panel",
+                html.Section(inside, id="ph-inside", className="panel", hidden=has_none,
                              **{"aria-label": "Inside the step"}),
                 html.Section(_phases_of(all_steps, row), id="ph-phases", className="panel",
-                             **{"aria-label": "Peaks by phase"}),
+                             hidden=not len(all_steps.found.per_phase), **{"aria-label": "Peaks by phase"}),
             ],
-            className="wide-and-narrow",
+            className="" if has_none else "wide-and-narrow",
         ),
         panel(
             html.H3("What changed", id="ph-rose-title"), html.Div(rose, id="ph-rose"),
             beside=segments("Against", [(word.capitalize(), address.go(by=word).url, word == base)
                                         for word in BASES]),
-            label="What changed",
+            label="What changed", hidden=has_none,
         ),
         dcc.Store(id="ph-graph-pick"),
         dcc.Store(id="ph-row", data=None if is_later else row),
@@ -92,6 +93,8 @@ def _base(address: Address) -> str:
 
 def _details(data: Data, view: View, row: int, base: str) -> tuple[Any, Any]:
     """Return what is inside of a step and what rose, which need the life of every allocation."""
+    if not len(view.recording.trace):
+        return "", ""
     return _inside(data, view, row), _rose(data, view, row, base)
 
 

@@ -94,7 +94,9 @@ def _bars(found: Any, view: View, row: int) -> list[Any]:
     title = [html.H3("All bytes of the device"), html.Span(where, className="dim")]
     columns = ("Part", "Bytes", "", "Source")
     missing = [
-        html.P(f"{', '.join(BAR_WORDS[name].on_page for name in names)}: {reason[:300]}", className="dim")
+        html.P(
+            f"{', '.join(BAR_WORDS[name].on_page for name in names)}: {reason[:300]}", className="dim nothing"
+        )
         for reason, names in missing_parts(bars).items()
     ]
     return [html.Div(title, className="panel-bar"), table(columns, "lrll", body, "falls"), *missing]

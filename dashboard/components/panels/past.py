@@ -1,4 +1,4 @@
-"""Steps whose events the size cap removed: their peaks are exact, their allocations are unknown."""
+"""All steps of a recording, also those of which only the peak is known, not the allocations."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,7 +7,9 @@ import numpy as np
 from dash import dcc, html
 from numpy.typing import NDArray
 
+from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
+from vramscope.model.recording import Recording
 
 from ...address import UNZOOMED, Address
 from ...data import Data, View
@@ -33,7 +35,9 @@ class AllSteps:
 
 
 def steps_with_past(data: Data, view: View) -> AllSteps:
-    """Return every step of a recording, with those whose events the size cap removed."""
+    """Return every step whose peak is known, with those whose events the size cap removed."""
+    if not len(view.recording.trace):
+        return data.derive(view, "sampled steps", _of_samples)
     found: StepPeaks = data.ask(view, "step_peaks")
     past, steps = view.recording.past, view.recording.steps
     n_thinned = len(past.steps)
@@ -45,6 +49,25 @@ def steps_with_past(data: Data, view: View) -> AllSteps:
         outside=found.outside,
     )
     return AllSteps(joined, np.concatenate([past.steps.index, steps.index]), n_thinned)
+
+
+def _of_samples(recording: Recording) -> AllSteps:
+    """Return the steps whose peak samples show; of a phase that occurs several times in one, the highest."""
+    found, phases = sampled_peaks(recording), recording.phases
+    known = np.flatnonzero(found.per_step.allocated_bytes >= 0)
+    row_of = {step: row for row, step in enumerate(known.tolist())}
+    most: dict[tuple[int, int], int] = {}
+    each = zip(phases.step.tolist(), phases.phase.tolist(), found.per_phase.allocated_bytes, strict=True)
+    for step, phase, n_bytes in each:
+        if step in row_of:
+            key = row_of[step], phase
+            most[key] = max(most.get(key, 0), int(n_bytes))
+    step_of, phase_of = np.array([*most], "i8").reshape(-1, 2).T
+    per_phase = IntervalPeaks.of(step=step_of, phase=phase_of, allocated_bytes=[*most.values()])
+    per_step = IntervalPeaks.of(
+        step=np.arange(len(known)), allocated_bytes=found.per_step.allocated_bytes[known]
+    )
+    return AllSteps(StepPeaks(per_step, per_phase), recording.steps.index[known], 0)
 
 
 def _joined(before: IntervalPeaks, after: IntervalPeaks, n_steps: int) -> IntervalPeaks:

@@ -21,7 +21,7 @@ from ...figures.drawing.window import training, window
 from ...server import api
 from ...server.callbacks import Pressed, Stored, view_or_nothing
 from ...server.plain import plain
-from .. import legend
+from .. import legend, states
 
 WIDEST_PX = 3000
 STRIP = "tl-track"
@@ -29,11 +29,11 @@ STRIP = "tl-track"
 
 
 def strip(data: Data, view: View, address: Address, stores: Mapping[str, str]) -> Any:
-    """Return the timeline as a strip above a page; nothing where the recording has no events.
+    """Return the timeline as a strip above a page; nothing where the recording has no course of events.
 
     *stores* are as in :class:`TrackStyle`.
     """
-    if not len(view.recording.trace):
+    if not len(view.recording.trace) or states.is_bare(view.recording):
         return html.Span()
     series = series_of(data, view, address.axis or TIME)
     readings = plain(html.Div([legend.readings(series), legend.position()], className="strip-values"))

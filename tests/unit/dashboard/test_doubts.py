@@ -34,6 +34,19 @@ def test_a_gap_reaches_from_the_last_known_instant_to_its_end(
     assert noted(found, series(found, found.timeline(), axis)) == [expected]
 
 
+@pytest.mark.parametrize(("axis", "ends"), [(TIME, (1.0, 9.0)), (EVENTS, (2.0, 3.0))])
+def test_a_stretch_that_every_leaves_out_is_no_level(axis: str, ends: tuple[float, float]) -> None:
+    # Off after event 1, on again before event 3: event 2 stands for what happened between.
+    marks = Marks.of(
+        kind=[MarkKind.EVENTS] * 2, event=[2, 3], time_ns=[12 * SECOND, 20 * SECOND], value=[0, 1]
+    )
+    found = recording_with(marks)
+    ((start, end, text),) = noted(found, series(found, found.timeline(), axis))
+
+    assert (start, end) == ends
+    assert text.startswith("no events were recorded here")
+
+
 def test_moments_are_at_the_start_and_at_the_end() -> None:
     late, cut = (
         Note(NoteCode.STARTS_LATE, "512 B were there"),

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.components.panels.past import steps_with_past
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.device import positions, stacked
 from vramscope.dashboard.pages import Context, pages
@@ -149,6 +150,41 @@ def test_a_log_has_its_peaks_and_its_runs_in_the_list(tmp_path: Path) -> None:
     assert (two["devices"], two["runs"]) == (1, 2)
     # The levels rise by a third each: a picture of 3, not of a made-up beginning at 0.
     assert sorted(set(one["drawn"][0])) == [chr(97 + round(each / 5 * 25)) for each in (1, 2, 3)]
+
+
+def test_a_log_has_its_peaks_on_the_pages_and_a_step_that_says_none_has_none(tmp_path: Path) -> None:
+    lines = [LOG.format(1, 3, 4), "step: 2 memory reserved: 9 GiB\n", LOG.format(3, 5, 6)]
+    (tmp_path / "train.log").write_text("".join(lines))
+    data = Data(tmp_path)
+    (name,) = data.runs.paths()
+    known = steps_with_past(data, data.view(Address("/phases", run=name)))
+
+    for page in ("overview", "peak", "allocations"):
+        assert "Peak at least 5.00 GiB allocated, 9.00 GiB reserved" in shown(page, data, name)
+    assert "step 3 needed most: at least 5.00 GiB" in shown("phases", data, name)
+    assert (known.index.tolist(), known.found.per_step.allocated_bytes.tolist()) == (
+        [1, 3],
+        [3 << 30, 5 << 30],
+    )
+
+
+def test_totals_of_a_message_are_shown_as_no_course_and_no_segments(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which "
+        "1.00 GiB is free. Of the allocated memory 16.00 GiB is allocated by PyTorch, and 4.00 GiB is "
+        "reserved by PyTorch but unallocated."
+    )
+    data = Data(tmp_path)
+    (name,) = data.runs.paths()
+
+    assert "Peak at least 16.0 GiB allocated, 20.0 GiB reserved" in shown("peak", data, name)
+    assert "No segments were recorded" in shown("fragmentation", data, name)
+    assert "the largest free one had at most 4.00 GiB" in shown("oom", data, name)
+    for page in ("overview", "oom"):
+        assert "tried to allocate 2.00 GiB" in shown(page, data, name)
+        assert "no stack recorded" not in shown(page, data, name)
+        assert "Into the failure" not in shown(page, data, name)
+    assert "20.0 GiB" not in shown("waterfall", data, name).split("All bytes of the device")[1]
 
 
 def test_samples_without_a_clock_lie_at_their_steps(tmp_path: Path) -> None:
