@@ -1,5 +1,6 @@
 """The charts of peaks by step and phase, and of one step by category."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.model.marks import Category, Phase
 from vramscope.units import format_name
 
+from . import anatomy
+from .anatomy import Column
 from .drawing.m4 import even_edges, m4
 from .drawing.theme import (
     CATEGORY_COLOR,
@@ -181,22 +184,42 @@ def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None) -> dict[str,
 
 
 def stack(
-    found: Allocations, category: NDArray[Any], start: int, end: int, allocated: NDArray[Any]
-) -> dict[str, Any]:
-    """Return bytes by category over the instants *start* to *end*, both included; the outline is exact."""
+    found: Allocations, category: NDArray[Any], extent: tuple[int, int], allocated: NDArray[Any],
+    by_module: Sequence[Column] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Return bytes by category from one instant to another, both included; the outline is exact.
+
+    *by_module* are the columns of the axis; without any it counts events.
+    """
+    start, end = extent
     levels = by_category(found, category, start, end)
-    edges = even_edges(0, end - start + 1, STACK_COLUMNS)
-    chosen = m4([allocated[start : end + 1]], edges)
-    x = pack(chosen + start)
-    areas = [_area(each, x, levels[each][chosen]) for each in ORDER if levels[each].any()]
-    axis = {
-        "separatethousands": True,
-        "tickprefix": "event ",
-        "nticks": 5,
-        "tickangle": 0,
-        "fixedrange": True,
-    }
-    return plain_chart(areas, axis, byte_axis())
+    inside = allocated[start : end + 1]
+    if by_module:
+        bounds = anatomy.edges_of(by_module, end)
+        even = np.interp(
+            np.linspace(0, len(by_module), 2 * STACK_COLUMNS + 1), np.arange(len(bounds)), bounds
+        )
+        chosen = m4([inside], np.unique(even.astype("i8")) - start)
+        every = np.interp(np.arange(start, end + 1), *_rising(bounds))
+        x = every[chosen]
+        axis = anatomy.axis(by_module, bounds, inside)
+        shown = [(each, levels[each]) for each in ORDER if levels[each].any()]
+        margin = {"l": 72, "r": 16, "t": 10, "b": 152}
+        more: dict[str, Any] = {"margin": margin, "annotations": anatomy.labels(shown, every)}
+    else:
+        chosen = m4([inside], even_edges(0, end - start + 1, STACK_COLUMNS))
+        x, more = chosen + start, {}
+        axis = {"separatethousands": True, "tickprefix": "event ", "nticks": 5, "tickangle": 0,
+                "fixedrange": True}  # fmt: skip
+    packed = pack(x)
+    areas = [_area(each, packed, levels[each][chosen]) for each in ORDER if levels[each].any()]
+    return plain_chart(areas, axis, byte_axis(), **more)
+
+
+def _rising(bounds: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return instants and positions for interpolation; of equal instants the last position."""
+    kept = np.append(np.diff(bounds) > 0, True)
+    return bounds[kept], np.arange(len(bounds))[kept]
 
 
 def by_category(found: Allocations, category: NDArray[Any], start: int, end: int) -> NDArray[Any]:

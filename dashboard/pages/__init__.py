@@ -57,8 +57,6 @@ class Page:
     """Id of the store that gets the edges of the zoom of the strip."""
     behind: Callable[[Data, View], Behind] | None = None
     """What lies behind its entry in the menu, from what is known of the run without an analysis."""
-    icon: str = ""
-    """Path data of a 16 × 16 stroke icon."""
 
 
 def counting(*kinds: str) -> Callable[[Data, View], Behind]:

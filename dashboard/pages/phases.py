@@ -7,13 +7,14 @@ from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 from numpy.typing import NDArray
 
+from vramscope.analysis.by_module import same_depth
 from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
 from vramscope.units import format_bytes, format_name
 
 from ..address import Address, restore
-from ..answers import category_bytes, folded, fullest, held, totals
+from ..answers import category_bytes, folded, fullest, held, owners, totals
 from ..components import panel as panels
 from ..components import states, timeline
 from ..components.choice import segments
@@ -25,6 +26,7 @@ from ..components.panels.past import MEANING, AllSteps, steps_with_past
 from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import steps as figures
+from ..figures.anatomy import ENOUGH_MODULES, MOST_MODULES, Column, columns
 from ..figures.drawing.names import place
 from ..queries.headline import bound
 from ..server.callbacks import Picked, Pressed, Stored, view_or_nothing
@@ -212,15 +214,28 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     row -= n_thinned
     start, end = _bounds(view, row)
     found, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
-    drawn = figures.stack(found, known.assigned.category, start, end, totals(data, view).allocated_bytes)
+    by_module = _columns(data, view, row, start, end)
+    allocated = totals(data, view).allocated_bytes
+    drawn = figures.stack(found, known.assigned.category, (start, end), allocated, by_module)
     number = int(view.recording.steps.index[row])
     shown = [Category[trace["name"].upper().replace(" ", "_")].name.lower() for trace in drawn["data"]]
     key = [html.Span([html.I(className=f"swatch part-{name}"), name.replace("_", " ")]) for name in shown]
+    by = " and module" if by_module else ""
     return [
-        html.Div(html.H3(f"Step {number} by category"), className="panel-bar"),
+        html.Div(html.H3(f"Step {number} by category{by}"), className="panel-bar"),
         html.Div(key, className="lane-key band-key"),
-        plot("ph-stack", drawn, f"Bytes by category through step {number}.", "stack"),
+        plot("ph-stack", drawn, f"Bytes by category through step {number}.", "anatomy" if by else "stack"),
     ]  # fmt: skip
+
+
+def _columns(data: Data, view: View, row: int, start: int, end: int) -> list[Column]:
+    """Return the modules of a step in the order in which they allocate; none where none is known."""
+    known, lives = owners(data, view), data.ask(view, "lifetimes")
+    paths, group = same_depth(known.paths, MOST_MODULES, ENOUGH_MODULES)
+    first, last = np.searchsorted(lives.alloc_event, (start, end))
+    modules = [paths[each] for each in group[known.module[first:last]].tolist()]
+    phases = view.recording.phases.rows(view.recording.phases.step == row)
+    return columns(phases, start, end, lives.alloc_event[first:last], modules) if any(modules) else []
 
 
 def _phases_of(all_steps: AllSteps, row: int) -> list[Any]:

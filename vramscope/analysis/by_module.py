@@ -51,17 +51,21 @@ class Owners(Table):
 _MOST_GROUPS = 24
 
 
-def same_depth(paths: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[Any]]:
+def same_depth(
+    paths: tuple[str, ...], most: int = _MOST_GROUPS, enough: int = _MOST_GROUPS + 1
+) -> tuple[tuple[str, ...], NDArray[Any]]:
     """Join modules at one depth of the model, so that their rows can be compared.
 
-    They are cut at the greatest depth at which there are at most 24 of them, at least at the first. Returns
-    them, and the index into them for each of *paths*. A module whose parts have rows of their own is named
-    ``0 (itself)``.
+    They are cut at the first depth at which there are *enough* of them, else the greatest at which there are
+    at most *most*. Returns them, and the index into them for each of *paths*. A module whose parts have rows
+    of their own is named ``0 (itself)``.
     """
     parts = [tuple(path.split(".")) if path else () for path in paths]
     deepest = max(map(len, parts), default=0)
     depth = 1
-    while depth < deepest and len({part[: depth + 1] for part in parts}) <= _MOST_GROUPS:
+    while depth < deepest and len({part[:depth] for part in parts}) < enough:
+        if len({part[: depth + 1] for part in parts}) > most:
+            break
         depth += 1
     inner = {part[:n] for part in parts for n in range(1, min(len(part), depth))}
     names = [".".join(part[:depth]) + (" (itself)" if part in inner else "") for part in parts]

@@ -3,14 +3,8 @@
 from typing import Any
 
 from vramscope.allocator.state_index.checkpoints import state_from_nearest
-from vramscope.analysis.driver_calls import (
-    DriverCalls,
-    driver_calls,
-    jump_at,
-    jump_words,
-    largest_jump,
-    reserved_by,
-)
+from vramscope.analysis.driver_calls import DriverCalls, driver_calls, jump_at, jump_words, largest_jump
+from vramscope.analysis.driver_calls import reserved_by as reserved_by_line
 from vramscope.analysis.folding import fold
 from vramscope.model.recording import Recording
 
@@ -25,21 +19,17 @@ def driver_calls_as_json(recording: Recording) -> dict[str, Any] | None:
     calls = driver_calls(recording)
     if not len(calls) or not recording.has_layout:
         return None
-    lines = reserved_by(recording.stacks, calls)
-    gains = calls.gains
+    reserved_bytes = int(calls.gains.n_bytes.sum())
+    lines = reserved_by_line(recording.stacks, calls)
+    rows = zip(lines.n_bytes.tolist(), lines.n_calls.tolist(), lines.stack_id.tolist(), strict=True)
     return {
         "calls": int(calls.n_calls.sum()),
-        "reserved_bytes": int(gains.n_bytes.sum()),
-        "returned_bytes": int(calls.n_bytes.sum() - gains.n_bytes.sum()),
+        "reserved_bytes": reserved_bytes,
+        "returned_bytes": int(calls.n_bytes.sum()) - reserved_bytes,
         "retries": int(calls.is_retry.sum()),
         "reserved_by": [
-            {
-                "bytes": int(lines.n_bytes[row]),
-                "calls": int(lines.n_calls[row]),
-                "largest_bytes": int(lines.largest_bytes[row]),
-                "where": _where(recording, int(lines.stack_id[row])),
-            }
-            for row in range(min(len(lines), _MOST_LINES))
+            {"bytes": n_bytes, "calls": n_calls, "where": _where(recording, stack_id)}
+            for n_bytes, n_calls, stack_id in list(rows)[:_MOST_LINES]
         ],
         "largest_rise": _rise(recording, calls, largest_jump(calls)),
     }

@@ -29,6 +29,7 @@
       for (const x of xs) [first, last] = [Math.min(first, x), Math.max(last, x)];
       for (const y of tops) top = Math.max(top, y);
     }
+    if (layout.xaxis.bands) [first, last] = layout.xaxis.range;
     if (!(last > first)) [first, last] = layout.xaxis.range || [first - 0.5, last + 0.5];
     return { traces, layout, extent: [first, last], hi: top * HEADROOM, isPadded: traces.some(hasMarks) };
   }
@@ -102,6 +103,42 @@
     }
   }
 
+  // Columns with a name each, and the phases that they are of.
+  function named(context, { xaxis }, { px, box }, t) {
+    const foot = box.top + box.height, wide = px(1) - px(0), every = Math.max(1, Math.ceil(14 / wide));
+    context.textBaseline = "middle";
+    for (const { x0, x1, text, color } of xaxis.bands) {
+      context.fillStyle = color;
+      context.fillRect(px(x0) + 0.5, foot + 2, px(x1) - px(x0) - 1, 15);
+      context.fillStyle = "#fff";
+      context.textAlign = "center";
+      if (context.measureText(text).width < px(x1) - px(x0) - 6) context.fillText(text, px((x0 + x1) / 2), foot + 10);
+      context.fillStyle = t.line;
+      context.fillRect(Math.round(px(x0)), box.top, 1, box.height);
+    }
+    context.fillStyle = t.ink2 || t.ink3;
+    context.textAlign = "right";
+    xaxis.ticktext.forEach(function (text, i) {
+      if (i % every) return;
+      context.save();
+      context.translate(px(i + 0.5), foot + 24);
+      context.rotate(-Math.PI / 3);
+      context.fillText(text, 0, 0);
+      context.restore();
+    });
+  }
+
+  // A name upon its area, whatever the color of that is.
+  function upon(context, text, x, y, { left, width }) {
+    const half = context.measureText(text).width / 2 + 6;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    Object.assign(context, { strokeStyle: "rgba(0,0,0,.6)", lineWidth: 3, lineJoin: "round", fillStyle: "#fff" });
+    const at = Math.min(Math.max(x, left + half), left + width - half);
+    context.strokeText(text, at, y);
+    context.fillText(text, at, y);
+  }
+
   // Everything but what follows the pointer; also for a file.
   function scene(context, its, place, t) {
     const D = window.vramscope.draw, now = view(its, place), { box } = now, { shapes = [], annotations = [] } = its.layout;
@@ -121,11 +158,13 @@
     context.restore();
     context.font = `12px ${t.sans}`;
     for (const trace of others) if (hasMarks(trace)) marks(context, trace, now, t);
-    positions(context, its, now, t);
+    if (its.layout.xaxis.bands) named(context, its.layout, now, t);
+    else positions(context, its, now, t);
+    for (const { text, x, y } of annotations) if (y) upon(context, text, now.px(x), now.py(y), box);
     context.textAlign = "left";
     context.textBaseline = "bottom";
     context.fillStyle = t.ink3;
-    for (const { text, x } of annotations) context.fillText(text, Math.max(now.px(x), box.left) + 2, box.top + box.height - 2);
+    for (const { text, x, y } of annotations) if (!y) context.fillText(text, Math.max(now.px(x), box.left) + 2, box.top + box.height - 2);
   }
 
   const placeOf = (host) => ({ left: 0, top: 0, width: host.clientWidth, height: host.clientHeight });
@@ -211,7 +250,8 @@
     const its = known.get(host), { bytes } = window.vramscope, found = valuesAt(its, x), isSum = found.length > 1 && found.every(({ trace }) => isStacked(trace));
     const lines = found.map(({ trace, i }) => ["tip-size", `${trace.name} ${bytes(trace.ys[i])}`]);
     if (isSum) lines.push(["tip-size", `together ${bytes(found.at(-1).trace.tops[found.at(-1).i])}`]);
-    window.vramscope.showTip(event, [["tip-name", `${its.layout.xaxis.tickprefix}${x.toLocaleString("en-US")}`], ...(isSum ? lines.reverse() : lines)]);
+    const { xaxis } = its.layout, name = xaxis.bands ? xaxis.ticktext[Math.min(Math.floor(x), xaxis.ticktext.length - 1)] : `${xaxis.tickprefix}${x.toLocaleString("en-US")}`;
+    window.vramscope.showTip(event, [["tip-name", name], ...(isSum ? lines.reverse() : lines)]);
   }
 
   function leave() {

@@ -133,3 +133,6 @@ def test_modules_are_joined_at_one_depth_and_none_is_part_of_another() -> None:
     assert group.tolist() == [0, 1, 2, 3, 4]
     assert many == tuple(f"h.{i}" for i in range(12))
     assert joined.tolist() == [i for i in range(12) for _ in range(3)]
+    layers = tuple(f"model.layers.{i}.mlp" for i in range(40))
+    assert same_depth(layers)[0] == ("model.layers",)
+    assert same_depth(layers, 60, 8)[0] == tuple(f"model.layers.{i}" for i in range(40))

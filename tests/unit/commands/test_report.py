@@ -177,9 +177,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                     "reserved_bytes": 20 * MIB,
                     "returned_bytes": 0,
                     "retries": 0,
-                    "reserved_by": [
-                        {"bytes": 20 * MIB, "calls": 1, "largest_bytes": 20 * MIB, "where": None}
-                    ],
+                    "reserved_by": [{"bytes": 20 * MIB, "calls": 1, "where": None}],
                     "largest_rise": {
                         "event": 0,
                         "step": None,

@@ -5,10 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vramscope.dashboard.figures import anatomy
 from vramscope.dashboard.figures import steps as figures
+from vramscope.dashboard.figures.anatomy import Column
 
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
-from vramscope.model.marks import Category, Phase
+from vramscope.model.marks import Category, Phase, Phases
+
+MIB = 1 << 20
 
 
 def values(packed: dict[str, str]) -> list[float]:
@@ -76,3 +80,79 @@ def test_an_evaluation_between_two_steps_lies_between_them() -> None:
 
     assert values(marks["x"]) == [6.5, 7.5]
     assert values(marks["y"]) == [1 << 20, 8 << 20]
+
+
+PHASES = Phases.of(
+    phase=[Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER],
+    start_event=[10, 20, 22, 25, 40],
+    end_event=[20, 22, 40, 30, 45],
+    depth=[0, 0, 0, 1, 0],
+)
+"""A step in which module b runs after a in forward, and before it in backward, which recomputes something."""
+BORN, MODULES = np.array([10, 11, 12, 15, 20, 23, 26, 31, 41]), ["a", "", "a", "b", "", "b", "b", "a", ""]
+
+
+def test_each_module_of_each_phase_has_a_column_in_the_order_in_which_they_run() -> None:
+    found = anatomy.columns(PHASES, 9, 46, BORN, MODULES)
+
+    assert [(each.name, each.phase, each.start) for each in found] == [
+        ("a", Phase.FORWARD, 9),
+        ("b", Phase.FORWARD, 15),
+        ("loss", Phase.LOSS, 20),
+        ("b", Phase.BACKWARD, 22),
+        ("a", Phase.BACKWARD, 31),
+        ("optimizer", Phase.OPTIMIZER, 40),
+    ]
+    assert anatomy.edges_of(found, 46).tolist() == [9, 15, 20, 22, 31, 40, 47]
+    many = [f"m.{i}" for i in range(len(BORN) * 20)]
+    assert anatomy.columns(PHASES, 9, 46, np.repeat(BORN, 20), many) == []
+
+
+def test_columns_say_what_they_change_and_lie_above_their_phases() -> None:
+    found = anatomy.columns(PHASES, 9, 46, BORN, MODULES)
+    allocated = np.arange(9, 47) * MIB  # 1 MiB more with each instant
+    axis = anatomy.axis(found, anatomy.edges_of(found, 46), allocated)
+
+    assert axis["ticktext"][:3] == ["a +6.00 MiB", "b +5.00 MiB", "loss +2.00 MiB"]
+    assert [(band["text"], band["x0"], band["x1"]) for band in axis["bands"]] == [
+        ("forward", 0, 2),
+        ("loss", 2, 3),
+        ("backward", 3, 5),
+        ("optimizer", 5, 6),
+    ]
+
+
+def test_areas_are_named_with_their_highest_bytes_and_as_multiples_of_the_parameters() -> None:
+    levels = [
+        (Category.PARAMETER, np.array([10, 10, 10]) * MIB),
+        (Category.OPTIMIZER_STATE, np.array([20, 20, 20]) * MIB),
+        (Category.GRADIENT, np.array([0, 5 * MIB, 10 * MIB + 512])),
+        (Category.ACTIVATION, np.array([0, 20, 4]) * MIB),
+        (Category.WORKSPACE, np.array([1, 1, 1]) * MIB),
+    ]
+    found = anatomy.labels(levels, np.array([0.0, 0.5, 2.0]))
+
+    assert [each["text"] for each in found] == [
+        "parameter 10.0 MiB",
+        "optimizer state 20.0 MiB = 2 × parameters",
+        "gradient 10.0 MiB ≈ parameters",
+        "activation 20.0 MiB",
+    ]
+    assert [each["x"] for each in found] == [0.0, 0.0, 2.0, 0.5]
+    assert found[3]["y"] == (10 + 20 + 5 + 10) * MIB  # in the middle of its area
+
+
+def test_the_stack_by_module_has_the_exact_highest_level_and_each_column_its_room(view: Any) -> None:
+    lives, known = view.recording.lifetimes(), view.recording.categories()
+    total = view.recording.timeline().allocated_bytes
+    start, end = 10, 40
+    found = [Column("a", Phase.FORWARD, 10), Column("b", Phase.FORWARD, 12), Column("c", Phase.BACKWARD, 30)]
+    drawn = figures.stack(lives, known.assigned.category, (start, end), total, found)
+    x = values(drawn["data"][0]["x"])
+    tops = np.sum([values(trace["y"]) for trace in drawn["data"]], axis=0)
+
+    assert tops.max() == total[start : end + 1].max()
+    assert x == sorted(x)
+    assert (x[0], x[-1] < 3) == (0.0, True)
+    assert {0.0, 1.0, 2.0} <= set(np.round(x, 6))
+    assert [tops[x.index(each)] for each in (0.0, 1.0, 2.0)] == [total[10], total[12], total[30]]

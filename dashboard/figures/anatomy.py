@@ -1,0 +1,89 @@
+"""The axis of one step by module: each module gets equal room in each phase, however many events it has."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.model.marks import Category, Phase, Phases
+from vramscope.units import format_bytes, format_name
+
+from .drawing.theme import PHASE_COLOR
+
+MOST_COLUMNS = 160
+MOST_MODULES, ENOUGH_MODULES = 60, 8
+_LEAST_SHARE = 0.06
+"""Share of the highest level from which an area has room for its name."""
+_OF_PARAMETERS = (Category.GRADIENT, Category.OPTIMIZER_STATE)
+
+
+class Column(NamedTuple):
+    """One module in one phase, or a phase in which no module is known."""
+
+    name: str
+    phase: Phase
+    start: int
+    """Its first instant."""
+
+
+def columns(phases: Phases, start: int, end: int, born: NDArray[Any], modules: Sequence[str]) -> list[Column]:
+    """Return the columns of the step between two instants; none where there are too many, or no phases.
+
+    *phases* are those of the step; *born* has the ascending events of its allocations, *modules* their
+    modules, '' where unknown. A module begins with its first allocation in a phase.
+    """
+    outer = phases.rows(phases.depth == 0)
+    found: list[Column] = []
+    edges = np.clip([start, *outer.start_event[1:].tolist(), end], start, end).tolist()
+    for i, code in enumerate(outer.phase.tolist()):
+        first, last = np.searchsorted(born, edges[i : i + 2])
+        begins: dict[str, int] = {}
+        for name, event in zip(modules[first:last], born[first:last].tolist(), strict=True):
+            if name:
+                begins.setdefault(name, event)
+        names = list(begins) or [format_name(Phase(code))]
+        found += map(Column, names, [Phase(code)] * len(names), [edges[i], *list(begins.values())[1:]])
+    return found if len(found) <= MOST_COLUMNS else []
+
+
+def edges_of(found: Sequence[Column], end: int) -> NDArray[Any]:
+    """Return where the columns begin and the last one ends, as instants; equal ones are kept apart."""
+    starts = np.array([each.start for each in found] + [end + 1])
+    return np.maximum.accumulate(starts)
+
+
+def axis(found: Sequence[Column], edges: NDArray[Any], allocated: NDArray[Any]) -> dict[str, Any]:
+    """Return the axis: under each column its name and by how much it changed what is *allocated*."""
+    at = np.minimum(edges, edges[0] + len(allocated) - 1) - edges[0]
+    texts = []
+    for each, change in zip(found, np.diff(allocated[at]).tolist(), strict=True):
+        sign = "+" if change > 0 else "−" if change else ""
+        texts.append(f"{each.name[-18:]} {sign}{format_bytes(abs(change))}")
+    bands, x = [], 0
+    for phase, mine in groupby(each.phase for each in found):
+        bands.append({"x0": x, "x1": (x := x + len(list(mine))), "text": format_name(phase),
+                      "color": PHASE_COLOR[phase]})  # fmt: skip
+    return {"tickprefix": "", "fixedrange": True, "range": [0, len(found)], "ticktext": texts, "bands": bands}
+
+
+def labels(levels: Sequence[tuple[Category, NDArray[Any]]], x: NDArray[Any]) -> list[dict[str, Any]]:
+    """Return the names of the areas that have room, each with its highest bytes of all instants.
+
+    *levels* are stacked in that order, *x* are the positions of the instants.
+    """
+    below, top = np.zeros(len(x), "i8"), np.sum([level for _, level in levels], axis=0).max()
+    parameters = max((int(level.max()) for each, level in levels if each == Category.PARAMETER), default=0)
+    found = []
+    for category, level in levels:
+        at, most = int(level.argmax()), int(level.max())
+        times = round(most / parameters) if parameters and category in _OF_PARAMETERS else 0
+        is_near = times > 0 and abs(most - times * parameters) < 0.02 * most
+        many = f"{times} × parameters" if times > 1 else "parameters"
+        formula = f" {'=' if most == times * parameters else '≈'} {many}" if is_near else ""
+        if most > _LEAST_SHARE * top:
+            text = f"{format_name(category)} {format_bytes(most)}{formula}"
+            found.append({"text": text, "x": float(x[at]), "y": int(below[at]) + most // 2})
+        below = below + level
+    return found
