@@ -45,27 +45,33 @@ def columns(phases: Phases, start: int, end: int, born: NDArray[Any], modules: S
                 begins.setdefault(name, event)
         names = list(begins) or [format_name(Phase(code))]
         found += map(Column, names, [Phase(code)] * len(names), [edges[i], *list(begins.values())[1:]])
+    ends = [*(each.start for each in found[1:]), end + 1]
+    found = [each for each, until in zip(found, ends, strict=True) if each.start < until]
     return found if len(found) <= MOST_COLUMNS else []
-
-
-def edges_of(found: Sequence[Column], end: int) -> NDArray[Any]:
-    """Return where the columns begin and the last one ends, as instants; equal ones are kept apart."""
-    starts = np.array([each.start for each in found] + [end + 1])
-    return np.maximum.accumulate(starts)
 
 
 def axis(found: Sequence[Column], edges: NDArray[Any], allocated: NDArray[Any]) -> dict[str, Any]:
     """Return the axis: under each column its name and by how much it changed what is *allocated*."""
-    at = np.minimum(edges, edges[0] + len(allocated) - 1) - edges[0]
+    at = np.minimum(edges - edges[0], len(allocated) - 1)
     texts = []
     for each, change in zip(found, np.diff(allocated[at]).tolist(), strict=True):
         sign = "+" if change > 0 else "−" if change else ""
         texts.append(f"{each.name[-18:]} {sign}{format_bytes(abs(change))}")
-    bands, x = [], 0
+    return {"tickprefix": "", "fixedrange": True, "range": [0, len(found)], "ticktext": texts,
+            "tickvals": [i + 0.5 for i in range(len(found))], "tickangle": -60}  # fmt: skip
+
+
+def bands(found: Sequence[Column]) -> list[dict[str, Any]]:
+    """Return the phases as bands along the foot of the picture, over their columns."""
+    shapes, x = [], 0
     for phase, mine in groupby(each.phase for each in found):
-        bands.append({"x0": x, "x1": (x := x + len(list(mine))), "text": format_name(phase),
-                      "color": PHASE_COLOR[phase]})  # fmt: skip
-    return {"tickprefix": "", "fixedrange": True, "range": [0, len(found)], "ticktext": texts, "bands": bands}
+        until = x + len(list(mine))
+        shapes.append(
+            {"type": "rect", "xref": "x", "yref": "paper", "x0": x, "x1": until, "y0": -0.05, "y1": 0,
+             "fillcolor": PHASE_COLOR[phase], "line": {"width": 0}, "label": {"text": format_name(phase)}}
+        )  # fmt: skip
+        x = until
+    return shapes
 
 
 def labels(levels: Sequence[tuple[Category, NDArray[Any]]], x: NDArray[Any]) -> list[dict[str, Any]]:
@@ -84,6 +90,7 @@ def labels(levels: Sequence[tuple[Category, NDArray[Any]]], x: NDArray[Any]) -> 
         formula = f" {'=' if most == times * parameters else '≈'} {many}" if is_near else ""
         if most > _LEAST_SHARE * top:
             text = f"{format_name(category)} {format_bytes(most)}{formula}"
-            found.append({"text": text, "x": float(x[at]), "y": int(below[at]) + most // 2})
+            y = int(below[at]) + most // 2
+            found.append({"text": text, "x": float(x[at]), "y": y, "showarrow": False})
         below = below + level
     return found

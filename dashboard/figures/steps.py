@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import ALIVE, Allocations
-from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
+from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
 from vramscope.units import format_name
 
@@ -17,9 +17,7 @@ from .drawing.m4 import even_edges, m4
 from .drawing.theme import (
     CATEGORY_COLOR,
     PHASE_COLOR,
-    QUANTITY_COLOR,
     byte_axis,
-    in_unit,
     pack,
     plain_chart,
     unpack,
@@ -99,18 +97,6 @@ def _outside(found: StepPeaks, index: NDArray[Any]) -> list[dict[str, Any]]:
 
 
 OUTSIDE = "between steps: setup, evaluation"
-
-
-def levels(found: IntervalPeaks, index: NDArray[Any]) -> dict[str, Any]:
-    """Return peak allocated and peak reserved of steps of which only the peaks are retained."""
-    rows = np.arange(len(index))
-    lines = [
-        _line(name, QUANTITY_COLOR[name], index, getattr(found, f"{name}_bytes"), rows)
-        | {"uid": name, "mode": "lines"}
-        for name in ("reserved", "allocated")
-    ]
-    margin = {"l": 72, "r": 16, "t": 6, "b": 30}
-    return in_unit(plain_chart(lines, _step_axis(index), byte_axis(nticks=3), margin=margin))
 
 
 def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
@@ -195,17 +181,18 @@ def stack(
     levels = by_category(found, category, start, end)
     inside = allocated[start : end + 1]
     if by_module:
-        bounds = anatomy.edges_of(by_module, end)
+        bounds = np.array([*(each.start for each in by_module), end + 1])
         even = np.interp(
             np.linspace(0, len(by_module), 2 * STACK_COLUMNS + 1), np.arange(len(bounds)), bounds
         )
         chosen = m4([inside], np.unique(even.astype("i8")) - start)
-        every = np.interp(np.arange(start, end + 1), *_rising(bounds))
+        every = np.interp(np.arange(start, end + 1), bounds, np.arange(len(bounds)))
         x = every[chosen]
         axis = anatomy.axis(by_module, bounds, inside)
         shown = [(each, levels[each]) for each in ORDER if levels[each].any()]
         margin = {"l": 72, "r": 16, "t": 10, "b": 152}
-        more: dict[str, Any] = {"margin": margin, "annotations": anatomy.labels(shown, every)}
+        more: dict[str, Any] = {"margin": margin, "annotations": anatomy.labels(shown, every),
+                                "shapes": anatomy.bands(by_module)}  # fmt: skip
     else:
         chosen = m4([inside], even_edges(0, end - start + 1, STACK_COLUMNS))
         x, more = chosen + start, {}
@@ -214,12 +201,6 @@ def stack(
     packed = pack(x)
     areas = [_area(each, packed, levels[each][chosen]) for each in ORDER if levels[each].any()]
     return plain_chart(areas, axis, byte_axis(), **more)
-
-
-def _rising(bounds: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return instants and positions for interpolation; of equal instants the last position."""
-    kept = np.append(np.diff(bounds) > 0, True)
-    return bounds[kept], np.arange(len(bounds))[kept]
 
 
 def by_category(found: Allocations, category: NDArray[Any], start: int, end: int) -> NDArray[Any]:

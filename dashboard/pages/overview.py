@@ -16,7 +16,7 @@ from ..answers import clamp, findings, fullest, moment, series_of, totals
 from ..answers.outlook import ahead
 from ..components import kpi, legend, states
 from ..components import timeline as track
-from ..components.panels import live_set, past, stack_table
+from ..components.panels import live_set, stack_table
 from ..components.panels.code_box import stack_of, to_code
 from ..components.prose import claim_heading, prose, sentence
 from ..data import Data, View
@@ -46,7 +46,6 @@ def _layout(context: Context) -> Any:
     sentence = f"Memory over time. {claim(data, view)}."
     return [
         html.Div(opening(data, view) if is_short else _waiting(data, view), id="ov-opening"),
-        past.strip(data, view, address),
         html.Section(
             [
                 html.Div(

@@ -29,7 +29,7 @@
       for (const x of xs) [first, last] = [Math.min(first, x), Math.max(last, x)];
       for (const y of tops) top = Math.max(top, y);
     }
-    if (layout.xaxis.bands) [first, last] = layout.xaxis.range;
+    if (layout.xaxis.ticktext) [first, last] = layout.xaxis.range;
     if (!(last > first)) [first, last] = layout.xaxis.range || [first - 0.5, last + 0.5];
     return { traces, layout, extent: [first, last], hi: top * HEADROOM, isPadded: traces.some(hasMarks) };
   }
@@ -104,11 +104,11 @@
   }
 
   // Columns with a name each, and the phases that they are of.
-  function named(context, { xaxis }, { px, box }, t) {
+  function named(context, { xaxis, shapes }, { px, box }, t) {
     const foot = box.top + box.height, wide = px(1) - px(0), every = Math.max(1, Math.ceil(14 / wide));
     context.textBaseline = "middle";
-    for (const { x0, x1, text, color } of xaxis.bands) {
-      context.fillStyle = color;
+    for (const { x0, x1, label: { text }, fillcolor } of shapes) {
+      context.fillStyle = fillcolor;
       context.fillRect(px(x0) + 0.5, foot + 2, px(x1) - px(x0) - 1, 15);
       context.fillStyle = "#fff";
       context.textAlign = "center";
@@ -145,7 +145,8 @@
     const stacked = its.traces.filter((trace) => isStacked(trace) && trace.xs.length), others = its.traces.filter((trace) => !isStacked(trace) && trace.xs.length);
     context.font = `12px ${t.sans}`;
     D.begin(context, box);
-    for (const { x0, x1, fillcolor } of shapes) {
+    for (const { x0, x1, y1, fillcolor } of shapes) {
+      if (!y1) continue; // a band at the foot
       context.fillStyle = fillcolor;
       context.fillRect(now.px(x0), box.top, now.px(x1) - now.px(x0), box.height);
     }
@@ -158,7 +159,7 @@
     context.restore();
     context.font = `12px ${t.sans}`;
     for (const trace of others) if (hasMarks(trace)) marks(context, trace, now, t);
-    if (its.layout.xaxis.bands) named(context, its.layout, now, t);
+    if (its.layout.xaxis.ticktext) named(context, its.layout, now, t);
     else positions(context, its, now, t);
     for (const { text, x, y } of annotations) if (y) upon(context, text, now.px(x), now.py(y), box);
     context.textAlign = "left";
@@ -250,7 +251,7 @@
     const its = known.get(host), { bytes } = window.vramscope, found = valuesAt(its, x), isSum = found.length > 1 && found.every(({ trace }) => isStacked(trace));
     const lines = found.map(({ trace, i }) => ["tip-size", `${trace.name} ${bytes(trace.ys[i])}`]);
     if (isSum) lines.push(["tip-size", `together ${bytes(found.at(-1).trace.tops[found.at(-1).i])}`]);
-    const { xaxis } = its.layout, name = xaxis.bands ? xaxis.ticktext[Math.min(Math.floor(x), xaxis.ticktext.length - 1)] : `${xaxis.tickprefix}${x.toLocaleString("en-US")}`;
+    const { xaxis } = its.layout, name = xaxis.ticktext ? xaxis.ticktext[Math.min(Math.floor(x), xaxis.ticktext.length - 1)] : `${xaxis.tickprefix}${x.toLocaleString("en-US")}`;
     window.vramscope.showTip(event, [["tip-name", name], ...(isSum ? lines.reverse() : lines)]);
   }
 

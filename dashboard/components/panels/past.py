@@ -4,18 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from dash import dcc, html
 from numpy.typing import NDArray
 
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.model.recording import Recording
 
-from ...address import UNZOOMED, Address
 from ...data import Data, View
-from ...figures import steps as figures
-from .. import panel as panels
-from ..graph import graph
 
 MEANING = (
     "The recording has a size limit (max_size): the exact peaks of its oldest steps are retained, "
@@ -75,20 +70,3 @@ def _joined(before: IntervalPeaks, after: IntervalPeaks, n_steps: int) -> Interv
     return IntervalPeaks.of(
         **{name: np.concatenate([values, getattr(later, name)]) for name, values in before.columns()}
     )
-
-
-def strip(data: Data, view: View, address: Address) -> Any:
-    """Return the peaks of the steps without events; an empty element where there are none."""
-    steps = view.recording.past.steps
-    if not len(steps):
-        return html.Span(hidden=True)
-    found: StepPeaks = data.ask(view, "step_peaks")
-    first, last = int(steps.index[0]), int(steps.index[-1])
-    words = f"Steps {first:,} to {last:,}" if last > first else f"Step {first:,}"
-    title = panels.titled(words, "exact peaks, no allocations", MEANING)
-    to = address.go(path="/phases", at=None, **UNZOOMED).url
-    link = dcc.Link("All steps in Phases", href=to, className="link")
-    drawn = figures.levels(found.past_per_step, steps.index)
-    sentence = f"Peak allocated and peak reserved bytes of {len(steps):,} steps without retained allocations."
-    picture = graph("ov-past", drawn, sentence, "slim")
-    return panels.panel(title, picture, beside=link, kind="chart", label="Steps without allocations")

@@ -132,7 +132,8 @@ def in_unit(figure: dict[str, Any]) -> dict[str, Any]:
     unit, name = byte_unit(int(np.max(highest, initial=0)))
     data = [trace | {"y": pack(scaled(y, unit))} for trace, y in zip(figure["data"], levels, strict=True)]
     axis = figure["layout"]["yaxis"] | byte_axis(name)
-    return figure | {"data": data, "layout": figure["layout"] | {"yaxis": axis}}
+    notes = [each | {"y": each["y"] / unit} for each in figure["layout"].get("annotations", [])]
+    return figure | {"data": data, "layout": figure["layout"] | {"yaxis": axis, "annotations": notes}}
 
 
 def byte_unit(n_bytes: int) -> tuple[int, str]:

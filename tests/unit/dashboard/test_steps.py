@@ -103,18 +103,19 @@ def test_each_module_of_each_phase_has_a_column_in_the_order_in_which_they_run()
         ("a", Phase.BACKWARD, 31),
         ("optimizer", Phase.OPTIMIZER, 40),
     ]
-    assert anatomy.edges_of(found, 46).tolist() == [9, 15, 20, 22, 31, 40, 47]
+    empty = Phases.of(phase=[1, 2], start_event=[10, 10], end_event=[10, 40], depth=[0, 0])
+    assert [each.phase for each in anatomy.columns(empty, 10, 46, BORN, MODULES)] == [2, 2]
     many = [f"m.{i}" for i in range(len(BORN) * 20)]
-    assert anatomy.columns(PHASES, 9, 46, np.repeat(BORN, 20), many) == []
+    assert anatomy.columns(PHASES, 9, 200, np.arange(10, 190), many) == []
 
 
 def test_columns_say_what_they_change_and_lie_above_their_phases() -> None:
     found = anatomy.columns(PHASES, 9, 46, BORN, MODULES)
     allocated = np.arange(9, 47) * MIB  # 1 MiB more with each instant
-    axis = anatomy.axis(found, anatomy.edges_of(found, 46), allocated)
+    axis = anatomy.axis(found, np.array([9, 15, 20, 22, 31, 40, 47]), allocated)
 
     assert axis["ticktext"][:3] == ["a +6.00 MiB", "b +5.00 MiB", "loss +2.00 MiB"]
-    assert [(band["text"], band["x0"], band["x1"]) for band in axis["bands"]] == [
+    assert [(band["label"]["text"], band["x0"], band["x1"]) for band in anatomy.bands(found)] == [
         ("forward", 0, 2),
         ("loss", 2, 3),
         ("backward", 3, 5),
