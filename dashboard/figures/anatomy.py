@@ -13,10 +13,14 @@ from vramscope.units import format_bytes, format_name
 from .drawing.theme import PHASE_COLOR
 
 MOST_COLUMNS = 160
-MOST_MODULES, ENOUGH_MODULES = 60, 8
+MOST_MODULES, ENOUGH_MODULES = 60, 12
 _LEAST_SHARE = 0.06
 """Share of the highest level from which an area has room for its name."""
 _OF_PARAMETERS = (Category.GRADIENT, Category.OPTIMIZER_STATE)
+
+
+_ON = {"bgcolor": "rgba(255,255,255,.8)", "font": {"color": "#1F2933"}}
+"""The look of a name on an area in Plotly; our own charts draw an outline."""
 
 
 class Column(NamedTuple):
@@ -66,9 +70,11 @@ def bands(found: Sequence[Column]) -> list[dict[str, Any]]:
     shapes, x = [], 0
     for phase, mine in groupby(each.phase for each in found):
         until = x + len(list(mine))
+        # A single column has no room for the name, which the axis has then.
+        label = {"text": format_name(phase) if until > x + 1 else "", "font": {"color": "#fff"}}
         shapes.append(
             {"type": "rect", "xref": "x", "yref": "paper", "x0": x, "x1": until, "y0": -0.05, "y1": 0,
-             "fillcolor": PHASE_COLOR[phase], "line": {"width": 0}, "label": {"text": format_name(phase)}}
+             "fillcolor": PHASE_COLOR[phase], "line": {"width": 0}, "label": label}
         )  # fmt: skip
         x = until
     return shapes
@@ -91,6 +97,7 @@ def labels(levels: Sequence[tuple[Category, NDArray[Any]]], x: NDArray[Any]) -> 
         if most > _LEAST_SHARE * top:
             text = f"{format_name(category)} {format_bytes(most)}{formula}"
             y = int(below[at]) + most // 2
-            found.append({"text": text, "x": float(x[at]), "y": y, "showarrow": False})
+            side = ("left", "center", "right")[int(2.99 * x[at] / max(x[-1], 1))]
+            found.append({"text": text, "x": float(x[at]), "y": y, "showarrow": False, "xanchor": side} | _ON)
         below = below + level
     return found
