@@ -23,7 +23,7 @@ _ON = {"bgcolor": "rgba(255,255,255,.8)", "font": {"color": "#1F2933"}}
 """The look of a name on an area in Plotly; our own charts draw an outline."""
 
 
-class Column(NamedTuple):
+class ModuleColumn(NamedTuple):
     """One module in one phase, or a phase in which no module is known."""
 
     name: str
@@ -32,14 +32,16 @@ class Column(NamedTuple):
     """Its first instant."""
 
 
-def columns(phases: Phases, start: int, end: int, born: NDArray[Any], modules: Sequence[str]) -> list[Column]:
+def columns(
+    phases: Phases, start: int, end: int, born: NDArray[Any], modules: Sequence[str]
+) -> list[ModuleColumn]:
     """Return the columns of the step between two instants; none where there are too many, or no phases.
 
     *phases* are those of the step; *born* has the ascending events of its allocations, *modules* their
     modules, '' where unknown. A module begins with its first allocation in a phase.
     """
     outer = phases.rows(phases.depth == 0)
-    found: list[Column] = []
+    found: list[ModuleColumn] = []
     edges = np.clip([start, *outer.start_event[1:].tolist(), end], start, end).tolist()
     for i, code in enumerate(outer.phase.tolist()):
         first, last = np.searchsorted(born, edges[i : i + 2])
@@ -48,13 +50,13 @@ def columns(phases: Phases, start: int, end: int, born: NDArray[Any], modules: S
             if name:
                 begins.setdefault(name, event)
         names = list(begins) or [format_name(Phase(code))]
-        found += map(Column, names, [Phase(code)] * len(names), [edges[i], *list(begins.values())[1:]])
+        found += map(ModuleColumn, names, [Phase(code)] * len(names), [edges[i], *list(begins.values())[1:]])
     ends = [*(each.start for each in found[1:]), end + 1]
     found = [each for each, until in zip(found, ends, strict=True) if each.start < until]
     return found if len(found) <= MOST_COLUMNS else []
 
 
-def axis(found: Sequence[Column], edges: NDArray[Any], allocated: NDArray[Any]) -> dict[str, Any]:
+def axis(found: Sequence[ModuleColumn], edges: NDArray[Any], allocated: NDArray[Any]) -> dict[str, Any]:
     """Return the axis: under each column its name and by how much it changed what is *allocated*."""
     at = np.minimum(edges - edges[0], len(allocated) - 1)
     texts = []
@@ -65,7 +67,7 @@ def axis(found: Sequence[Column], edges: NDArray[Any], allocated: NDArray[Any]) 
             "tickvals": [i + 0.5 for i in range(len(found))], "tickangle": -60}  # fmt: skip
 
 
-def bands(found: Sequence[Column]) -> list[dict[str, Any]]:
+def bands(found: Sequence[ModuleColumn]) -> list[dict[str, Any]]:
     """Return the phases as bands along the foot of the picture, over their columns."""
     shapes, x = [], 0
     for phase, mine in groupby(each.phase for each in found):

@@ -12,7 +12,7 @@ from vramscope.model.marks import Category, Phase
 from vramscope.units import format_name
 
 from . import anatomy
-from .anatomy import Column
+from .anatomy import ModuleColumn
 from .drawing.m4 import even_edges, m4
 from .drawing.theme import (
     CATEGORY_COLOR,
@@ -171,7 +171,7 @@ def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None) -> dict[str,
 
 def stack(
     found: Allocations, category: NDArray[Any], extent: tuple[int, int], allocated: NDArray[Any],
-    by_module: Sequence[Column] = (),
+    by_module: Sequence[ModuleColumn] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return bytes by category from one instant to another, both included; the outline is exact.
 

@@ -26,7 +26,7 @@ from ..components.panels.past import MEANING, AllSteps, steps_with_past
 from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import steps as figures
-from ..figures.anatomy import ENOUGH_MODULES, MOST_MODULES, Column, columns
+from ..figures.anatomy import ENOUGH_MODULES, MOST_MODULES, ModuleColumn, columns
 from ..figures.drawing.names import place
 from ..queries.headline import bound
 from ..server.callbacks import Picked, Pressed, Stored, view_or_nothing
@@ -228,7 +228,7 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     ]  # fmt: skip
 
 
-def _columns(data: Data, view: View, row: int, start: int, end: int) -> list[Column]:
+def _columns(data: Data, view: View, row: int, start: int, end: int) -> list[ModuleColumn]:
     """Return the modules of a step in the order in which they allocate; none where none is known."""
     known, lives = owners(data, view), data.ask(view, "lifetimes")
     paths, group = same_depth(known.paths, MOST_MODULES, ENOUGH_MODULES)

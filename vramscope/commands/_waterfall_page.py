@@ -8,7 +8,6 @@ from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.units import format_bytes, format_share
 
 
-
 def waterfall(summary: Summary) -> Iterator[Block]:
     """Yield the fullest sample next to the last one; nothing if torch's counters were not sampled."""
     found = summary.waterfall

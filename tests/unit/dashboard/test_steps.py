@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from vramscope.dashboard.figures import anatomy
 from vramscope.dashboard.figures import steps as figures
-from vramscope.dashboard.figures.anatomy import Column
+from vramscope.dashboard.figures.anatomy import ModuleColumn
 
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.model.marks import Category, Phase, Phases
@@ -147,7 +147,11 @@ def test_the_stack_by_module_has_the_exact_highest_level_and_each_column_its_roo
     lives, known = view.recording.lifetimes(), view.recording.categories()
     total = view.recording.timeline().allocated_bytes
     start, end = 10, 40
-    found = [Column("a", Phase.FORWARD, 10), Column("b", Phase.FORWARD, 12), Column("c", Phase.BACKWARD, 30)]
+    found = [
+        ModuleColumn("a", Phase.FORWARD, 10),
+        ModuleColumn("b", Phase.FORWARD, 12),
+        ModuleColumn("c", Phase.BACKWARD, 30),
+    ]
     drawn = figures.stack(lives, known.assigned.category, (start, end), total, found)
     x = values(drawn["data"][0]["x"])
     tops = np.sum([values(trace["y"]) for trace in drawn["data"]], axis=0)
