@@ -9,6 +9,7 @@ from vramscope.analysis.by_module import ModuleEvidence, Owners, owners_of
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.lines import module_words
 from vramscope.analysis.strategies.checkpointing import whole_regions
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
@@ -134,7 +135,7 @@ def findings(found: KeptActivations) -> list[Finding]:
     """Return a finding for what is frozen, and for one region around several blocks."""
     said = []
     if found.frozen_bytes >= max(_LEAST_BYTES, _LEAST_FROZEN * found.peak_bytes):
-        frozen = worded(FindingKind.FROZEN_ACTIVATIONS, found.frozen_bytes, frozen=found.frozen)
+        frozen = worded(FindingKind.FROZEN_ACTIVATIONS, found.frozen_bytes, frozen=module_words(found.frozen))
         said.append(replace(frozen, module=found.frozen))
     is_much = found.recomputed_bytes >= max(_LEAST_BYTES, _LEAST_RECOMPUTED * found.peak_bytes)
     if len(found.blocks) > 1 and is_much:

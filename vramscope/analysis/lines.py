@@ -232,6 +232,11 @@ def modules_by_place(
     return {which: common_module(found) for which, found in paths.items()}
 
 
+def module_words(path: str) -> str:
+    """Return *path* for a sentence: a part of a ``Sequential`` has only a number, as in ``module 0``."""
+    return f"module {path}" if path[:1].isdigit() and not path.endswith(" modules") else path
+
+
 def common_module(paths: Iterable[str]) -> str:
     """``h.0.mlp`` and ``h.1.mlp`` → ``h.*.mlp``; ``h.0.mlp`` and ``h.0.attn.c`` → ``h.0.*``; '' for none."""
     known = [path.split(".") for path in dict.fromkeys(paths) if path]

@@ -6,7 +6,15 @@ from itertools import chain
 
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.leaks.holders import holder_words
-from vramscope.analysis.lines import NO_STACK, Line, LiveBytes, line_words, lines, place_words
+from vramscope.analysis.lines import (
+    NO_STACK,
+    Line,
+    LiveBytes,
+    line_words,
+    lines,
+    module_words,
+    place_words,
+)
 from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.private_pools import pool_words
 from vramscope.analysis.summary import StepPeak, Summary, has_allocator
@@ -416,7 +424,7 @@ def findings_page(found: Sequence[Shared], n_recordings: int = 1) -> Iterator[Bl
     """Yield a sentence for each finding, with its ranks where there are several recordings."""
     for finding, rank, device, of, differs in found:
         place = place_words(finding.file, finding.line or 0) if finding.file else ""
-        module = f" in {finding.module}" if finding.module else ""
+        module = f" in {module_words(finding.module)}" if finding.module else ""
         module += ", in its backward" if finding.evidence.get("in_backward") else ""
         where = f" ({place}{module})" if place and place not in finding.claim else ""
         most = f" (figures of {ranks_words([(rank, device)])})" if differs else ""

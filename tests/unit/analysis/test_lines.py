@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.lines import LiveBytes, common_module, line_words, lines, place_words
+from vramscope.analysis.lines import LiveBytes, common_module, line_words, lines, module_words, place_words
 from vramscope.model.marks import Category
 from vramscope.model.stacks import Frame
 
@@ -33,6 +33,14 @@ def live(
 )
 def test_modules_are_named_by_what_they_have_in_common(paths, common):
     assert common_module(paths) == common
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("0", "module 0"), ("0.2", "module 0.2"), ("encoder.0", "encoder.0"), ("3 modules",) * 2],
+)
+def test_a_part_that_has_only_a_number_is_called_a_module(path, words):
+    assert module_words(path) == words
 
 
 def test_rows_that_read_the_same_are_one_however_they_were_reached():

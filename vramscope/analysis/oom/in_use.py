@@ -10,7 +10,7 @@ from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
-from vramscope.analysis.lines import common_module, place_words
+from vramscope.analysis.lines import common_module, module_words, place_words
 from vramscope.analysis.live_set import live_rows
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
@@ -55,7 +55,7 @@ class InUse:
         parts = [", ".join(known[:_MOST_CATEGORIES])] if known else []
         if self.line is not None:
             of_it = " of it" if known else ""
-            module = f" in {self.module}" if self.module else ""
+            module = f" in {module_words(self.module)}" if self.module else ""
             place = place_words(self.line.file, self.line.line)
             parts.append(f"{format_bytes(self.line_bytes)}{of_it} from {place}{module}")
         return "; ".join(parts)
