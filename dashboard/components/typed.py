@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ClientsideFunction, Input, Output, dcc
+from dash import Input, Output, dcc
+
+from .scripts import in_browser
 
 
 def box(name: str, value: str | None = None, **look: Any) -> list[Any]:
@@ -19,9 +21,4 @@ def box(name: str, value: str | None = None, **look: Any) -> list[Any]:
 
 def register(app: Any, name: str) -> None:
     """Register the callback of one box."""
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "rested"),
-        Output(name, "data"),
-        Input(f"{name}-box", "value"),
-        prevent_initial_call=True,
-    )
+    in_browser(app, "rested", Output(name, "data"), Input(f"{name}-box", "value"))

@@ -7,10 +7,11 @@ chosen instant, ``p3`` a step by its number, ``l7`` a stack, ``f5`` a free block
 import re
 from typing import Any, TypedDict
 
-from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
+from dash import Input, Output, State, dcc, html, no_update
 
 from ..address import restore
 from ..answers import clamp
+from ..components.scripts import in_browser
 from ..data import Data, View
 from ..server.callbacks import Stored, view_or_nothing
 from . import block, free_block, instant, line, step
@@ -73,10 +74,7 @@ def register(app: Any, data: Data) -> None:
         view = view_or_nothing(data, address)
         return content(data, view, str(selected.get("what")), selected.get("at"))
 
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "inspected"), Output("sink", "data", allow_duplicate=True),
-        Input("address", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "inspected", Input("address", "data"))
 
 
 def content(data: Data, view: View, what: str, at: int | None) -> Any:

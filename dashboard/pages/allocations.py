@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
+from dash import Input, Output, State, dcc, html, no_update
 from flask import Response, request
 from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ from ..components import legend, states, typed
 from ..components.choice import segments
 from ..components.panel import panel
 from ..components.panels import allocation, found_table, stack_table
+from ..components.scripts import in_browser
 from ..components.timeline import raster
 from ..data import Data, View
 from ..figures.bands import Bands, Box, bands, fullest
@@ -222,10 +223,9 @@ def _register(app: Any, data: Data) -> None:
     app.server.add_url_rule("/api/allocations.csv", "found", lambda: _file(data))
     app.server.add_url_rule("/api/complete", "complete", lambda: _complete(data))
     stack_table.register_rows(app, "al-table")
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "repaint"), Output("al-done", "data"),
-        Input("al-search", "data"), Input("version", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(
+        app, "repaint", Output("al-done", "data"), Input("al-search", "data"), Input("version", "data")
+    )
 
     @app.callback(
         Output("al-table", "rowData"), Output("al-table", "columnDefs"), Output("al-heading", "children"),

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
+from dash import Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.fit import BASIS
@@ -20,6 +20,7 @@ from ..components.panel import panel
 from ..components.panels import allocator_settings
 from ..components.panels.savings import another_batch, savings
 from ..components.prose import claim_heading, sentence
+from ..components.scripts import in_browser
 from ..data import Data
 from ..queries.settings_search import SettingsSearch, devices, searches, target, verdict, verdict_so_far
 from ..server.callbacks import Stored
@@ -316,10 +317,7 @@ def _basis(fit: FitAnswer) -> html.P:
 
 def _register(app: Any, data: Data) -> None:
     typed.register(app, "fi-size")
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "addressed"), Output("fi-done", "data"), Input("fi-by", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "addressed", Output("fi-done", "data"), Input("fi-by", "data"))
 
     _follow(app, data)
 

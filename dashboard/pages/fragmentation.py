@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from dash import ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
+from dash import Input, Output, State, ctx, dcc, html, no_update
 from flask import Response, request
 
 from vramscope.model.marks import Category
@@ -19,6 +19,7 @@ from ..components.panel import panel
 from ..components.panels import allocation, reserved, stack_table, would_fit
 from ..components.panels import pins as pinned
 from ..components.prose import claim_heading
+from ..components.scripts import in_browser
 from ..components.timeline import raster
 from ..data import Data, View
 from ..figures import composition, segment_map
@@ -279,9 +280,7 @@ def _register(app: Any, data: Data) -> None:
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
     timeline.follow_instant(app, "fr-at")
     timeline.follow_keys(app, data, "fr-at", "fr-at", _instant)
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "moved"), Output("fr-done", "data"), Input("fr-at", "data")
-    )
+    in_browser(app, "moved", Output("fr-done", "data"), Input("fr-at", "data"), at_once=True)
 
     @app.callback(
         Output("fr-opening", "children"), Input("version", "data"), State("address", "data"),

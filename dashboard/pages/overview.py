@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
+from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
@@ -14,11 +14,13 @@ from vramscope.units import format_bytes, format_duration, format_share
 from ..address import Address, restore
 from ..answers import clamp, findings, fullest, moment, series_of, totals
 from ..answers.outlook import ahead
-from ..components import kpi, legend, states
+from ..components import legend, states
 from ..components import timeline as track
+from ..components.definitions import term
 from ..components.panels import live_set, stack_table
 from ..components.panels.code_box import stack_of, to_code
 from ..components.prose import claim_heading, prose, sentence
+from ..components.scripts import in_browser
 from ..data import Data, View
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
@@ -219,12 +221,31 @@ def _kpis(data: Data, view: View) -> Any:
         _way(view, "/fragmentation", full, share),
         _way(view, "/peak", last, now),
     )
-    return kpi.row(
-        kpi.card("allocated", "Peak allocated", most, ways[0]),
-        kpi.card("reserved", "Peak reserved", top if has_reserved else None, ways[1]),
-        kpi.card("unallocated", "Unallocated at the peak", idle if has_reserved else None, ways[2]),
-        kpi.card("allocated", end, int(known.allocated_bytes[last]), ways[3]),
+    return _cards(
+        _card("allocated", "Peak allocated", most, ways[0]),
+        _card("reserved", "Peak reserved", top if has_reserved else None, ways[1]),
+        _card("unallocated", "Unallocated at the peak", idle if has_reserved else None, ways[2]),
+        _card("allocated", end, int(known.allocated_bytes[last]), ways[3]),
     )
+
+
+def _card(name: str, label: str, n_bytes: int | None, below: Any = "") -> html.Div:
+    """Return the card of one quantity in large type; its exact bytes appear on hover.
+
+    *name* is that of the definition; *n_bytes* is None where it is unknown, which shows as a dash.
+    """
+    number, unit = ("–", "") if n_bytes is None else format_bytes(n_bytes).split(" ")
+    value = html.Div(
+        [html.Span(number, className="kpi-number"), html.Span(unit, className="kpi-unit")],
+        title="not recorded" if n_bytes is None else f"{n_bytes:,} bytes", className="kpi-value",
+    )  # fmt: skip
+    above = html.Div(term(name, label), className="kpi-label")
+    return html.Div([above, value, html.Div(below, className="kpi-below")], className="kpi")
+
+
+def _cards(*cards: html.Div) -> html.Section:
+    """Return the cards side by side."""
+    return html.Section(list(cards), className="kpis", **{"aria-label": "Key figures"})
 
 
 def _way(view: View, path: str, at: int | None, words: str) -> Any:
@@ -248,13 +269,9 @@ def _register(app: Any, data: Data) -> None:
     stack_table.register(app, "ov")
     track.follow_instant(app, "ov-at")
     track.follow_keys(app, data, "ov-at", "ov-at", clamp)
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "seen"), Output("ov-drawn", "data"), Input("ov-later", "data")
-    )
+    in_browser(app, "seen", Output("ov-drawn", "data"), Input("ov-later", "data"), at_once=True)
 
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "legendShown"), Output("ov-done", "data"), Input("ov-legend", "value")
-    )
+    in_browser(app, "legendShown", Output("ov-done", "data"), Input("ov-legend", "value"), at_once=True)
 
     @app.callback(
         Output("ov-live", "children"), Output("ov-table", "rowData"), Output("ov-table", "selectedRows"),

@@ -6,7 +6,7 @@ It reads the summaries of the ranks and no events, so a thousand ranks open as f
 from typing import Any
 
 import numpy as np
-from dash import ClientsideFunction, Input, Output, Patch, State, ctx, dcc, html
+from dash import Input, Output, Patch, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.rank_comparison import Fleet
@@ -22,6 +22,7 @@ from ..components.graph import graph
 from ..components.panel import panel
 from ..components.panels.two_ranks import chosen, groups, pair, ranks_in_words, typical
 from ..components.prose import claim_heading
+from ..components.scripts import in_browser
 from ..data import Data, View
 from ..figures import rank_map
 from ..figures.drawing.theme import byte_unit
@@ -249,14 +250,8 @@ def _zoomed(window: dict[str, Any] | None, address: Address) -> Address:
 def _register(app: Any, data: Data) -> None:
     _register_map(app, data)
     _register_following(app, data)
-    for name, inputs in (
-        ("rankMap", [Input("rk-graph", "figure")]),
-        ("rankChosen", [Input("rk-shown", "data")]),
-    ):
-        app.clientside_callback(
-            ClientsideFunction("vramscope", name), Output("sink", "data", allow_duplicate=True), *inputs,
-            prevent_initial_call=name != "rankMap" or "initial_duplicate",
-        )  # fmt: skip
+    in_browser(app, "rankMap", Input("rk-graph", "figure"), at_once=True)
+    in_browser(app, "rankChosen", Input("rk-shown", "data"))
 
 
 def _answers(data: Data, address: Address) -> RankAnswers:
@@ -269,10 +264,13 @@ def _answers(data: Data, address: Address) -> RankAnswers:
 def _register_map(app: Any, data: Data) -> None:
     # Plotly also reports every change of size. Only a zoom reaches the server: a report without one would
     # take the place of the zoom before it, whose answer Dash then drops.
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "rankZoom"), Output("rk-window", "data"),
-        Input("rk-graph", "relayoutData"), State("rk-window", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(
+        app,
+        "rankZoom",
+        Output("rk-window", "data"),
+        Input("rk-graph", "relayoutData"),
+        State("rk-window", "data"),
+    )
 
     @app.callback(
         Output("rk-graph", "figure"),

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 from zlib import crc32
 
-from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from vramscope.model.recording import Outcome
@@ -12,6 +12,7 @@ from vramscope.model.recording import Outcome
 from ..address import Address
 from ..components import header, states
 from ..components.definitions import DEFINITION
+from ..components.scripts import in_browser
 from ..data import Data
 from ..figures.sparkline import drawn
 from ..queries.run_summaries import RunSummaries, RunSummary
@@ -68,10 +69,7 @@ def _register(app: Any, data: Data) -> None:
             sent |= {"names": names, "folders": [_folder(name, data) for name in names]}
         return sent, None if names else states.no_runs(data.runs.shown_root)
 
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "runs"), Output("runs-shown", "data"), Input("runs-rows", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "runs", Output("runs-shown", "data"), Input("runs-rows", "data"))
 
 
 def row(name: str, summary: RunSummary) -> dict[str, Any]:

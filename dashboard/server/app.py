@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope import package_data
@@ -17,6 +17,7 @@ from .. import inspector
 from ..address import Address, parse, restore
 from ..answers.outlook import ahead, words
 from ..components import header, states, timeline
+from ..components.scripts import in_browser
 from ..data import Data, View
 from ..figures.drawing.theme import palette_css
 from ..pages import Behind, Context, Page, pages
@@ -161,15 +162,9 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
             return {"after": n, "url": address.url}, no_update
         return no_update, states.how_far(data.is_opening(address.run), data.reading(address.run))
 
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "waited"), Output("ready", "data", allow_duplicate=True),
-        Input("version", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "waited", Output("ready", "data", allow_duplicate=True), Input("version", "data"))
 
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "title"), Output("sink", "data"), Input("title", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "title", Output("sink", "data"), Input("title", "data"))
 
 
 def _file_name(data: Data, run: str) -> str:
@@ -299,10 +294,7 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
         return _after(now, known), pause_ms, *_header_and_banner(now)
 
     # In the browser: the header may be removed by then, and Dash reports an answer for it as an error.
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "stand"), Output("sink", "data", allow_duplicate=True),
-        Input("stand", "data"), State("address", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "stand", Input("stand", "data"), State("address", "data"))
 
 
 def _header_and_banner(now: Standing) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from dash import ALL, ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update
+from dash import ALL, Input, Output, State, ctx, dcc, html, no_update
 
 from vramscope.analysis.tree import Tree
 
@@ -12,6 +12,7 @@ from ...figures.drawing.names import place
 from ...figures.icicle import CallBox, Icicle
 from ...server.callbacks import Picked
 from .. import panel as panels
+from ..scripts import in_browser
 
 DRAWN = "data-icicle"
 """Attribute with the boxes."""
@@ -75,10 +76,7 @@ def crumbs(prefix: str, tree: Tree, root: int) -> list[Any]:
 
 def register(app: Any, prefix: str) -> None:
     """Register what a click on a box or a crumb does; the page draws when ``<prefix>-root`` changes."""
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "rootChosen"), Output("sink", "data", allow_duplicate=True),
-        Input(f"{prefix}-root", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "rootChosen", Input(f"{prefix}-root", "data"))
 
     @app.callback(
         Output(f"{prefix}-root", "data"),

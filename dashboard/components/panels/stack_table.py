@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import dash_ag_grid as dag
-from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash import Input, Output, State, dcc, html
 
 from vramscope.analysis.folding import BytesByLine, Folded, user_files
 from vramscope.analysis.lines import CALLERS_SHOWN, NO_STACK
@@ -17,6 +17,7 @@ from vramscope.units import format_bytes
 from ...data import View
 from ...figures.drawing.names import place
 from ...queries.kept_sources import Kept, kept_sources
+from ..scripts import in_browser
 
 MAX_ROWS = 500
 MAX_FRAMES = 80
@@ -91,21 +92,18 @@ def search_box(prefix: str) -> Any:
 
 def register_rows(app: Any, table: str) -> None:
     """Register that the inspector shows the line or block of the row that is selected."""
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "rowPicked"), Output("sink", "data", allow_duplicate=True),
-        Input(table, "selectedRows"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "rowPicked", Input(table, "selectedRows"))
 
 
 def register(app: Any, prefix: str) -> None:
     """Register the callbacks of one table."""
     register_rows(app, f"{prefix}-table")
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "search"),
+    in_browser(
+        app,
+        "search",
         Output(f"{prefix}-table", "dashGridOptions"),
         Input(f"{prefix}-search", "value"),
         State(f"{prefix}-table", "dashGridOptions"),
-        prevent_initial_call=True,
     )
 
 

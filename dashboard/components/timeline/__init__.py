@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dash import ClientsideFunction, Input, Output, State, html, no_update
+from dash import Input, Output, State, html, no_update
 from flask import Response, request
 
 from vramscope.model.marks import Phase
@@ -22,6 +22,7 @@ from ...server import api
 from ...server.callbacks import Pressed, Stored, view_or_nothing
 from ...server.plain import plain
 from .. import legend, states
+from ..scripts import in_browser
 
 WIDEST_PX = 3000
 STRIP = "tl-track"
@@ -86,22 +87,13 @@ def frame(series: Series, view: View, sentence: str, look: TrackStyle, *below: A
 def register(app: Any, data: Data) -> None:
     """Register what the script asks for, and that it follows a run that grows."""
     app.server.add_url_rule("/api/timeline", "timeline", lambda: _answer(data))
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "timelineGrows"), Output("sink", "data", allow_duplicate=True),
-        Input("version", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "timelineEntered"), Output("entered", "data"),
-        Input("address", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "timelineGrows", Input("version", "data"))
+    in_browser(app, "timelineEntered", Output("entered", "data"), Input("address", "data"))
 
 
 def follow_instant(app: Any, store: str) -> None:
     """Register that the timeline and the URL follow the store of a page's instant."""
-    app.clientside_callback(
-        ClientsideFunction("vramscope", "instantChosen"), Output("sink", "data", allow_duplicate=True),
-        Input(store, "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "instantChosen", Input(store, "data"))
 
 
 def follow_keys(
