@@ -27,8 +27,8 @@ COLOR = {
 
 def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
     """Return the parts stacked over the samples; the sample *row* is marked."""
-    level = np.maximum(np.where(found.used_bytes >= 0, found.used_bytes, found.reserved_bytes), 0)
-    level = np.maximum(level, found.allocated_bytes)
+    parts = stacked(found)
+    level = np.sum([*parts.values()], axis=0)
     kept = np.arange(len(level))
     if len(level) > 3 * COLUMNS:
         kept = np.union1d(m4([level], even_edges(0, len(level), COLUMNS)), [row])
@@ -36,9 +36,7 @@ def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
     unit, unit_name = byte_unit(top)
     position, word = positions(found, steps)
     x = position[kept]
-    areas = [
-        _area(name, x, values[kept], kept, unit) for name, values in stacked(found).items() if values.any()
-    ]
+    areas = [_area(name, x, values[kept], kept, unit) for name, values in parts.items() if values.any()]
     total = found.total_bytes[kept]
     # The line of a device that is far from full would press everything else flat.
     lines = [_limit(x, total, unit)] if 0 < total.max(initial=0) <= 2.5 * top else []

@@ -11,6 +11,7 @@ from vramscope.analysis.by_module import same_depth
 from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
+from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes, format_name
 
 from ..address import Address, restore
@@ -97,7 +98,18 @@ def _details(data: Data, view: View, row: int, base: str) -> tuple[Any, Any]:
     """Return what is inside of a step and what rose, which need the life of every allocation."""
     if not len(view.recording.trace):
         return "", ""
-    return _inside(data, view, row), _rose(data, view, row, base)
+    steps, n_thinned = view.recording.steps, len(view.recording.past.steps)
+    is_bare = unrecorded(view.recording).overlap(steps.start_ns, steps.end_ns)
+    has_events = np.concatenate([np.zeros(n_thinned, "?"), ~is_bare])
+    if not has_events[row]:
+        number = int(steps_with_past(data, view).index[row])
+        why = ["Not retained. ", MEANING] if row < n_thinned else "Not recorded: every= left its events out."
+        inside = [html.Div(html.H3(f"Step {number} by category"), className="panel-bar"),
+                  html.P(why, className="dim nothing")]  # fmt: skip
+        return inside, html.P("The lines of this step are not known.", className="dim nothing")
+    earlier = np.flatnonzero(has_events[:row])
+    other = int(earlier[-1 if base == BASES[0] else 0]) if len(earlier) else row
+    return _inside(data, view, row - n_thinned), _rose(data, view, row - n_thinned, other - n_thinned)
 
 
 def _first_step(data: Data, view: View) -> Any:
@@ -206,12 +218,6 @@ def _bounds(view: View, row: int) -> tuple[int, int]:
 
 
 def _inside(data: Data, view: View, row: int) -> list[Any]:
-    n_thinned = len(view.recording.past.steps)
-    if row < n_thinned:
-        number = int(view.recording.past.steps.index[row])
-        return [html.Div(html.H3(f"Step {number} by category"), className="panel-bar"),
-                html.P(["Not retained. ", MEANING], className="dim nothing")]  # fmt: skip
-    row -= n_thinned
     start, end = _bounds(view, row)
     found, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
     by_module = _columns(data, view, row, start, end)
@@ -260,15 +266,12 @@ def _phase_row(phase: int, n_bytes: int, top: int) -> html.Tr:
                     html.Td(bar)])  # fmt: skip
 
 
-def _rose(data: Data, view: View, row: int, base: str) -> Any:
-    n_thinned = len(view.recording.past.steps)
-    row -= n_thinned
-    other = max(row - 1, 0) if base == BASES[0] else 0
+def _rose(data: Data, view: View, row: int, other: int) -> Any:
     index = view.recording.steps.index
-    if row < 0:
-        return html.P("The lines of this step are not retained.", className="dim nothing")
     if other == row:
-        which = "first step with retained allocations" if n_thinned else "first step"
+        which = (
+            "first step with retained allocations" if row or len(view.recording.past.steps) else "first step"
+        )
         return html.P(f"This is the {which}; choose a later one above.", className="dim nothing")
     before, after = (_peak(data, view, each) for each in (other, row))
     words = f"Step {int(index[other])}", f"Step {int(index[row])}"

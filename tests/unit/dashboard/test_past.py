@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components.panels.past import steps_with_past
 from vramscope.dashboard.data import Data, View
-from vramscope.dashboard.pages import Context, pages
+from vramscope.dashboard.pages import Context, pages, phases
 from vramscope.dashboard.queries.headline import claim, headline
 from vramscope.dashboard.queries.run_summaries import summarize
+
+from vramscope.model.marks import MarkKind, Marks
 
 MIB = 1 << 20
 # 20 MiB of weights, 200 from before step 8 until step 9 has begun, 8 of 8 MiB each, and the first gradient.
@@ -88,3 +91,24 @@ def test_the_first_step_with_its_detail_is_looked_into(capped: tuple[Data, View]
     assert f"Step {number} by category" in text
     assert "Not retained" not in text
     assert "first step with retained allocations" in text
+
+
+def test_a_step_that_every_leaves_out_is_not_shown_by_what_stands_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_at: Any
+) -> None:
+    run_at("run", steps=4)
+    data = Data(tmp_path)
+    view = data.view(Address(run=next(iter(data.runs.paths()))))
+    steps = view.recording.steps
+    marks = Marks.of(
+        kind=[MarkKind.EVENTS] * 2, event=[steps.start_event[2], steps.end_event[2]], value=[0, 1],
+        time_ns=[steps.start_ns[2], steps.end_ns[2]],
+    )  # fmt: skip
+    left_out = replace(view, recording=replace(view.recording, marks=marks))
+    monkeypatch.setattr(phases, "_rose", lambda _data, _view, row, other: (other, row))
+    inside = json.dumps(phases._details(data, left_out, 2, "previous")[0], cls=plotly.utils.PlotlyJSONEncoder)
+
+    assert "every= left its events out" in inside
+    assert phases._details(data, left_out, 3, "previous")[1] == (1, 3)
+    assert phases._details(data, left_out, 3, "first")[1] == (0, 3)
+    assert phases._details(data, view, 3, "previous")[1] == (2, 3)

@@ -116,8 +116,8 @@ class Waterfall(Table):
     @property
     def fullest(self) -> int:
         """The row with the most used bytes of the device; without the driver, the most that torch holds."""
-        level = self.used_bytes if (self.used_bytes >= 0).any() else self.reserved_bytes
-        return int(np.maximum(level, self.allocated_bytes).argmax())
+        held = np.maximum(self.reserved_bytes, self.allocated_bytes)
+        return int((self.used_bytes if (self.used_bytes >= 0).any() else held).argmax())
 
     @property
     def last(self) -> int:
@@ -139,23 +139,14 @@ class Waterfall(Table):
         found["unallocated"] = _where(is_vague, reserved - allocated - np.maximum(of["pending"], 0))
         found["nccl"] = np.where(has_nccl, of["nccl"], UNKNOWN)
         found["own_outside"] = np.where(has_nccl, of["own_outside"] - of["nccl"], of["own_outside"])
-        found |= {name: of[name] for name in ("others", "unattributed")}
+        found |= {name: of[name] for name in ("others", "unattributed", "free", "driver")}
         beyond = sum(np.maximum(of[name], 0) for name in ("own_outside", "others", "unattributed"))
         is_vague = (np.minimum(of["own_outside"], of["others"]) < 0) & (used >= 0)
         rest = used - np.maximum(reserved, 0) - beyond
         # Without torch's reserved bytes, as in a log of nvidia-smi, theirs are in it too.
         found["outside"] = _where(is_vague & (reserved >= 0), rest)
         found["used"] = _where(is_vague & (reserved < 0), rest)
-        order = (
-            "requested",
-            "rounding",
-            "allocated",
-            "pending",
-            "inactive_split",
-            "releasable",
-            "unallocated",
-        )
-        return {name: found.pop(name) for name in order} | found | {n: of[n] for n in ("free", "driver")}
+        return {name: found[name] for name in BAR_WORDS}
 
     def bars(self, row: int) -> tuple[Bar, ...]:
         """Return every part at a sample; the known parts sum up to the total, or to the known part of it."""
