@@ -540,7 +540,7 @@ def test_of_memory_that_grows_it_is_said_that_a_longer_run_needs_more(runs, caps
     trace = Trace.of(action=action, address=address, size=size, block_size=size)
     runs(grows=[Recording(trace=trace, steps=steps)], alike=[trained([4] * 12)])
 
-    assert asked(capsys, "grows")["growth"].startswith("a leak: 4.00 MiB more with every step")
+    assert asked(capsys, "grows")["growth"].startswith("4.00 MiB more with every step")
     assert asked(capsys, "alike")["growth"] is None
     assert "a longer run needs more" in said(capsys, "grows")
     assert "a longer run" not in said(capsys, "alike")

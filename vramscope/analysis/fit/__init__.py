@@ -14,6 +14,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.batch_fit import BatchFit, batch_fit
 from vramscope.analysis.ending import ended_short
 from vramscope.analysis.fit.answer import UNKNOWN_OUTSIDE_BYTES, FitAnswer, Placed, Target
+from vramscope.analysis.leaks import leaks
 from vramscope.analysis.process_limit import recorded_limit
 from vramscope.analysis.settings_advice import (
     Candidate,
@@ -28,8 +29,7 @@ from vramscope.analysis.settings_advice import (
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.verdicts import Verdict, verdicts, why_not
-from vramscope.analysis.verdicts.growth import GrowthVerdict
+from vramscope.analysis.verdicts import Verdict, why_not
 from vramscope.analysis.verdicts.missing import Part, missing_parts, until
 from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_total, request_sequence
 from vramscope.analysis.what_if.earlier_state import cached_bytes
@@ -264,9 +264,11 @@ class _Answering:
 
 
 def _growth(recording: Recording) -> str:
-    found = verdicts(recording).growth
-    is_leak = found.verdict is GrowthVerdict.LEAKS
-    return f"{found.text} (vramscope leaks), so a longer run needs more than is said here" if is_leak else ""
+    found = leaks(recording)
+    rate = sum(each.bytes_per_step for each in (*found.leaks, found.batch) if each is not None)
+    rate += found.cache_bytes_per_step + found.pool_bytes_per_step
+    more = f"{format_bytes(round(rate))} more with every step (vramscope leaks)"
+    return f"{more}, so a longer run needs more than is said here" if rate else ""
 
 
 def unanswerable(recording: Recording) -> str:
