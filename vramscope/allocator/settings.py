@@ -39,14 +39,14 @@ class TieBreak(Enum):
     """torch ≥ 2.13: the oldest segment, then the lowest address."""
 
 
-def _version(torch: str) -> tuple[int, int]:
+def version_of(torch: str) -> tuple[int, int]:
     """``'2.9.1+cu128'`` → (2, 9); the newest where unknown."""
     match = re.match(r"(\d+)\.(\d+)", torch)
     return (int(match[1]), int(match[2])) if match else (9999, 0)
 
 
 def _tie_break(torch: str) -> TieBreak:
-    version = _version(torch)
+    version = version_of(torch)
     if version >= (2, 13):
         return TieBreak.SEGMENT
     return TieBreak.BLOCK if version == (2, 12) else TieBreak.ADDRESS
@@ -149,7 +149,7 @@ def _divisions(text: str, torch: str = "") -> tuple[int, ...]:
         divisions = _power_of_two(value)
         if name == ">":
             # Up to 2.8 the last named interval was overwritten too.
-            start = last + 1 if _version(torch) >= (2, 9) else max(last, 0)
+            start = last + 1 if version_of(torch) >= (2, 9) else max(last, 0)
             found[start:] = [divisions] * (_N_INTERVALS - start)
             continue
         index = min(_power_of_two(name).bit_length() - 1, _N_INTERVALS - 1)

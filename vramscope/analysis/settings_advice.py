@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from vramscope.allocator.settings import Settings
+from vramscope.allocator.settings import Settings, version_of
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import churn_of
 from vramscope.analysis.ending import ended_short
@@ -245,7 +245,7 @@ def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candida
         yield _with(conf, "max_split_size_mb", str(size), 2)
     for divisions in _DIVISIONS:
         yield _with(conf, "roundup_power2_divisions", str(divisions), 2)
-    if _version(process.torch) >= (2, 11):
+    if version_of(process.torch) >= (2, 11):
         for size in _LARGE_MB:
             yield _with(conf, "large_segment_size_mb", str(size), 2)
     if is_short:
@@ -264,7 +264,7 @@ def _collecting(conf: str, torch: str) -> Iterator[Candidate]:
     """
     if "per_process_memory_fraction" in conf:
         yield _with(conf, "garbage_collection_threshold", str(_THRESHOLD), 2)
-    elif _version(torch) >= (2, 10):
+    elif version_of(torch) >= (2, 10):
         kept = _with(conf, "per_process_memory_fraction", str(_FRACTION), 2).conf
         yield _with(kept, "garbage_collection_threshold", str(_THRESHOLD), 2)
     else:
@@ -285,12 +285,6 @@ def environment_line(candidate: Candidate) -> str:
     a warning, is not read for CUDA by 2.9 itself; if both are set, this one wins.
     """
     return "" if candidate.empty_cache_after else f"PYTORCH_CUDA_ALLOC_CONF={candidate.conf}"
-
-
-def _version(torch: str) -> tuple[int, int]:
-    """Return major and minor version; an unknown version counts as the newest."""
-    match = re.match(r"(\d+)\.(\d+)", torch)
-    return (int(match[1]), int(match[2])) if match else (9999, 0)
 
 
 # -------------------------------------------------------------------------------------- the choice

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from vramscope import package_data
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.leaks.holders import holder_words
 from vramscope.analysis.lines import (
@@ -24,7 +25,7 @@ from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
 from vramscope.model.codes import QUANTITIES, Severity
 from vramscope.model.counters import Counters
-from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.recording import Recording, Run
 from vramscope.units import as_sentence, format_bytes, format_count, format_duration, format_share
 
 _STEPS_SHOWN = 12
@@ -33,39 +34,17 @@ SECTIONS_SHOWN = 8
 _NOTES_SHOWN, FINDINGS_SHOWN, _ROWS_SHOWN = 5, 8, 8
 """The limits of such a short page."""
 
-_ENDINGS = {
-    Outcome.RUNNING: "still running",
-    Outcome.FINISHED: "finished",
-    Outcome.FAILED: "failed",
-    Outcome.DIED: "the process died while recording",
-    Outcome.FILE: "a file",
-}
-_DRIVERS_VIEW = (
-    "device_used_bytes",
-    "device_total_bytes",
-    "process_used_bytes",
-    "others_used_bytes",
-    "utilization_percent",
+_ENDINGS, _DRIVERS_VIEW, _HOST, _PARTS = (
+    package_data.words(__file__, "_summary_page.tsv", kind) for kind in ("ending", "driver", "host", "part")
 )
-_HOST = {
-    "host_resident_bytes": "this process (resident)",
-    "host_pinned_bytes": "pinned, held by torch",
-    "host_pinned_active_bytes": "pinned, in use",
-}
-_PARTS = {
-    "requested": "in use, as requested",
-    "rounding": "rounding of requests to blocks",
-    "pending": "freed, still used by another stream",
-    "inactive_split": "free pieces of segments in use",
-    "releasable": "free segments (empty_cache() returns them)",
-    "private_pools": "free in private pools (kept while their CUDA graph or MemPool lives)",
-}
 
 
 def page(run: Run, summaries: Sequence[Summary], top: int) -> Iterator[Block]:
     """Yield the whole report; long tables of stacks and steps are cut, and say so."""
     notes = chain(run.notes, *(summary.recording.notes for summary in summaries))
-    ending = "the recording stopped before the program did" if why_stopped(notes) else _ENDINGS[run.outcome]
+    ending = (
+        "the recording stopped before the program did" if why_stopped(notes) else _ENDINGS[run.outcome.value]
+    )
     yield Heading(f"{run.name} ({ending})", level=1)
     if run.error:
         yield Text(run.error, "error")
@@ -208,10 +187,7 @@ def _sampled(summary: Summary) -> Iterator[Block]:
 
 def _samples(summary: Summary) -> Iterator[Block]:
     """Yield the maxima of the counters; events, if there are any, give torch's part in more detail."""
-    words = {
-        name: name.removesuffix("_bytes").removesuffix("_percent").replace("_", " ") for name in _DRIVERS_VIEW
-    }
-    yield from _highest(summary, "Highest values that the driver reported", words)
+    yield from _highest(summary, "Highest values that the driver reported", _DRIVERS_VIEW)
     yield from _highest(summary, "Most host memory", _HOST)
 
 

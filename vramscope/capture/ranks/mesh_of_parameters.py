@@ -8,20 +8,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-# The names of dimensions in torch's documentation and in torchtitan.
-DIMENSIONS = {
-    "dp": "data",
-    "dp_replicate": "data",
-    "data": "data",
-    "fsdp": "data",
-    "dp_shard": "data",
-    "tp": "tensor",
-    "tensor": "tensor",
-    "pp": "pipeline",
-    "pipeline": "pipeline",
-    "ep": "expert",
-    "expert": "expert",
-}
+from vramscope.package_data import words
+
+DIMENSIONS = words(__file__, "mesh_of_parameters.tsv", "dimension")
 
 
 def mesh_of_parameters(tensors: Iterable[Any]) -> dict[str, int]:

@@ -21,6 +21,7 @@ from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Table
+from vramscope.package_data import words
 from vramscope.store import manifest as manifests
 from vramscope.store import parts
 from vramscope.store.batches import SealedFile, array, arrays, batch, row_of_state
@@ -47,19 +48,7 @@ _BEGIN_PARTS = ("events", "samples")
 
 _STREAMS = {table: stream for stream, table in TABLES.items()}
 
-_ADVICE = {
-    errno.ENOSPC: "the disk is full: free some space, or record to another one",
-    errno.EDQUOT: "your quota is used up: free some space, or record elsewhere",
-    errno.EROFS: "the file system is read-only: record to another directory",
-    errno.EACCES: "no permission: record to a directory of your own",
-    errno.EPERM: "no permission: record to a directory of your own",
-    errno.EMFILE: "too many open files: raise `ulimit -n`",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ENOTDIR: "a file is in the way: record to another directory",
-    errno.EEXIST: "it is left as it is: record to a directory of your own",
-    errno.ELOOP: "a link of another program is in the way: record to a directory of your own",
-    errno.ESTALE: "nothing is written into another one: record again",
-}
+_ADVICE = words(__file__, "writer.tsv", "advice")
 
 
 class Writer:
@@ -423,7 +412,7 @@ def _close(file: SealedFile, *, durable: bool) -> OSError | None:
 
 
 def _complaint(path: Path, error: OSError) -> str:
-    advice = _ADVICE.get(error.errno or 0, "record to another directory")
+    advice = _ADVICE.get(errno.errorcode.get(error.errno or 0, ""), "record to another directory")
     return f"{path}: cannot write ({error.strerror}); {advice}"
 
 
