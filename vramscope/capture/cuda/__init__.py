@@ -186,11 +186,12 @@ class Cuda(LabelingListener):
             self.checkpointing.has_recomputed = True
         if self._stretches is not None:
             self._stretches.before(kind, phase, value)
-        counts, now = self._records.counts(), time_ns()
+        # Two dictionaries of torch's per mark: of steps without events one is enough.
+        counts, now = () if self._reader.is_resting else self._records.counts(), time_ns()
         row = (int(kind), int(phase), now, UNCOUNTED, threading.get_ident(), value, name)
         if self._stretches is not None and self._reader.is_kept(row, self._samplers):
             return
-        self._records.add_mark(row, counts)
+        self._records.add_mark(row, counts or self._records.counts())
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
         if kind != MarkKind.GC and self._pace.reads_at_boundary(counts[0], self._reader.has_unread):
