@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import vramscope  # noqa: E402
 from vramscope.analysis import analyses  # noqa: E402
-from vramscope.analysis.strategies import Strategy, strategies  # noqa: E402
+from vramscope.analysis.strategies import Strategies, Strategy, Undecided, strategies  # noqa: E402
 from vramscope.errors import UsageError  # noqa: E402
 from vramscope.model.marks import Category, Labels, MarkKind, Phase, Phases  # noqa: E402
 from vramscope.model.recording import Recording  # noqa: E402
@@ -552,3 +552,11 @@ def test_micro_batches_do_not_divide_what_the_program_keeps_of_every_batch(tmp_p
     # The truth is the peak of the program that does what would be advised.
     (said,) = (each for each in (*found.advised, *found.undecided) if each.name.startswith("2 micro"))
     assert said.low_bytes <= peak_of(divided) <= said.high_bytes
+
+
+def test_what_a_recording_does_not_decide_is_one_sentence():
+    open_ones = tuple(Undecided(name, 0, 1, "nothing says so", "Run each") for name in ("this", "that"))
+    words = "cannot tell from this recording: this, that; nothing says so. Run each"
+
+    assert Strategies(10, Phase.BACKWARD, undecided=open_ones).open_words == words
+    assert Strategies(10, Phase.BACKWARD).open_words == ""
