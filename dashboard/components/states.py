@@ -13,6 +13,8 @@ from ..data import View
 from ..queries.read_progress import ReadProgress
 
 POLL_MS = 250
+_SAMPLED = ("allocated", "reserved", "device_used")
+"""Levels of which the waterfall shows any."""
 
 
 def state(title: str, text: str, *steps: Any, tone: str = "quiet", waits: bool = False) -> html.Section:
@@ -62,7 +64,8 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
     levels = (("allocated", known.allocated_bytes), ("reserved", known.reserved_bytes))
     most = ", ".join(f"{format_bytes(n_bytes)} {word}" for word, n_bytes in levels if n_bytes >= 0)
     fall = dcc.Link("Waterfall", href=Address("/waterfall", *view.here).url, className="link") if view else ""
-    has_samples = view is not None and len(view.recording.counters) > 0
+    sampled = [getattr(view.recording.counters, f"{name}_bytes") for name in _SAMPLED] if view else []
+    has_samples = any((column >= 0).any() for column in sampled)
     return state(
         f"Peak {'' if known.is_exact else 'at least '}{most}" if most else "No single allocation is in it",
         "Totals at moments are in it, and no single allocation: who allocated is not known.",

@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 from .drawing.m4 import even_edges, m4
 from .drawing.theme import GRAY, PART_COLOR, byte_axis, byte_unit, pack, plain_chart, scaled
+from .steps import spacing
 
 COLUMNS = 150
 COLOR = {
     "requested": PART_COLOR["requested"],
     "allocated": PART_COLOR["requested"],
     "unallocated": PART_COLOR["releasable"],
+    "reserved": PART_COLOR["requested"],
     **{name: PART_COLOR[name] for name in ("rounding", "pending", "inactive_split", "releasable")},
     "private_pools": PART_COLOR["private_pools"],
     "nccl": PART_COLOR["nccl"],
@@ -36,6 +38,8 @@ def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
     unit, unit_name = byte_unit(top)
     position, word = positions(found, steps)
     x = position[kept]
+    if word:  # a level without a clock holds for as long as the one before, also the last
+        x, kept = np.append(x, 2 * position[-1] - position[-2:][0] or 1), np.append(kept, len(level) - 1)
     areas = [_area(name, x, values[kept], kept, unit) for name, values in parts.items() if values.any()]
     total = found.total_bytes[kept]
     # The line of a device that is far from full would press everything else flat.
@@ -45,8 +49,10 @@ def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
         "type": "scatter", "mode": "lines", "uid": "cursor", "hoverinfo": "skip", "x": [at, at],
         "y": [0, float(max(level.max(initial=1), 1)) / unit], "line": {"width": 1.5, "color": "#1F2933"},
     }  # fmt: skip
-    axis = {"tickprefix": f"{word} ", "tickformat": "d"} if word else {"ticksuffix": " s"}
-    return plain_chart([*areas, *lines, cursor], axis | {"nticks": 9}, byte_axis(unit_name))
+    axis: dict[str, Any] = {"ticksuffix": " s", "nticks": 9}
+    if word:
+        axis = {"tickprefix": f"{word} ", "tickformat": "d", "dtick": spacing(int(x[-1] - x[0]))}
+    return plain_chart([*areas, *lines, cursor], axis, byte_axis(unit_name))
 
 
 def positions(found: Any, steps: Any) -> tuple[NDArray[Any], str]:

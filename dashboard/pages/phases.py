@@ -236,6 +236,8 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
 
 def _columns(data: Data, view: View, row: int, start: int, end: int) -> list[ModuleColumn]:
     """Return the modules of a step in the order in which they allocate; none where none is known."""
+    if view.is_live and len(view.recording.trace) > data.pace.events_at_once:
+        return []  # the modules of a long live run take seconds
     known, lives = owners(data, view), data.ask(view, "lifetimes")
     paths, group = same_depth(known.paths, MOST_MODULES, ENOUGH_MODULES)
     first, last = np.searchsorted(lives.alloc_event, (start, end))

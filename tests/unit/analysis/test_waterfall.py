@@ -151,6 +151,9 @@ def test_a_log_has_the_parts_that_it_says_and_invents_none():
     assert {bar.source for bar in bars.values() if bar.n_bytes is None} == {
         "not available: the file does not say"
     }
+    alone = Counters.of(reserved_bytes=[7, 9], device_total_bytes=[20, 20], device_used_bytes=[12, 12])
+    known = {bar.name: bar.n_bytes for bar in waterfall(Recording(source="log", counters=alone)).bars(1)}
+    assert {name: n for name, n in known.items() if n is not None} == {"reserved": 9, "outside": 3, "free": 8}
     assert not found.has_clock
     assert waterfall(Recording(counters=samples())).has_clock
 

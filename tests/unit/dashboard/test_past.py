@@ -9,13 +9,15 @@ from typing import Any
 import plotly.utils
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.components.panels.past import steps_with_past
+from vramscope.dashboard.components.panels.past import _of_samples, steps_with_past
 from vramscope.dashboard.data import Data, View
 from vramscope.dashboard.pages import Context, pages, phases
 from vramscope.dashboard.queries.headline import claim, headline
 from vramscope.dashboard.queries.run_summaries import summarize
 
-from vramscope.model.marks import MarkKind, Marks
+from vramscope.model.counters import Counters
+from vramscope.model.marks import MarkKind, Marks, Phases, Steps
+from vramscope.model.recording import Recording
 
 MIB = 1 << 20
 # 20 MiB of weights, 200 from before step 8 until step 9 has begun, 8 of 8 MiB each, and the first gradient.
@@ -112,3 +114,19 @@ def test_a_step_that_every_leaves_out_is_not_shown_by_what_stands_for_it(
     assert phases._details(data, left_out, 3, "previous")[1] == (1, 3)
     assert phases._details(data, left_out, 3, "first")[1] == (0, 3)
     assert phases._details(data, view, 3, "previous")[1] == (2, 3)
+
+
+def test_peaks_of_samples_have_each_phase_of_a_step_once() -> None:
+    found = _of_samples(
+        Recording(
+            source="counters",
+            counters=Counters.of(time_ns=[1, 2, 3, 4, 5, 8], allocated_bytes=[1, 5, 2, 9, 3, 4]),
+            steps=Steps.of(index=[6, 7, 8], start_ns=[1, 6, 8], end_ns=[5, 7, 9]),
+            phases=Phases.of(phase=[1, 2, 1], step=[0, 0, 0], start_ns=[1, 2, 3], end_ns=[2, 3, 4]),
+        )
+    )
+
+    assert found.index.tolist() == [6, 8]  # no sample lies in step 7
+    assert found.found.per_step.allocated_bytes.tolist() == [9, 4]
+    rows = found.found.per_phase
+    assert list(zip(rows.step, rows.phase, rows.allocated_bytes, strict=True)) == [(0, 1, 9), (0, 2, 5)]

@@ -12,7 +12,8 @@ import pytest
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components.panels.past import steps_with_past
 from vramscope.dashboard.data import Data
-from vramscope.dashboard.figures.device import positions, stacked
+from vramscope.dashboard.figures.device import figure, positions, stacked
+from vramscope.dashboard.figures.drawing.theme import unpack
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.pages.runs import row
 from vramscope.dashboard.queries.run_summaries import _verdict, summarize
@@ -197,6 +198,8 @@ def test_samples_without_a_clock_lie_at_their_steps(tmp_path: Path) -> None:
 
     assert (x.tolist(), word) == ([10, 25, 40], "step")
     assert positions(found, Steps.of())[0].tolist() == [0, 1, 2]
+    drawn = figure(found, view.recording.steps, 0)
+    assert unpack(drawn["data"][0]["x"]).tolist() == [10, 25, 40, 55]  # the last level has room as well
     parts = stacked(found)
     assert parts["unallocated"].tolist() == [1 << 30] * 3
     assert sum(parts.values()).tolist() == [6 << 30] * 3

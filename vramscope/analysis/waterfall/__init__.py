@@ -28,7 +28,7 @@ _NOT_REPORTED = "not reported: NCCL 2.29.7 and torch 2.12 are the first that rep
 _NOT_ATTRIBUTED = "not available at this sample: NCCL's figure is not within what the driver attributes"
 _NO_DRIVER = "not available: nobody asked the driver, or it did not answer"
 _TEXT, _NOT_IN_TEXT = "the file", "not available: the file does not say"
-_COMBINED = ("allocated", "unallocated", "outside", "used")
+_COMBINED = ("allocated", "unallocated", "reserved", "outside", "used")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,8 @@ class Waterfall(Table):
     def parts(self) -> dict[str, NDArray[Any]]:
         """Return the parts that sum up to the device by name, −1 where one is not known.
 
-        ``allocated``, ``unallocated``, ``outside`` and ``used`` stand for several that are not known singly.
+        ``allocated``, ``unallocated``, ``reserved``, ``outside`` and ``used`` stand for several that are not
+        known singly.
         """
         of = {name.removesuffix("_bytes"): column for name, column in self.columns()}
         allocated, reserved, used = of["allocated"], of["reserved"], of["used"]
@@ -137,6 +138,7 @@ class Waterfall(Table):
         found["allocated"] = np.where(of["requested"] < 0, allocated, UNKNOWN)
         is_vague = (of["releasable"] < 0) & (reserved >= 0) & (allocated >= 0)
         found["unallocated"] = _where(is_vague, reserved - allocated - np.maximum(of["pending"], 0))
+        found["reserved"] = np.where((of["requested"] < 0) & (allocated < 0), reserved, UNKNOWN)
         found["nccl"] = np.where(has_nccl, of["nccl"], UNKNOWN)
         found["own_outside"] = np.where(has_nccl, of["own_outside"] - of["nccl"], of["own_outside"])
         found |= {name: of[name] for name in ("others", "unattributed", "free", "driver")}
@@ -151,7 +153,7 @@ class Waterfall(Table):
     def bars(self, row: int) -> tuple[Bar, ...]:
         """Return every part at a sample; the known parts sum up to the total, or to the known part of it."""
         inside = _EVENTS if self.instant[row] >= 0 else _COUNTERS
-        sources = dict.fromkeys((*PARTS_OF_RESERVED, "allocated", "unallocated"), inside)
+        sources = dict.fromkeys((*PARTS_OF_RESERVED, "allocated", "unallocated", "reserved"), inside)
         sources |= {"nccl": _NCCL, "own_outside": _DIFFERENCE, "outside": _DIFFERENCE}
         found = []
         for name, column in self.parts().items():
