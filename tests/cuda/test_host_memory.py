@@ -1,13 +1,17 @@
 """Host memory beside the device's: pinned memory as torch counts it, resident memory as the kernel does."""
 
 import json
+from pathlib import Path
 
 import pytest
-from standin_fixtures import AFTER, BEFORE
+from standin_fixtures import AFTER, BEFORE, NEWEST_TORCH, Forks, launcher_of
 
+from vramscope.analysis.timeline import timeline
 from vramscope.loading import load
+from vramscope.model.marks import MarkKind
 
 pytestmark = pytest.mark.standin
+ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import sys, time
@@ -88,3 +92,76 @@ def test_pinned_memory_is_sampled_in_each_of_the_first_steps(python, tmp_path):
 
     # Each of 9 MiB takes 16, and eleven come after the first step; the first sample may have one of these.
     assert found.n_bytes in (10 * 16 << 20, 11 * 16 << 20)
+
+
+PINNING = """
+import random, sys, threading
+import vramscope
+
+def counted():
+    stats = torch.cuda.host_memory_stats()
+    return stats["active_bytes.current"], stats["allocated_bytes.current"]
+
+def pins(n_bytes):
+    return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+
+def work(seed, n, peak):
+    rng, kept = random.Random(seed), []
+    for _ in range(n):
+        if rng.random() < 0.6:
+            kept.append(pins(rng.choice([1, 100, 5000, 3 << 20, 9 << 20, 65 << 20])))
+        elif kept:
+            given = kept.pop(rng.randrange(len(kept)))
+            torch.empty(given.shape, dtype=torch.uint8, device="cuda").copy_(given, non_blocking=True)
+            del given
+        if rng.random() < 0.02:
+            torch._C._host_emptyCache()
+        if peak is not None:
+            peak[:] = map(max, peak, counted())
+    return kept
+
+before = pins(7 << 20)
+torch.ones(1, device="cuda")
+with vramscope.record(sys.argv[1], quiet=True) as recorder:
+    peak = list(counted())
+    kept = work(1, 300, peak)
+    if sys.argv[2] == "threads":
+        threads = [threading.Thread(target=work, args=(seed, 400, None)) for seed in (2, 3)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    del before
+    answer = [*peak, *counted()]
+if sys.argv[2] == "twice":
+    paused = [pins(100 << 20), pins(50)]
+    with recorder:
+        del paused[0]
+        torch.ones(1, device="cuda")
+        answer = [*peak, *counted()]
+"""
+
+
+@pytest.mark.parametrize("way", ["once", "twice", "threads"])
+def test_pinned_memory_by_event_equals_torchs_own_counters(tmp_path, way):
+    (tmp_path / "script.py").write_text(BEFORE + PINNING + AFTER.format(path=str(tmp_path / "answer.json")))
+    forks = Forks(launcher_of(NEWEST_TORCH))
+    try:
+        done = forks.run(
+            tmp_path / "script.py", tmp_path / "run", way, cwd=tmp_path, variables={"PYTHONPATH": ROOT}
+        )
+    finally:
+        forks.close()
+    assert done.returncode == 0, done.stderr
+    *peak, in_use, held = json.loads((tmp_path / "answer.json").read_text())
+    (recording,) = load(tmp_path / "run").recordings
+    pinned = recording.pinned
+    totals = timeline(pinned)
+
+    assert (totals.allocated_bytes[-1], totals.reserved_bytes[-1]) == (in_use, held)
+    assert (MarkKind.GAP in pinned.marks.kind) == (way == "twice")  # what nobody saw is said
+    shown = recording.summary().pinned
+    assert sum(row.n_bytes for row in shown.live) == shown.peak_bytes == totals.allocated_bytes.max()
+    if way == "once":
+        assert [totals.allocated_bytes.max(), totals.reserved_bytes.max()] == peak
+        (line,) = {row.frames[0].function for row in shown.live if row.frames}
+        assert line == "pins"
+    assert not {"gap", "replay_differs"} & {note.code for note in recording.notes}

@@ -70,6 +70,8 @@ class Settings:
     memory_fraction: float | None = None
     """Fraction of the device's total that this process may reserve."""
     tie_break: TieBreak = TieBreak.SEGMENT
+    granule: int = GRANULE
+    """Every block size is a multiple of this: 1 for the host allocator, whose entries have whole blocks."""
 
     @classmethod
     def from_conf(cls, conf: str, torch: str = "") -> "Settings":
@@ -104,12 +106,12 @@ class Settings:
         if divisions > 1 and size > GRANULE * divisions:
             step = (1 << (size.bit_length() - 1)) // divisions
             return -(-size // step) * step
-        return -(-size // GRANULE) * GRANULE
+        return -(-size // self.granule) * self.granule
 
     def rounded_all(self, sizes: NDArray[Any]) -> NDArray[Any]:
         """The rounded size of each of *sizes* (int64 bytes)."""
         if not any(self.roundup_power2_divisions):
-            return -(-sizes // GRANULE) * GRANULE
+            return -(-sizes // self.granule) * self.granule
         distinct, place = np.unique(sizes, return_inverse=True)
         rounded = np.array([self.rounded(max(size, 0)) for size in distinct.tolist()], dtype="i8")
         return rounded[place]

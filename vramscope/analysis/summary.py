@@ -68,6 +68,19 @@ class PrivatePool:
     """The line of code that made the pool, ``file:line``; '' if unknown."""
 
 
+class Instant(NamedTuple):
+    """What was allocated at one instant."""
+
+    recording: Recording
+    allocated: PeakPoint
+    reserved_bytes: int
+    peak_bytes: int
+    """The most that was allocated at any instant."""
+    live: tuple[LiveBytes, ...]
+    categories: Mapping[str, int] | None
+    """Bytes by category; None where nothing is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The figures of one rank on one device."""
@@ -98,6 +111,8 @@ class Summary:
     """The findings of all analyses, the most severe first, without the peak, which has fields of its own."""
     samples: Mapping[str, int]
     """The maximum of each quantity that counters sampled."""
+    pinned: Instant | None
+    """Pinned host memory when most of it was in use; None where no events of it are known."""
     waterfall: Waterfall
     """The distribution of all bytes of the device, at each sample."""
     sampled: SampledPeaks | None
@@ -116,19 +131,6 @@ class Summary:
     def gaps(self) -> int:
         """The number of gaps in which events are missing."""
         return sum(note.code == NoteCode.GAP for note in self.recording.notes)
-
-
-class Instant(NamedTuple):
-    """What was allocated at one instant."""
-
-    recording: Recording
-    allocated: PeakPoint
-    reserved_bytes: int
-    peak_bytes: int
-    """The most that was allocated at any instant."""
-    live: tuple[LiveBytes, ...]
-    categories: Mapping[str, int] | None
-    """Bytes by category; None where nothing is known."""
 
 
 def at_instant(recording: Recording, word: str) -> Instant:
@@ -190,6 +192,7 @@ def _summary(recording: Recording) -> Summary:
         category_peaks=_category_peaks(recording) if known.is_known else None,
         findings=tuple(with_modules(recording, collect(ask))),
         samples=_samples(recording.counters),
+        pinned=at_instant(recording.pinned, "peak") if recording.pinned else None,
         waterfall=fall,
         sampled=sampled,
         verdicts=verdicts_of(recording, grown),

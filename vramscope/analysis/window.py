@@ -73,6 +73,7 @@ def window(
         counters=_shifted(recording.counters, start_event, end_event),
         labels=_of_blocks(recording, recording.labels, start_event, end_event),
         holders=_of_blocks(recording, recording.holders, start_event, end_event),
+        pinned=None,
         steps=kept_steps,
         phases=_phases(recording.phases, kept, start_event, end_event),
         notes=(*recording.notes, _note(start_event, end_event, n_events)),

@@ -25,6 +25,7 @@ from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
 from vramscope.model.codes import QUANTITIES, Severity
 from vramscope.model.counters import Counters
+from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording, Run
 from vramscope.units import as_sentence, format_bytes, format_count, format_duration, format_share
 
@@ -138,6 +139,7 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
     yield from _sampled(summary)
     yield from waterfall(summary)
     yield from _samples(summary)
+    yield from _pinned(summary, top)
     yield from _identity(summary)
     yield from _live_set(summary, top)
     yield from _categories(summary)
@@ -189,6 +191,18 @@ def _samples(summary: Summary) -> Iterator[Block]:
     """Yield the maxima of the counters; events, if there are any, give torch's part in more detail."""
     yield from _highest(summary, "Highest values that the driver reported", _DRIVERS_VIEW)
     yield from _highest(summary, "Most host memory", _HOST)
+
+
+def _pinned(summary: Summary, top: int) -> Iterator[Block]:
+    found = summary.pinned
+    if found is not None and found.peak_bytes:
+        peak, held = format_bytes(found.peak_bytes), format_bytes(found.reserved_bytes)
+        is_whole = summary.verdicts.peak_is_exact and MarkKind.GAP not in found.recording.marks.kind
+        bound = "" if is_whole else "at least "
+        of = "pinned host memory in use at its peak, by the line that pinned it"
+        yield Heading(f"{bound}{peak} of {of}", level=3)
+        yield Text(f"torch's host allocator held {held} then; it keeps what is freed", "quiet")
+        yield live_table(found.live, top)
 
 
 def _highest(summary: Summary, title: str, words: Mapping[str, str]) -> Iterator[Block]:

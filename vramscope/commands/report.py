@@ -215,6 +215,12 @@ def _recording(summary: "Summary") -> dict[str, Any]:
         "categories_at_peak": summary.categories,
         "category_own_peaks": summary.category_peaks,
         "samples_peak": dict(summary.samples),
+        "pinned_at_peak": summary.pinned
+        and {
+            "in_use_bytes": summary.pinned.peak_bytes,
+            "held_bytes": summary.pinned.reserved_bytes,
+            "live": live_as_json(summary.pinned),
+        },
         "waterfall": waterfall(summary),
         "driver_calls": driver_calls_as_json(recording),
         "growth": growth_as_json(summary.verdicts.growth),

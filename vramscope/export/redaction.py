@@ -218,6 +218,7 @@ def _recording(recording: Recording, words: _Replacements) -> Recording:
         phases=_named(recording.phases, words),
         labels=_named(recording.labels, words),
         holders=_holders(recording.holders, words),
+        pinned=recording.pinned and _recording(recording.pinned, words),
         past=replace(past, marks=_named(past.marks, words), phases=_named(past.phases, words)),
         notes=_notes(recording.notes),
     )

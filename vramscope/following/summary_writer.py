@@ -28,7 +28,7 @@ from vramscope.following.rank_summary import (
 from vramscope.following.recent_peaks import MANY_QUEUED, PeakFollower, Row
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
-from vramscope.model.device import Device
+from vramscope.model.device import HOST, Device
 from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks, Note, Steps
 from vramscope.model.past import SummarizedSteps
@@ -109,7 +109,7 @@ class SummaryWriter:
     def append(self, table: Trace | Marks | Labels | Holders | Counters, device: int) -> None:
         """Append the next rows of one stream of *device*."""
         self._writer.append(table, device)
-        if isinstance(table, Labels | Holders):
+        if isinstance(table, Labels | Holders) or device == HOST:
             return
         self._is_closed = False
         if not self._is_over:
@@ -121,7 +121,7 @@ class SummaryWriter:
     def state(self, snapshot: Snapshot, device: int, *, reported: bool) -> None:
         """Write a state of the allocator."""
         self._writer.state(snapshot, device, reported=reported)
-        if reported or snapshot.event:
+        if reported or snapshot.event or device == HOST:
             return
         if not self._is_over:
             self._queue.append((snapshot, device))

@@ -8,11 +8,13 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.torch_history import DeviceHistory, histories
+from vramscope.allocator.torch_history.pinned import host_events, host_history
 from vramscope.errors import FormatError
 from vramscope.formats import Format, Watch
 from vramscope.formats._fast_snapshot import packed
@@ -90,11 +92,16 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
             *notes,
             Note(NoteCode.TRAILING, f"{n_trailing} bytes after the end were not read", n_trailing),
         ]
-    notes = [*notes, *_host_left_out(snapshot)]
+    history = None
+    if type(snapshot) is dict and (snapshot.get("host_traces") or snapshot.get("host_segments")):
+        history = host_history(host_events(snapshot), snapshot.get("host_segments", []), builder)
     process = Process(allocator=_settings(snapshot))
     del snapshot
     stacks = builder.build()
     recordings = tuple(_recording(history, process, stacks) for history in found)
+    if history is not None:
+        pinned = _recording(history, process, stacks)
+        recordings = (replace(recordings[0], pinned=pinned), *recordings[1:])
     ends = [int(recording.trace.time_ns[-1]) for recording in recordings if len(recording.trace)]
     starts = [int(recording.trace.time_ns[0]) for recording in recordings if len(recording.trace)]
     return Run(
@@ -106,16 +113,6 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
         ended_ns=max(ends, default=0),
         notes=tuple(notes),
     )
-
-
-def _host_left_out(snapshot: Any) -> list[Note]:
-    """Return a note on the pinned host memory that torch ≥ 2.14 writes beside that of the devices."""
-    given = [snapshot.get(key) for key in ("host_traces", "host_segments")] if type(snapshot) is dict else []
-    n_events, n_segments = ([len(each) if type(each) is list else 0 for each in given] + [0, 0])[:2]
-    if not n_events and not n_segments:
-        return []
-    text = f"{n_events:,} events and {n_segments:,} segments of pinned host memory are not shown"
-    return [Note(NoteCode.CPU_LEFT_OUT, text, n_events)]
 
 
 def _parsed(path: Path, data: bytes) -> tuple[Any, int]:

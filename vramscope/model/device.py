@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+HOST = 99_999
+"""The number of torch's host allocator, whose pinned memory is recorded like a device's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

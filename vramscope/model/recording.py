@@ -71,6 +71,8 @@ class Recording(Questions):
     labels: Labels = field(default_factory=Labels.of)
     holders: Holders = field(default_factory=Holders.of)
     counters: Counters = field(default_factory=Counters.of)
+    pinned: "Recording | None" = None
+    """Pinned host memory of the process as a device (torch ≥ 2.14), in the recording of its first device."""
     past: Past = field(default_factory=Past)
     """For a run that outgrew its size cap: what remains of its beginning."""
     notes: tuple[Note, ...] = ()

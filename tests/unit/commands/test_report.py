@@ -158,6 +158,7 @@ def test_json_is_schema_1_as_counted_by_hand(monkeypatch, capsys):
                 ],
                 "private_pools_at_peak": [],
                 "annotations_at_peak": [],
+                "pinned_at_peak": None,
                 "categories_at_peak": {"temporary": 2048, "activation": 1024},
                 "category_own_peaks": {"temporary": 2048, "activation": 1024},
                 "samples_peak": {},

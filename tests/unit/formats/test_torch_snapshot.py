@@ -14,7 +14,7 @@ from vramscope import formats as package
 from vramscope import registry
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats.torch_snapshot import read, run_of, sniff
+from vramscope.formats.torch_snapshot import read, sniff
 from vramscope.model.recording import Outcome, Run
 
 FRAMES = [{"filename": "train.py", "name": "main", "line": 9}]
@@ -206,10 +206,70 @@ def test_a_failed_request_may_be_of_any_size(tmp_path: Path) -> None:
     assert run.recordings[0].trace.size[-1] == 1 << 60
 
 
-def test_pinned_host_memory_that_is_left_out_is_noted(tmp_path):
-    host = {"host_traces": [{"action": "alloc", "addr": 1, "size": 8}] * 3, "host_segments": [{}]}
+def host_block(address: int, size: int, state: str) -> dict[str, Any]:
+    parts = {"device": -1, "address": address, "total_size": size, "stream": 0, "segment_type": "small"}
+    return parts | {"blocks": [block(address, size, state)]}
 
-    notes = run_of({"segments": [], "device_traces": [[]], **host}, tmp_path / "a.pickle").notes
 
-    without = run_of({"segments": [], "device_traces": [[]]}, tmp_path / "a.pickle").notes
-    assert [(note.code, note.value) for note in notes if note not in without] == [("cpu_left_out", 3)]
+def host_part() -> dict[str, Any]:
+    """4096 bytes were pinned before, and are in use once more; 128 stay; 1024 wait for a stream at last."""
+    moves = [
+        ("free_requested", 0, 4096),
+        ("free_completed", 0, 4096),
+        ("segment_alloc", 8192, 128),
+        ("alloc", 8192, 128),
+        ("segment_alloc", 16384, 1024),
+        ("alloc", 16384, 1024),
+        ("alloc", 0, 4096),
+        ("free_requested", 16384, 1024),
+        ("free_requested", 0, 4096),
+        ("free_completed", 0, 4096),
+        ("segment_free", 0, 4096),
+    ]
+    held = [host_block(8192, 128, "active_allocated"), host_block(16384, 1024, "active_pending_free")]
+    # What torch writes of memory that cudaHostRegister pinned, and of a block that nobody uses.
+    held += [host_block(1 << 20, 2048, "active_allocated"), host_block(1 << 21, 512, "inactive")]
+    return {
+        "host_traces": [entry(*move, time_us) for time_us, move in enumerate(moves, 5)],
+        "host_segments": held,
+    }
+
+
+@pytest.mark.parametrize("dump", [pickle.dumps, lambda data: json.dumps(data).encode()])
+def test_pinned_host_memory_is_read_by_event_and_line(tmp_path: Path, dump: Any) -> None:
+    found = opened(tmp_path / "a.pickle", dump(snapshot() | host_part())).recordings[0]
+
+    pinned = found.pinned
+    assert pinned is not None
+    before = sorted(pinned.initial.blocks.address.tolist()), sorted(pinned.initial.segments.size.tolist())
+    assert before == ([0, 1 << 20, 1 << 21], [512, 2048, 4096])
+    assert pinned.trace.block_size.tolist() == pinned.trace.size.tolist()
+    assert pinned.trace.size.tolist() == [4096, 128, 128, 1024, 1024, 4096, 4096, 4096]
+    peak = found.summary().pinned
+    assert peak is not None
+    in_use = 2048 + 128 + 1024 + 4096
+    assert (peak.peak_bytes, peak.reserved_bytes) == (in_use, in_use + 512)
+    assert [(row.n_bytes, row.frames[0].line) for row in peak.live] == [(in_use, 9)]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        {"host_traces": 5},
+        {"host_traces": [7]},
+        {"host_segments": ["x"]},
+        {"host_segments": [{}]},
+        {"host_traces": [{"action": 5}]},
+        {"host_segments": [host_block(0, 1 << 60, "inactive")]},
+    ],
+)
+def test_damaged_pinned_host_memory_is_refused_by_name(tmp_path: Path, host: dict[str, Any]) -> None:
+    message = refused(tmp_path / "a.pickle", pickle.dumps(snapshot() | host))
+
+    assert "pinned host memory: " in message or "host_traces" in message
+
+
+def test_a_window_says_nothing_of_the_pinned_memory_of_the_whole(tmp_path: Path) -> None:
+    found = opened(tmp_path / "a.pickle", pickle.dumps(snapshot() | host_part())).recordings[0]
+
+    assert found.window(1).summary().pinned is None

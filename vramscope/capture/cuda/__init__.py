@@ -20,10 +20,10 @@ from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.cuda import history, oom
 from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
 from vramscope.capture.cuda.emptied_cache import EmptiedCache
+from vramscope.capture.cuda.history_calls import HistoryInterceptor
 from vramscope.capture.cuda.history_reader import HistoryReader
 from vramscope.capture.cuda.hook_records import HookLog
 from vramscope.capture.cuda.ring.instants import UNCOUNTED
-from vramscope.capture.cuda.shared_history import HistoryInterceptor
 from vramscope.capture.cuda.thread_names import ThreadNames
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks.modules import ModuleLog

@@ -18,10 +18,12 @@ from typing import Any
 
 import torch
 
-from vramscope.capture.cuda.history_calls import clears_when_asked, left_out, record_call
+from vramscope.allocator.torch_history.pinned import host_events
+from vramscope.capture.cuda.history_calls import clears_when_asked, left_out, record_call, records_pinned
 from vramscope.capture.cuda.ring.counts import BytesInUse, EntryCounts, counts_of, totals_of
 from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.torch_versions.private_functions import (
+    HOST_STATISTICS,
     IS_HISTORY_ON,
     RECORD_HISTORY,
     SNAPSHOT,
@@ -29,12 +31,14 @@ from vramscope.capture.torch_versions.private_functions import (
     PrivateFunction,
     ask,
     call_of,
+    found,
     is_lacking,
     lack,
     problem_of,
 )
 from vramscope.capture.undisturbed import is_of_a_signal_handler
 from vramscope.errors import CaptureError
+from vramscope.model.device import HOST
 
 MAX_ENTRIES = 250_000
 """Size of the ring; an entry with Python stacks takes 450 bytes, so at most 107 MiB of host memory."""
@@ -71,7 +75,8 @@ class RawReading:
     def ring(self, device: int) -> list[Any]:
         """The entries of one device, oldest first."""
         traces = self.snapshot["device_traces"]
-        return traces[device] if device < len(traces) else []
+        other = self.snapshot["host_traces"] if device == HOST else []
+        return traces[device] if device < len(traces) else other
 
     def counts(self, device: int) -> tuple[EntryCounts, EntryCounts]:
         """The entry counts of one device before and after the snapshot."""
@@ -120,7 +125,33 @@ def stop() -> None:
 
 def stats(device: int) -> Any:
     """The allocator's statistics of one device; takes 10 to 20 µs and does not synchronize."""
-    return call_of(STATISTICS, device=device)()
+    return _of_device(device, _statistics(device)())
+
+
+def _statistics(device: int) -> Any:
+    return found(HOST_STATISTICS) if device == HOST else call_of(STATISTICS, device=device)
+
+
+def _of_device(device: int, stats: Any) -> Any:
+    """Return the statistics in the form that those of a device have."""
+    if device != HOST:
+        return stats
+    # A block counts as in use until its free is completed, and there is no count of requested frees.
+    made, held = stats["active_requests"], stats["allocations"]
+    counts = {"allocation": made | {"freed": 0}, "active": made, "segment": held}
+    levels = {f"{name}_bytes": stats["active_bytes"] for name in ("requested", "allocated", "active")}
+    known = counts | levels | {"reserved_bytes": stats["allocated_bytes"]}
+    return {name: {"all": level} for name, level in known.items()} | {"num_ooms": 0}
+
+
+@cache
+def host() -> Sequence[int]:
+    """The number of the host allocator, where the history has its events and its statistics are as known."""
+    stats = ask(HOST_STATISTICS) if records_pinned() else None
+    if stats is None or stats.keys() >= {"active_requests", "allocations", "active_bytes", "allocated_bytes"}:
+        return () if stats is None else (HOST,)
+    lack(HOST_STATISTICS, "returned other statistics than any that were met")
+    return ()
 
 
 @cache
@@ -200,7 +231,7 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
 
     A new, empty ring has *restart_with* entries; 0 leaves the ring as it is.
     """
-    ask_statistics = [call_of(STATISTICS, device=device) for device in devices]
+    ask_statistics = [*map(_statistics, devices)]
     lazy = _lazy_modules()
     results: deque[Any] = deque()
     # For the first snapshot with Python frames torch imports torch._inductor: 4 s and 800 modules in the
@@ -221,12 +252,9 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
         finally:
             lazy.add("_inductor")
     before, _, snapshot, _, after, begun = results
-    return RawReading(
-        snapshot,
-        dict(zip(devices, before, strict=False)),
-        dict(zip(devices, after, strict=False)),
-        bool(begun),
-    )
+    snapshot["host_traces"] = host_events(snapshot) if HOST in devices else []
+    stats = [{i: _of_device(i, of) for i, of in zip(devices, each, strict=False)} for each in (before, after)]
+    return RawReading(snapshot, stats[0], stats[1], bool(begun))
 
 
 def _all_of(calls: Sequence[Callable[[], Any]]) -> Callable[[], list[Any]]:

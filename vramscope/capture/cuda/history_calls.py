@@ -1,8 +1,13 @@
-"""The call that starts, changes and stops torch's history, with the options that this torch has."""
+"""The calls that start, change and stop torch's history: ours, and those of the program.
+
+torch has one history per process. While the program keeps it, vramscope only reads it.
+"""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
+
+import torch
 
 from vramscope.capture.torch_versions.private_functions import (
     RECORD_HISTORY,
@@ -16,6 +21,8 @@ from vramscope.capture.torch_versions.private_functions import (
     remark,
 )
 from vramscope.errors import CaptureError
+
+_NAME = "_record_memory_history"
 
 
 def clears_when_asked() -> bool:
@@ -39,6 +46,11 @@ def record_call(
     return _bound_record(call, enabled, max_entries, context, clears)[0]
 
 
+def records_pinned() -> bool:
+    """Whether the history has pinned host memory too (torch ≥ 2.14)."""
+    return "record_pinned_host_memory" not in left_out()
+
+
 def left_out() -> frozenset[str]:
     """The options of the history that this torch does not have."""
     return _bound_record(found(RECORD_HISTORY), "all", 1, "alloc", True)[1]
@@ -57,6 +69,7 @@ def _bound_record(
         "compile_context": False,
         "global_record_annotations": True,
         "skip_actions": ["snapshot"],
+        "record_pinned_host_memory": enabled is not None,
     }
     binding = bound(RECORD_HISTORY, given)
     if binding is not None and "stacks" in binding.left_out:
@@ -88,3 +101,32 @@ def _remember(missing: frozenset[str]) -> None:
         lack(RECORD_HISTORY, problem, " and ".join(costs))
     else:
         remark(RECORD_HISTORY, problem)
+
+
+class HistoryInterceptor:
+    """Wraps ``torch.cuda.memory._record_memory_history`` until ``remove``."""
+
+    def __init__(self, before: Callable[[], None], after: Callable[[bool], None]) -> None:
+        """Call *before*, to read what the call may discard, and *after* with whether a history is kept now.
+
+        Neither may raise.
+        """
+        self._original = self._ours = original = getattr(torch.cuda.memory, _NAME, None)
+        if original is None:
+            return
+
+        @wraps(original)
+        def watched(enabled: Any = "all", *args: Any, **kwargs: Any) -> Any:
+            before()
+            try:
+                return original(enabled, *args, **kwargs)
+            finally:
+                after(enabled not in (None, False))
+
+        self._ours = watched
+        setattr(torch.cuda.memory, _NAME, watched)
+
+    def remove(self) -> None:
+        """Restore the original, unless someone else has wrapped it since."""
+        if self._ours is not None and getattr(torch.cuda.memory, _NAME) is self._ours:
+            setattr(torch.cuda.memory, _NAME, self._original)

@@ -18,6 +18,7 @@ from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.log import MarkRow, NoteLog, StackLog, marks_table
 from vramscope.capture.samples import Sampler
 from vramscope.model.codes import NoteCode
+from vramscope.model.device import HOST
 from vramscope.model.marks import MarkKind, Note, Phase
 
 _LONGEST_WAIT_S = 10.0
@@ -74,6 +75,8 @@ class HistoryReader:
     def share(self) -> None:
         """Only read from here on: the program keeps the history itself."""
         self.is_shared = True
+        # The program's history has no pinned memory, or not from the beginning.
+        self.logs = {i: log for i, log in self.logs.items() if i != HOST}
         text = "the program records its history itself: it was only read"
         self._notes.once(Note(NoteCode.SHARED_HISTORY, text))
 
@@ -92,7 +95,8 @@ class HistoryReader:
     def begin_or_bridge(self, *, is_planned: bool = False) -> None:
         """Write the initial state, or events that lead from the last to now: no gap where *is_planned*."""
         if not self.logs:
-            self.logs = {i: DeviceLog(i, self.note) for i in range(torch.cuda.device_count())}
+            host = () if self.is_shared else history.host()
+            self.logs = {i: DeviceLog(i, self.note) for i in (*range(torch.cuda.device_count()), *host)}
         logs = list(self.logs.values())
         if not self.is_shared and not any(log.has_unread(history.stats(log.device)) for log in logs):
             for log in logs:
@@ -172,7 +176,7 @@ class HistoryReader:
             log.start_at(reading.raw)
         elif log.is_begun:
             log.start_at(reading.raw)
-            if log.bridge_pause(self.sink, reading, is_planned=is_planned):
+            if log.bridge_pause(self.sink, reading, is_planned=is_planned) and log.device != HOST:
                 text = "memory changed between two recorded blocks: shown as one moment"
                 self._notes.once(Note(NoteCode.GAP, text))
         else:
@@ -212,9 +216,10 @@ class HistoryReader:
         """Note the gaps without a note of their own, and allocations without a stack."""
         for log in self.logs.values():
             log.gaps.flush()
-        n_without_stack = sum(log.n_without_stack for log in self.logs.values())
+        logs = [log for i, log in self.logs.items() if i != HOST]
+        n_without_stack = sum(log.n_without_stack for log in logs)
         if n_without_stack:
-            share = n_without_stack / sum(log.n_allocations for log in self.logs.values())
+            share = n_without_stack / sum(log.n_allocations for log in logs)
             were = "allocation was" if n_without_stack == 1 else "allocations were"
             text = f"{n_without_stack:,} {were} recorded without a call stack ({share:.0%})"
             self._notes.once(Note(NoteCode.NO_STACK, text, n_without_stack))
@@ -274,6 +279,6 @@ class HistoryReader:
     def _add_used_devices(self, raw: RawReading) -> None:
         """Add devices once the program uses them: marks count the allocations of each used device."""
         counted = self._records.counted
-        new = [i for i in self.logs if i not in counted and any(raw.counts(i)[1])]
+        new = [i for i in self.logs if i not in (*counted, HOST) and any(raw.counts(i)[1])]
         self._records.counted = (*counted, *new)
         self._add_devices(new)

@@ -12,10 +12,12 @@ from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history import DeviceHistory, histories
 from vramscope.allocator.torch_history.annotations import OWN_REGIONS
 from vramscope.allocator.torch_history.events import Events
+from vramscope.allocator.torch_history.pinned import SETTINGS, host_history
 from vramscope.capture import Sink
 from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.ring.events import ring_events
 from vramscope.capture.log import StackLog
+from vramscope.model.device import HOST
 from vramscope.model.stacks import StackBuilder
 
 NewOfDevice: TypeAlias = tuple[int, Events | None]
@@ -55,12 +57,14 @@ class Reading:
         if self._states is None:
             snapshot = self.raw.snapshot | {"device_traces": [], "external_annotations": []}
             found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
+            if HOST in self.raw.after:
+                found.append(host_history([], snapshot.get("host_segments", []), self._stacks.builder))
             self._states = {history.device: history for history in found}
         return self._states.get(device) or self._nothing(device)
 
     def settings(self, device: int) -> Settings:
         """The allocator's settings as this reading reports them."""
-        return self.events(device).settings
+        return SETTINGS if device == HOST else self.events(device).settings
 
     def forget_events(self) -> None:
         """Release the events after they are written; the state can still be converted."""
@@ -89,6 +93,10 @@ class Reading:
             "segments": self._pool_segments(traces),
         }
         read, _ = histories(only_new, self._stacks.builder, torch=self._torch)
+        if HOST in new:
+            start, events = new[HOST]
+            events_of_host = events or _new_events(self.raw.ring(HOST)[start:])
+            read.append(host_history(events_of_host, [], self._stacks.builder))
         return {history.device: history for history in read}
 
     def _pool_segments(self, traces: Sequence[Events | list[Any]]) -> list[Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vramscope.columns.scratch import Scratch
 from vramscope.model.codes import NoteCode
+from vramscope.model.device import HOST
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording
 from vramscope.steps import StepFinder
@@ -103,6 +104,9 @@ class RankReader:
             )
             notes = of_rank + own + recording.notes
             found.append(replace(recording, notes=notes, outcome=self.outcome, prediction=predicted))
+        if HOST in self._devices and len(found) > 1:
+            host = found.pop()
+            found[0] = replace(found[0], pinned=host)
         return found
 
     def notes(self) -> list[Note]:

@@ -7,7 +7,7 @@ killed at any moment loses only what it had not passed on; nothing waits in a bu
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -127,7 +127,7 @@ class Writer:
             self._write(STACKS, None, batch(STACKS, [array(parent, "i4"), *names, array(line, "i4")]))
 
     def append(self, table: Table, device: int) -> None:
-        """Append rows of a Trace, Marks, Labels, Holders or Counters; names are stored as strings."""
+        """Append rows of a table of the model; names are stored as strings."""
         if len(table):
             stream = _STREAMS[type(table)]
             self._begin_part_if_full(stream)
@@ -152,28 +152,22 @@ class Writer:
 
     def device(self, device: Device) -> None:
         """Add a device to the manifest."""
-        with self._mine():
-            self._manifest = replace(self._manifest, devices=(*self._manifest.devices, device))
-            if self._is_open:
-                self._save(self._manifest, durable=False)
+        self._change(lambda known: replace(known, devices=(*known.devices, device)))
 
     def mesh(self, coordinates: Mapping[str, int]) -> None:
         """Add the coordinates of this rank to the manifest, where it has none."""
-        with self._mine():
-            if not self._manifest.process.mesh:
-                process = replace(self._manifest.process, mesh=dict(coordinates))
-                self._manifest = replace(self._manifest, process=process)
-                if self._is_open:
-                    self._save(self._manifest, durable=False)
+        mesh = self._manifest.process.mesh or dict(coordinates)
+        self._change(lambda known: replace(known, process=replace(known.process, mesh=mesh)))
 
     def total_steps(self, number: int) -> None:
         """Put the number of steps that the program plans into the manifest, where it has another."""
+        self._change(lambda known: replace(known, process=replace(known.process, total_steps=number)))
+
+    def _change(self, change: Callable[[Manifest], Manifest]) -> None:
         with self._mine():
-            if self._manifest.process.total_steps != number:
-                process = replace(self._manifest.process, total_steps=number)
-                self._manifest = replace(self._manifest, process=process)
-                if self._is_open:
-                    self._save(self._manifest, durable=False)
+            before, self._manifest = self._manifest, change(self._manifest)
+            if self._is_open and self._manifest != before:
+                self._save(self._manifest, durable=False)
 
     def note(self, note: Note, device: int | None = None) -> None:
         """Append a note on something missing, doubtful or repaired; without *device*, on the whole rank."""
