@@ -87,6 +87,7 @@ from vramscope.analysis.step_peaks import StepPeaks as StepPeaks
 from vramscope.analysis.strategies import Strategies as Strategies
 from vramscope.analysis.strategies import Strategy as Strategy
 from vramscope.analysis.strategies import Undecided as Undecided
+from vramscope.analysis.summary import Instant as Instant
 from vramscope.analysis.summary import PrivatePool as PrivatePool
 from vramscope.analysis.summary import StepPeak as StepPeak
 from vramscope.analysis.summary import Summary as Summary
