@@ -19,8 +19,8 @@ import torch
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.cuda import history, oom
 from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
-from vramscope.capture.cuda.emptied_cache import EmptiedCache
-from vramscope.capture.cuda.history_calls import HistoryInterceptor
+from vramscope.capture.cuda.emptied_cache import hook_emptied_cache
+from vramscope.capture.cuda.history_calls import hook_program_calls
 from vramscope.capture.cuda.history_reader import HistoryReader
 from vramscope.capture.cuda.hook_records import HookLog
 from vramscope.capture.cuda.ring.instants import UNCOUNTED
@@ -65,8 +65,6 @@ class Cuda(LabelingListener):
             self._stretches = Stretches(options.every, self._reader, self, peaks)
         self._samplers: dict[int, Sampler] = {}
         self._ring_guard: Clockwork | None = None
-        # They stand around functions of torch while a block runs.
-        self._wrappers: Sequence[HistoryInterceptor | EmptiedCache] = ()
         self._oom_at = float("-inf")
         self._limits: dict[int, int] = {}
         """The last limit noted of each device in bytes."""
@@ -80,11 +78,9 @@ class Cuda(LabelingListener):
         """Continue recording: the next block was entered."""
         self._reader.start_history(self._device)
         self._reader.begin_or_bridge()
-        self._wrappers = (
-            HistoryInterceptor(self._before_program_call, self._after_program_call),
-            EmptiedCache(self._take_stacks_of_frees),
-        )
         hooks.install(self)
+        hook_program_calls(self._before_program_call, self._after_program_call)
+        hook_emptied_cache(self._take_stacks_of_frees)
         oom.listen(self._out_of_memory)
         for device in self.devices:
             self._sample(device)
@@ -96,7 +92,6 @@ class Cuda(LabelingListener):
             self._stretches.go_on()  # the block ends in the state that torch has
         hooks.uninstall()
         oom.ignore()
-        self._leave_torch()
         if self._ring_guard is not None:
             self._ring_guard.stop()
             self._ring_guard = None
@@ -152,7 +147,6 @@ class Cuda(LabelingListener):
         """Take every hook out and never touch the sink again; waits for nothing."""
         hooks.uninstall()
         oom.ignore()
-        self._leave_torch()
         if self._ring_guard is not None:
             self._ring_guard.retire()
         for sampler in self._samplers.values():
@@ -260,11 +254,6 @@ class Cuda(LabelingListener):
         with self._guard:
             if self._reader.sink is not None and not self._reader.is_shared and history.is_on():
                 history.take_stacks_of_frees(self._pace.n_entries, are_taken=are_taken)
-
-    def _leave_torch(self) -> None:
-        for wrapper in self._wrappers:
-            wrapper.remove()
-        self._wrappers = ()
 
     def _add_devices(self, new: Sequence[int]) -> None:
         for index in new:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from vramscope.capture.hooks.open_phases import replace
 from vramscope.capture.torch_versions.private_functions import (
     RECORD_HISTORY,
     bound,
@@ -103,30 +104,22 @@ def _remember(missing: frozenset[str]) -> None:
         remark(RECORD_HISTORY, problem)
 
 
-class HistoryInterceptor:
-    """Wraps ``torch.cuda.memory._record_memory_history`` until ``remove``."""
+def hook_program_calls(before: Callable[[], None], after: Callable[[bool], None]) -> None:
+    """Stand around the program's ``torch.cuda.memory._record_memory_history`` until ``hooks.uninstall``.
 
-    def __init__(self, before: Callable[[], None], after: Callable[[bool], None]) -> None:
-        """Call *before*, to read what the call may discard, and *after* with whether a history is kept now.
+    *before* reads what the call may discard, *after* gets whether a history is kept now; neither may raise.
+    """
 
-        Neither may raise.
-        """
-        self._original = self._ours = original = getattr(torch.cuda.memory, _NAME, None)
-        if original is None:
-            return
-
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def watched(enabled: Any = "all", *args: Any, **kwargs: Any) -> Any:
+        def called(enabled: Any = "all", *args: Any, **kwargs: Any) -> Any:
             before()
             try:
                 return original(enabled, *args, **kwargs)
             finally:
                 after(enabled not in (None, False))
 
-        self._ours = watched
-        setattr(torch.cuda.memory, _NAME, watched)
+        return called
 
-    def remove(self) -> None:
-        """Restore the original, unless someone else has wrapped it since."""
-        if self._ours is not None and getattr(torch.cuda.memory, _NAME) is self._ours:
-            setattr(torch.cuda.memory, _NAME, self._original)
+    if hasattr(torch.cuda.memory, _NAME):
+        replace(torch.cuda.memory, _NAME, watched)
