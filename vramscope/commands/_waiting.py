@@ -18,22 +18,14 @@ def progress(text: str) -> None:
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Show *text* with a running clock after one second, only on a terminal."""
+    """Show *text* after one second, only on a terminal."""
     if not sys.stderr.isatty():
         yield
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    display = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    display.add_task(escape(text), total=None)
+    display = Console(stderr=True).status(escape(text))
     timer = Timer(_PATIENCE_S, display.start)
     timer.start()
     try:

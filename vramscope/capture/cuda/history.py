@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from vramscope.allocator.torch_history.pinned import host_events
-from vramscope.capture.cuda.history_calls import clears_when_asked, left_out, record_call, records_pinned
+from vramscope.capture.cuda.history_calls import clears_when_asked, left_out, record_call
 from vramscope.capture.cuda.ring.counts import BytesInUse, EntryCounts, counts_of, totals_of
 from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.torch_versions.private_functions import (
@@ -147,7 +147,7 @@ def _of_device(device: int, stats: Any) -> Any:
 @cache
 def host() -> Sequence[int]:
     """The number of the host allocator, where the history has its events and its statistics are as known."""
-    stats = ask(HOST_STATISTICS) if records_pinned() else None
+    stats = ask(HOST_STATISTICS) if "record_pinned_host_memory" not in left_out() else None
     if stats is None or stats.keys() >= {"active_requests", "allocations", "active_bytes", "allocated_bytes"}:
         return () if stats is None else (HOST,)
     lack(HOST_STATISTICS, "returned other statistics than any that were met")

@@ -47,11 +47,6 @@ def record_call(
     return _bound_record(call, enabled, max_entries, context, clears)[0]
 
 
-def records_pinned() -> bool:
-    """Whether the history has pinned host memory too (torch ≥ 2.14)."""
-    return "record_pinned_host_memory" not in left_out()
-
-
 def left_out() -> frozenset[str]:
     """The options of the history that this torch does not have."""
     return _bound_record(found(RECORD_HISTORY), "all", 1, "alloc", True)[1]
