@@ -23,7 +23,7 @@ from vramscope.analysis.verdicts.missing import why_stopped
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
-from vramscope.model.codes import QUANTITIES, Severity
+from vramscope.model.codes import QUANTITIES, NoteCode, Severity
 from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording, Run
@@ -197,7 +197,9 @@ def _pinned(summary: Summary, top: int) -> Iterator[Block]:
     found = summary.pinned
     if found is not None and found.peak_bytes:
         peak, held = format_bytes(found.peak_bytes), format_bytes(found.reserved_bytes)
-        is_whole = summary.verdicts.peak_is_exact and MarkKind.GAP not in found.recording.marks.kind
+        is_shared = any(note.code == NoteCode.SHARED_HISTORY for note in summary.recording.notes)
+        has_gap = is_shared or MarkKind.GAP in found.recording.marks.kind
+        is_whole = summary.verdicts.peak_is_exact and not has_gap
         bound = "" if is_whole else "at least "
         of = "pinned host memory in use at its peak, by the line that pinned it"
         yield Heading(f"{bound}{peak} of {of}", level=3)
