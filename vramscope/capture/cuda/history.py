@@ -252,7 +252,8 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
         finally:
             lazy.add("_inductor")
     before, _, snapshot, _, after, begun = results
-    snapshot["host_traces"] = host_events(snapshot) if HOST in devices else []
+    if HOST in devices:
+        snapshot["host_traces"] = host_events(snapshot)
     stats = [{i: _of_device(i, of) for i, of in zip(devices, each, strict=False)} for each in (before, after)]
     return RawReading(snapshot, stats[0], stats[1], bool(begun))
 
