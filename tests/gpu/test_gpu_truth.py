@@ -115,12 +115,10 @@ def test_training_is_the_same_with_us(truth_of, name):
 def test_the_parts_of_the_device_add_up_to_what_the_driver_counts(truth_of, name):
     _, _, recording = truth_of(name)
     parts = recording.waterfall()
-    names = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
-    outside = ("own_outside", "others", "unattributed")
-    total = sum(np.maximum(getattr(parts, f"{part}_bytes"), 0) for part in names + outside)
-    used = parts.used_bytes
-    known = used >= 0
 
-    assert known.any()
-    off = np.abs(total - used)[known]
-    assert (off <= np.maximum(used[known] // 100, 16 * MIB)).all()
+    assert (parts.used_bytes >= 0).any()
+    for row in np.flatnonzero(parts.used_bytes >= 0).tolist():
+        bars = {bar.name: bar.n_bytes or 0 for bar in parts.bars(row)}
+        total, used = sum(bars.values()) - bars["free"] - bars["driver"], int(parts.used_bytes[row])
+        # Other programs on the card may allocate between two questions to the driver.
+        assert abs(total - used) <= max(used // 100, 16 * MIB) + int(parts.drift_bytes[row])

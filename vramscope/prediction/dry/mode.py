@@ -25,7 +25,7 @@ from vramscope.prediction.dry.operators import NOTHING, OwnMemory, RunSoFar, own
 from vramscope.prediction.dry.operators.matmul import SHAPES
 from vramscope.prediction.dry.shapes import ShapeMemo
 from vramscope.prediction.dry.shim import ranks
-from vramscope.prediction.dry.shim.own_device import NAME, is_own, lies_there
+from vramscope.prediction.dry.shim.own_device import NAME, device_of, is_own, lies_there
 from vramscope.prediction.dry.shim.replacements import WHOLE, replacements
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.host_values import HostValues
@@ -117,7 +117,7 @@ class DryMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and type(args[0]) is FakeTensor:
-            return args[0]._fake_device  # two of three calls; torch's C++ asks for every argument
+            return device_of(args[0])  # two of three calls; torch's C++ asks for every argument
         was_inside, self.is_inside = self.is_inside, True
         try:
             return self._run(func, types, args, kwargs or {})
@@ -342,7 +342,7 @@ def _is_of_the_card(*values: Any) -> bool:
     for value in values:
         kind = type(value)
         if kind is FakeTensor:
-            if value._fake_device.type == NAME:
+            if device_of(value).type == NAME:
                 return True
         elif ((kind is tuple or kind is list) and _is_of_the_card(*value)) or (
             kind is dict and _is_of_the_card(*value.values())

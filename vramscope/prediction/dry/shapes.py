@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from vramscope.prediction.dry.shim.own_device import device_of
+
 _NO_KEY = object()
 # A number is a key only together with its type: 1, 1.0 and True are equal.
 _PLAIN = frozenset(
@@ -130,7 +132,7 @@ def _add(key: list[Any], given: list[Any], values: Any) -> bool:
         if kind is FakeTensor:
             if value.layout is not torch.strided:
                 return False
-            key += (value.shape, value.stride(), value.dtype, value.storage_offset(), value._fake_device)
+            key += (value.shape, value.stride(), value.dtype, value.storage_offset(), device_of(value))
             if value.is_conj() or value.is_neg():
                 return False
             given.append(value)

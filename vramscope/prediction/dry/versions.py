@@ -35,6 +35,11 @@ def keeps_workspaces() -> bool:
     return _number() < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
+def gives_lt_workspaces() -> bool:
+    """Whether a product with a bias takes a workspace of cuBLASLt beside the thread's own: until torch 2.11."""
+    return _number() < (2, 12)
+
+
 def attends_without_heads() -> bool:
     """Whether attention of three dimensions runs in the kernels for four: from torch 2.14 on."""
     return _number() >= (2, 14)

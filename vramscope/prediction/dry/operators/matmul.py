@@ -1,7 +1,8 @@
 """Products of matrices: cuBLAS takes a workspace, for each thread that uses it or for each product.
 
 Before torch 2.15 a thread keeps the workspace of its first product on a stream; from then on each product
-takes one and gives it back, and a product with a bias one of cuBLASLt's.
+takes one and gives it back, and a product with a bias one of cuBLASLt's. Before 2.12 such a product takes
+that one beside the thread's.
 """
 
 import os
@@ -36,6 +37,8 @@ def _product(call: Call) -> OwnMemory:
     )
     if not versions.keeps_workspaces():
         return OwnMemory(after=(*copies, _lt_bytes() if _is_by_lt(call) else workspace_bytes(so_far.card)))
+    if versions.gives_lt_workspaces() and _is_by_lt(call):
+        copies = (*copies, _lt_bytes())
     kept = kept_by_product(so_far)
     return OwnMemory(after=copies, kept=kept) if copies or kept else NOTHING
 

@@ -6,6 +6,7 @@ Python. Registering it lasts as long as the process.
 """
 
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from vramscope.errors import CaptureError
 
 NAME = "gpu"
+
+# The plain attribute, without a property's call: torch has named it with an underscore since 2.13.
+device_of = attrgetter("_fake_device" if "_fake_device" in FakeTensor.__annotations__ else "fake_device")
 
 
 class _Module:
@@ -83,7 +87,7 @@ def _start_engine() -> None:
 
 def is_own(value: Any) -> bool:
     """Whether it lies on our device."""
-    return type(value) is FakeTensor and value._fake_device.type == NAME
+    return type(value) is FakeTensor and device_of(value).type == NAME
 
 
 def lies_there(value: Any) -> bool:
