@@ -36,7 +36,7 @@ def keeps_workspaces() -> bool:
 
 
 def gives_lt_workspaces() -> bool:
-    """Whether a product with a bias takes a workspace of cuBLASLt beside the thread's own: until torch 2.11."""
+    """Whether a product with a bias takes a workspace of cuBLASLt beside that of the thread: until 2.11."""
     return _number() < (2, 12)
 
 
