@@ -56,8 +56,6 @@ class RunSoFar:
         """The threads, backward's or not, with the streams on which they have a workspace of cuBLAS."""
         self.n_parts = 0
         """Layers that run now and are one operator on CUDA: what their parts take is more than they take."""
-        self.attention_bytes = 0
-        """What attention may take on top, where another kernel may be chosen."""
         self.reserve_bytes = 0
         """What cuDNN's batch normalization may keep for backwards to come."""
 

@@ -16,12 +16,14 @@ from torch.nn.functional import pad
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, Row
+from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._sizes import n_bytes
 from vramscope.prediction.dry.state import state
 
 _FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
+_CUDNN = "measured on an H100 with cuDNN 9.19, torch 2.11"
 _EFFICIENT = "aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu"
+_CUDNN_BYTES = 256
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -77,16 +79,23 @@ def _is_dense(query: Any, key: Any, value: Any) -> bool:
     )
 
 
-def _prefers_cudnn(query: Any, card: Hardware) -> bool:
+def _prefers_cudnn(parts: tuple[Any, Any, Any], is_causal: bool, card: Hardware) -> bool:
     """On Hopper and the first Blackwell, cuDNN's own kernel comes first."""
+    query, key, _ = parts
     return (
-        torch.backends.cuda.cudnn_sdp_enabled()
+        torch.backends.cudnn.enabled
+        and torch.backends.cuda.cudnn_sdp_enabled()
         and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
-        and card.capability[0] in (9, 10)
+        and card.capability in ((9, 0), (10, 0))
         and query.dim() == 4
         and query.dtype in _HALF
-        and query.size(-1) % 8 == 0
-        and query.size(-1) <= 128
+        and all(
+            one.size(-1) % 8 == 0 and one.size(-1) <= (256 if card.capability[0] == 9 else 128)
+            for one in parts
+        )
+        and 1 not in (query.size(-2), key.size(-2))
+        and not (is_causal and query.size(-2) != key.size(-2))
+        and _is_dense(*parts)
     )
 
 
@@ -109,18 +118,23 @@ def attention(  # noqa: PLR0913 -- the schema's
         return out.squeeze(0)
     card = state().so_far.card
     gqa_ok = enable_gqa or query.dim() != 4 or query.size(1) == key.size(1)
-    is_cudnn = _prefers_cudnn(query, card)
-    if is_cudnn:
-        why = "cuDNN's kernel is tried first on this card, with a workspace of its own: counted as flash"
-        state().doubts.add(Certainty.ESTIMATE, "aten.scaled_dot_product_attention", why)
-    # The other kernel's workspace holds at least gradients in float32, and hardly all of them twice.
-    state().so_far.attention_bytes = 8 * (query.numel() + 2 * key.numel()) if is_cudnn else 0
+    if gqa_ok and _prefers_cudnn((query, key, value), is_causal, card):
+        return _by_cudnn((query, key, value), _additive(attn_mask, query.dtype), dropout_p, is_causal, scale)
     if gqa_ok and _is_flash(query, key, value, attn_mask, is_causal, card):
         return _flash((query, key, value), dropout_p, is_causal, scale)
     mask = _additive(attn_mask, query.dtype)
     if gqa_ok and _is_efficient(query, key, value, card):
         return _efficient((query, key, value), mask, dropout_p, is_causal, scale)
     return _plain(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+
+
+def _by_cudnn(parts: tuple[Any, Any, Any], mask: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:
+    why = "what cuDNN's kernel takes was measured on an H100 with cuDNN 9.19; other versions may take more"
+    state().doubts.add(Certainty.ESTIMATE, "aten.scaled_dot_product_attention", why)
+    keeps = torch.is_grad_enabled() and any(one.requires_grad for one in parts)
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(
+        *parts, mask, keeps, dropout_p, is_causal, False, scale=scale
+    )[0]
 
 
 def _flash(parts: tuple[Any, Any, Any], dropout_p: float, is_causal: bool, scale: float | None) -> Any:
@@ -209,18 +223,17 @@ def _flash_forward(call: Call) -> OwnMemory:
     """Short inputs are cut along the keys, and each part has its result in float32."""
     query, key = call.args[0], call.args[1]
     batch, heads, length, width = query.shape
-    perhaps = call.so_far.attention_bytes
     if call.given("dropout_p", 0.0) > 0:
-        return OwnMemory(after=(16,), perhaps=perhaps)
+        return OwnMemory(after=(16,))
     block = 256 if width <= 64 else 128 if width <= 128 else 64
     parts = _splits(
         batch * heads * -(-length // 64), 2 * call.so_far.card.n_multiprocessors, -(-key.size(-2) // block)
     )
     if parts <= 1:
-        return OwnMemory(perhaps=perhaps)
+        return NOTHING
     each = 4 * parts * batch * heads * length
     between = (("taken", each), ("taken", each * _flash_width(width)))
-    return OwnMemory(plan=(("made", 0), ("made", 1), *between, ("made", 6), ("made", 7)), perhaps=perhaps)
+    return OwnMemory(plan=(("made", 0), ("made", 1), *between, ("made", 6), ("made", 7)))
 
 
 def _splits(n_blocks: int, n_multiprocessors: int, n_key_blocks: int) -> int:
@@ -246,7 +259,29 @@ def _flash_backward(call: Call) -> OwnMemory:
     after = [4 * batch * heads * rounded, 4 * batch * rounded * heads * _flash_width(width)]
     if key.size(1) != heads:
         after += [batch * key.size(2) * heads * width * key.element_size()] * 2
-    return OwnMemory(before=tuple(before), after=tuple(after), perhaps=call.so_far.attention_bytes)
+    return OwnMemory(before=tuple(before), after=tuple(after))
+
+
+def _cudnn_forward(call: Call) -> OwnMemory:
+    """A small workspace; sums of exponents only for a backward, a seed and an offset in any case."""
+    return OwnMemory(
+        order=(0, 1, 6, 7) if call.args[4] else (0, 6, 7), after=(_CUDNN_BYTES,), perhaps=_perhaps(call)
+    )
+
+
+def _cudnn_backward(call: Call) -> OwnMemory:
+    """Gradients of the queries and a number a row in float32; grouped keys have one for each query."""
+    query, key, value = call.args[1:4]
+    after = [4 * query.numel(), 4 * query.numel() // query.size(-1), _CUDNN_BYTES]
+    if key.size(1) != query.size(1):
+        after += [query.size(1) // key.size(1) * n_bytes(one) for one in (key, value)]
+    return OwnMemory(after=tuple(after), perhaps=_perhaps(call))
+
+
+def _perhaps(call: Call) -> int:
+    """What another version of cuDNN may take beyond: all gradients in float32 twice."""
+    query, key = call.args[1:3] if "backward" in call.func._schema.name else call.args[:2]
+    return int(8 * (query.numel() + 2 * key.numel()))
 
 
 def _efficient_forward(call: Call) -> OwnMemory:
@@ -318,6 +353,8 @@ def _safe(call: Call) -> OwnMemory:
 ROWS = {
     "aten::_scaled_dot_product_flash_attention": Row(_FLASH, _flash_forward),
     "aten::_scaled_dot_product_flash_attention_backward": Row(_FLASH, _flash_backward),
+    "aten::_scaled_dot_product_cudnn_attention": Row(_CUDNN, _cudnn_forward),
+    "aten::_scaled_dot_product_cudnn_attention_backward": Row(_CUDNN, _cudnn_backward),
     "aten::_scaled_dot_product_efficient_attention": Row(_EFFICIENT, _efficient_forward),
     "aten::_scaled_dot_product_efficient_attention_backward": Row(_EFFICIENT, _efficient_backward),
     "aten::_safe_softmax": Row("aten/src/ATen/native/SoftMax.cpp", _safe),

@@ -1,4 +1,4 @@
-"""``from_pretrained`` of transformers without weights: the model is built from its configuration alone."""
+"""What transformers is told in a dry run: models are built from their configuration, and nothing is traced."""
 
 import functools
 import sys
@@ -18,6 +18,17 @@ def build(patches: Patches, doubts: Doubts) -> None:
     """Replace the method where transformers is imported, or as soon as the program imports it."""
     when_imported(patches, "transformers.modeling_utils", lambda home: _replace(home, patches, doubts))
     when_imported(patches, "transformers.utils.import_utils", lambda home: _read_once(home, patches))
+    when_imported(patches, "transformers.utils.import_utils", lambda home: _runs_eagerly(home, patches))
+
+
+def _runs_eagerly(home: ModuleType, patches: Patches) -> None:
+    """Make transformers take a fake tensor for what it stands for: for it, such a tensor means tracing.
+
+    While it traces it makes every causal mask, which it leaves out on a card: 1.8 % of a small model's peak on
+    an H100.
+    """
+    if hasattr(home, "is_fake_tensor"):
+        patches.set(home, "is_fake_tensor", lambda _: False)
 
 
 def _read_once(home: ModuleType, patches: Patches) -> None:
