@@ -35,8 +35,8 @@ def keeps_workspaces() -> bool:
     return _number() < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
-def gives_lt_workspaces() -> bool:
-    """Whether a product with a bias takes a workspace of cuBLASLt beside that of the thread: until 2.11."""
+def keeps_lt_workspaces() -> bool:
+    """Whether a thread keeps one of cuBLASLt, for products with a bias, beside cuBLAS's: until torch 2.11."""
     return _number() < (2, 12)
 
 

@@ -53,6 +53,7 @@ class RunSoFar:
         """Calls by name."""
         self.stream, self.pools = CurrentStream(), PrivatePools()
         self.handles: set[tuple[bool, int]] = set()
+        self.lt_handles: set[tuple[bool, int]] = set()
         """The threads, backward's or not, with the streams on which they have a workspace of cuBLAS."""
         self.n_parts = 0
         """Layers that run now and are one operator on CUDA: what their parts take is more than they take."""

@@ -1,8 +1,8 @@
 """Products of matrices: cuBLAS takes a workspace, for each thread that uses it or for each product.
 
 Before torch 2.15 a thread keeps the workspace of its first product on a stream; from then on each product
-takes one and gives it back, and a product with a bias one of cuBLASLt's. Before 2.12 such a product takes
-that one beside the thread's.
+takes one and gives it back, and a product with a bias one of cuBLASLt's. Before 2.12 the
+first such product of a thread takes that one for good, beside the other.
 """
 
 import os
@@ -37,9 +37,12 @@ def _product(call: Call) -> OwnMemory:
     )
     if not versions.keeps_workspaces():
         return OwnMemory(after=(*copies, _lt_bytes() if _is_by_lt(call) else workspace_bytes(so_far.card)))
-    if versions.gives_lt_workspaces() and _is_by_lt(call):
-        copies = (*copies, _lt_bytes())
     kept = kept_by_product(so_far)
+    if versions.keeps_lt_workspaces() and _is_by_lt(call):
+        handle = (so_far.is_backward, so_far.stream.now())
+        if handle not in so_far.lt_handles:
+            so_far.lt_handles.add(handle)
+            kept = (*kept, _lt_bytes())
     return OwnMemory(after=copies, kept=kept) if copies or kept else NOTHING
 
 

@@ -1,4 +1,4 @@
-"""What transformers is told in a dry run: models are built from their configuration, and nothing is traced."""
+"""transformers in a dry run: models are built from their configuration, and nothing is traced."""
 
 import functools
 import sys
@@ -24,8 +24,8 @@ def build(patches: Patches, doubts: Doubts) -> None:
 def _runs_eagerly(home: ModuleType, patches: Patches) -> None:
     """Make transformers take a fake tensor for what it stands for: for it, such a tensor means tracing.
 
-    While it traces it makes every causal mask, which it leaves out on a card: 1.8 % of a small model's peak on
-    an H100.
+    While it traces it makes every causal mask, which it leaves out on a card: 1.8 % of a small model's peak
+    on an H100.
     """
     if hasattr(home, "is_fake_tensor"):
         patches.set(home, "is_fake_tensor", lambda _: False)
