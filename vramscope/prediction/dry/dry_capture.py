@@ -21,6 +21,7 @@ from vramscope.model.prediction import OutOfMemoryPoint
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty, Doubt, own_frames, own_line
 from vramscope.prediction.dry.mode import Event
+from vramscope.prediction.dry.operators import RunSoFar
 from vramscope.prediction.dry.operators.matmul import workspace_bytes
 from vramscope.prediction.dry.shim.fake_cuda import FakeCuda
 from vramscope.prediction.dry.shim.own_device import lies_there
@@ -104,7 +105,7 @@ class Predicted(Simulated):
         self.cuda.mode.listener = None
         self._stream, self._pools = self.cuda.so_far.stream, self.cuda.so_far.pools
         self._pools.allocator = self._allocator
-        self._workspaces = _Workspaces(self.died, self.cuda.so_far.handles)
+        self._workspaces = _Workspaces(self.died, self.cuda.so_far)
         self._pools.clear_workspaces = self._workspaces.clear
         self.oom: OutOfMemory | None = None
         self.least_bytes = 0
@@ -357,9 +358,9 @@ class Predicted(Simulated):
 class _Workspaces:
     """What cuBLAS keeps for each stream."""
 
-    def __init__(self, died: Callable[[Life], None], handles: set[tuple[bool, int]]) -> None:
+    def __init__(self, died: Callable[[Life], None], so_far: RunSoFar) -> None:
         self._died = died
-        self._handles = handles
+        self._handles = (so_far.handles, so_far.lt_handles)
         self._lives: dict[int, list[Life]] = {}
 
     def add(self, stream: int, life: Life) -> None:
@@ -368,7 +369,8 @@ class _Workspaces:
     def clear(self, stream: int) -> None:
         for life in self._lives.pop(stream, ()):
             self._died(life)
-        self._handles -= {(is_backward, stream) for is_backward in (False, True)}
+        for handles in self._handles:
+            handles.difference_update((is_backward, stream) for is_backward in (False, True))
 
 
 class _TakenMemory:
