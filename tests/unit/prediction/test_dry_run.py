@@ -277,33 +277,11 @@ def _picture_net(*, cudnn: bool = True, n_layers: int = 3):
         return predict(program)
 
 
-def test_the_limit_of_cudnns_workspace_bounds_a_net_of_convolutions(monkeypatch):
-    monkeypatch.delenv("CUDNN_CONV_WSCAP_DBG", raising=False)
-    open_ended = _picture_net()
-    monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "300")
-    limited = _picture_net()
+def test_a_net_of_convolutions_has_no_upper_bound_and_a_lower_one_without_what_blocks_round_up():
+    found = _picture_net()
 
-    assert (open_ended.certainty, open_ended.fits) == ("cannot_tell", None)
-    assert "CUDNN_CONV_WSCAP_DBG" in open_ended.reasons[0]
-    assert (limited.certainty, limited.fits) == ("estimate", True)
-    low, high = limited.range_bytes
-    assert low == limited.peak_allocated_bytes == open_ended.peak_allocated_bytes
-    # A workspace, and what each of three normalizations may keep of 8 MiB, at the peak or a little before it.
-    assert 300 * MIB <= high - low <= (300 + 4 * 8) * MIB
-
-
-def test_what_batch_normalizations_may_keep_adds_up_and_ends_with_their_backward(monkeypatch):
-    monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "0")
-    few, many = (_picture_net(n_layers=n) for n in (2, 12))
-    spans = [high - low for low, high in (few.range_bytes, many.range_bytes)]
-    assert spans[1] - spans[0] >= 9 * 8 * MIB
-
-
-def test_convolutions_of_2_to_the_31_elements_have_no_limit(monkeypatch):
-    monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "1")
-
-    def program():
-        torch.nn.Conv2d(1, 2, 1, device="cuda")(torch.zeros(1, 1, 1 << 15, 1 << 15, device="cuda"))
-
-    with torch.backends.cudnn.flags(enabled=True):
-        assert predict(program).certainty == "cannot_tell"
+    assert (found.certainty, found.fits) == ("cannot_tell", None)
+    low, high = found.range_bytes
+    assert high is None
+    # Workspaces between them change how blocks are rounded: a ResNet-50 takes 0.06 % less on an H100.
+    assert found.peak_allocated_bytes - MIB <= low < found.peak_allocated_bytes

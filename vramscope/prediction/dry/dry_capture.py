@@ -180,6 +180,9 @@ class Predicted(Simulated):
         if not versions.is_checked():
             workspaces = _N_WORKSPACES * workspace_bytes(self.card)
             share, below, above = share + _OFF_OF_VERSIONS, workspaces, above + workspaces
+        if self.cuda.doubts.certainty is Certainty.CANNOT_TELL:
+            # What lies between the tensors is unknown, and so is how their blocks are rounded.
+            low = min(low, self.peaks["requested"])
         if self.garbage.tells(peak):
             low = min(low, self.garbage.least(peak))
         least = max(int(low * (1 - share)) - below, 0)

@@ -3,11 +3,11 @@
 A column is what one place of the output is computed from, of one sample: the columns are multiplied with the
 weights by cuBLAS, sample by sample. Seen on the stand-in, which has no cuDNN, torch 2.13 to 2.15.
 
-cuDNN's workspaces have no limit of their own: one of 27 GiB was reported (pytorch/pytorch issue 166790).
-CUDNN_CONV_WSCAP_DBG sets one in MiB (release notes of cuDNN 8.0.5, and torch's page of CUDA variables).
+cuDNN's workspaces have no limit: one of 27 GiB was reported (pytorch/pytorch issue 166790). On an H100 with
+cuDNN 9.19 half of 1,093 convolutions took as much as their tensors have, one 490 times as much, and
+CUDNN_CONV_WSCAP_DBG changed none of them.
 """
 
-import os
 from math import prod
 from typing import Any, NamedTuple
 
@@ -19,14 +19,7 @@ from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, passing,
 from vramscope.prediction.dry.operators.matmul import kept_by_product, taken_by_product
 from vramscope.prediction.dry.operators.reductions import sum_buffers
 
-_LIMIT = "CUDNN_CONV_WSCAP_DBG"
-_OPEN_ENDED = (
-    "cuDNN chooses its algorithm and workspace at run time; "
-    f"{_LIMIT}=512, set here and in training, limits it to 512 MiB"
-)
-_CUDNN = (Certainty.CANNOT_TELL, _OPEN_ENDED)
-_MOST_ELEMENTS = (1 << 31) - 1
-"""The elements up to which torch leaves a convolution whole, and to cuDNN."""
+_CUDNN = (Certainty.CANNOT_TELL, "cuDNN chooses its algorithm and workspace at run time")
 _RANGE = "what torch's own kernel takes for this layout is known within a range"
 _SOURCE = (
     "aten/src/ATen/native/Convolution.cpp and cuda/ConvolutionMM2d.cu, of cuDNN cuda/../cudnn/Conv_v8.cpp"
@@ -68,21 +61,9 @@ def _kernel(source: Any, weight: Any, place: Any, settings: tuple[Any, ...]) -> 
     return _Native(kind, each * prod(size) * source.element_size(), is_direct, is_usual)
 
 
-def _by_cudnn(call: Call) -> OwnMemory:
-    """One workspace at a time, and copies of what does not lie as cuDNN wants it."""
-    limit = os.environ.get(_LIMIT, "")
-    outs = call.out if isinstance(call.out, tuple) else (call.out,)
-    tensors = [one for one in (*call.args[:3], *outs) if isinstance(one, torch.Tensor)]
-    if not limit.isdecimal() or any(one.numel() > _MOST_ELEMENTS for one in tensors):
-        return OwnMemory(doubt=_CUDNN)
-    copies = 0 if all(one.is_contiguous() for one in tensors) else sum(map(n_bytes, tensors))
-    doubt = (Certainty.ESTIMATE, f"cuDNN's workspace has up to {limit} MiB ({_LIMIT})")
-    return OwnMemory(doubt=doubt, perhaps=(int(limit) << 20) + copies)
-
-
 def _forward(call: Call) -> OwnMemory:
     if torch.backends.cudnn.enabled:
-        return _by_cudnn(call)
+        return OwnMemory(doubt=_CUDNN)
     source, weight = call.args[:2]
     kernel = _kernel(source, weight, call.out, call.args[3:9])
     if kernel.kind == "depthwise":
@@ -99,7 +80,7 @@ def _forward(call: Call) -> OwnMemory:
 
 def _backward(call: Call) -> OwnMemory:
     if torch.backends.cudnn.enabled:
-        return _by_cudnn(call)
+        return OwnMemory(doubt=_CUDNN)
     grad, source, weight = call.args[:3]
     kernel = _kernel(source, weight, grad, call.args[4:10])
     if not kernel.is_usual:
