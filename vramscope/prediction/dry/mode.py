@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.in_place import IN_PLACE
-from vramscope.prediction.dry.operators import NOTHING, OwnMemory, RunSoFar, own_memory_of
-from vramscope.prediction.dry.operators.matmul import SHAPES
+from vramscope.prediction.dry.operators import NOTHING, OwnMemory, RunSoFar, matmul, own_memory_of, recurrent
 from vramscope.prediction.dry.shapes import ShapeMemo
 from vramscope.prediction.dry.shim import ranks
 from vramscope.prediction.dry.shim.own_device import NAME, device_of, is_own, lies_there
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What an operator raises whose result no dry run can know."""
 OutOfMemoryError = torch.OutOfMemoryError
+_SHAPES = matmul.SHAPES | recurrent.SHAPES
+"""How big results are, where torch does not say it of a device without content."""
 
 # A data loader's batch and a dataset's index are smaller, a layer of a model is larger; integers may be
 # tokens or a permutation of a whole dataset, which must be real.
@@ -307,7 +308,7 @@ class DryMode(TorchDispatchMode):
 
     def _run_fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         with self.fake:
-            return SHAPES.get(func, func)(
+            return _SHAPES.get(func, func)(
                 *self._faked(args), **{name: self._faked(one) for name, one in kwargs.items()}
             )
 

@@ -57,6 +57,8 @@ class RunSoFar:
         """The threads, backward's or not, with the streams on which they have a workspace of cuBLAS."""
         self.n_parts = 0
         """Layers that run now and are one operator on CUDA: what their parts take is more than they take."""
+        self.has_random_states = False
+        """Whether cuDNN's dropout has its random numbers, which it keeps."""
         self.reserve_bytes = 0
         """What cuDNN's batch normalization may keep for backwards to come."""
 

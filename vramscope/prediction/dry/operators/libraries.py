@@ -13,13 +13,6 @@ _SOLVER = (Certainty.CANNOT_TELL, "cuSOLVER and MAGMA choose their workspaces at
 _BATCH_NORM = (Certainty.ESTIMATE, "cuDNN keeps a reserve of its own size between forward and backward")
 
 
-def why_recurrent() -> str:
-    """Return why the memory of a recurrent layer is unknown."""
-    if torch.backends.cudnn.enabled:
-        return "cuDNN keeps buffers of its own for recurrent layers"
-    return "what torch's own kernels for recurrent layers take is not in the table"
-
-
 def _batch_norm(call: Call) -> OwnMemory:
     is_training = next(one for one in call.args if type(one) is bool)
     if not (torch.backends.cudnn.enabled and is_training):
@@ -33,11 +26,6 @@ def _batch_norm(call: Call) -> OwnMemory:
 
 
 ROWS = {
-    **grouped(
-        "recurrent",
-        "aten/src/ATen/native/cudnn/RNN.cpp",
-        lambda _: OwnMemory(doubt=(Certainty.CANNOT_TELL, why_recurrent())),
-    ),
     **grouped(
         "transform", "aten/src/ATen/native/cuda/SpectralOps.cpp", lambda _: OwnMemory(doubt=_TRANSFORM)
     ),

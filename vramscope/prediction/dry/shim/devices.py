@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from vramscope.prediction.dry.as_cuda import AsCuda
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.mode import DryMode
-from vramscope.prediction.dry.operators.libraries import why_recurrent
+from vramscope.prediction.dry.operators.recurrent import why_recurrent
 from vramscope.prediction.dry.shim.own_device import is_own
 from vramscope.prediction.dry.shim.tensor_values import READING
 from vramscope.prediction.dry.values import known
