@@ -150,6 +150,6 @@ answer.append([torch.cuda.memory_stats()["num_alloc_retries"]])
 def test_a_dry_run_has_the_pools_of_the_allocator_act_by_act(run_standin):
     truth, found = run_standin(IN_A_DRY_RUN, STANDIN_TOTAL_MIB=1000), {}
 
-    predict(lambda: exec(IN_A_DRY_RUN, found), steps=None, capacity="1000MiB")
+    predict(lambda: exec(IN_A_DRY_RUN, found), steps=None, capacity="1242MiB")
 
     assert found["answer"] == truth

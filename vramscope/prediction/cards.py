@@ -24,7 +24,11 @@ class Hardware:
     n_multiprocessors: int
     threads_per_multiprocessor: int
     context_bytes: int
-    """What CUDA takes for a process beside torch's allocator: about, as drivers differ."""
+    """What CUDA takes for a process beside torch's allocator: about, as drivers differ.
+
+    On an H100 (driver 580, torch 2.11) the context alone is 518 MiB; of 190 trainings 150 had 742 with cuBLAS, a
+    CUDA graph 812, NCCL 916. An H200 has the same chip; the figures of other cards are without libraries.
+    """
 
     @property
     def is_checked(self) -> bool:

@@ -43,8 +43,8 @@ def _run(command: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]
 
 
 def test_where_memory_runs_out_is_named_with_operator_stack_and_what_it_would_need(tmp_path: Path):
-    # The context of an H100 is taken to be 500 MiB: 100 remain.
-    done = _run([*_command(tmp_path, "--capacity", "600MiB", "--json"), "--batch", "50"], tmp_path)
+    # The context of an H100 is taken to be 742 MiB: 100 remain.
+    done = _run([*_command(tmp_path, "--capacity", "842MiB", "--json"), "--batch", "50"], tmp_path)
 
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -73,7 +73,7 @@ def test_what_is_live_at_the_peak_adds_up_by_line_category_and_module(tmp_path: 
 
 
 def test_the_largest_batch_is_the_one_that_the_bytes_allow(tmp_path: Path):
-    command = [*_command(tmp_path, "--capacity", "600MiB", "--largest", "batch", "--json"), "--batch", "3"]
+    command = [*_command(tmp_path, "--capacity", "842MiB", "--largest", "batch", "--json"), "--batch", "3"]
 
     done = _run(command, tmp_path)
 

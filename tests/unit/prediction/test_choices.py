@@ -61,8 +61,8 @@ def test_the_range_has_the_peaks_of_both_branches(asks: Callable[[Any], bool]):
 
     assert (low // MIB, (high or 0) // MIB) == (0, 100)
     assert found.fits is True
-    assert _seen(program, capacity="700MiB").fits is True
-    assert _seen(program, capacity="570MiB").fits is None
+    assert _seen(program, capacity="942MiB").fits is True
+    assert _seen(program, capacity="812MiB").fits is None
     assert {each.fits for each in found.cards} == {True}
 
 
