@@ -26,8 +26,8 @@ class Hardware:
     context_bytes: int
     """What CUDA takes for a process beside torch's allocator: about, as drivers differ.
 
-    On an H100 (driver 580, torch 2.11) the context alone is 518 MiB; most of 190 trainings had 742,
-    with cuBLAS; with a CUDA graph 812, with NCCL 916. An H200 has the same chip. Other cards: without libraries.
+    On an H100 (driver 580, torch 2.11) the context alone is 518 MiB; most of 190 trainings had 742 with
+    cuBLAS, those with a CUDA graph 812, with NCCL 916. An H200 is the same chip. Others: without libraries.
     """
 
     @property
