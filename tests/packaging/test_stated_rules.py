@@ -143,6 +143,7 @@ ELSEWHERE = {
     "VRAMSCOPE_TESTS",
     "at_rest",
     "export_chrome_trace",
+    "host_memory_stats",
     "max_memory_reserved",
     "mem_tracker",
     "masked_select",
