@@ -47,8 +47,8 @@ _OURSELVES = re.compile(
     r"(?:^|/)vramscope/(?!commands/_demo_train\.py$)"
     r"(?:(?:allocator|analysis|capture|columns|commands|conversion_cache|export|fleet|following|formats"
     r"|integrations|model|prediction|recorder|remote|steps|store)/"
-    r"|(?:__init__|__main__|_version|alarm|cli|dry_run|errors|load|loading|malloc|predict|record|recorder|registry"
-    r"|results|stalls|this_process|undisturbed|units|web_hosts|wrapping)\.py$)"
+    r"|(?:__init__|__main__|_version|alarm|cli|dry_run|errors|load|loading|malloc|package_data|predict|record|recorder"
+    r"|registry|results|stalls|this_process|undisturbed|units|web_hosts|wrapping)\.py$)"
 )
 _TORCH = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages|pytorch[^/]*)/(?:torch|torchgen|functorch|triton)/|/torchinductor_"

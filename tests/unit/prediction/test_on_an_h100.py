@@ -64,8 +64,13 @@ def test_attention_in_cudnn_takes_what_it_took():
         (x @ x).sum().backward()  # the workspaces of cuBLAS
         found.extend(map(_attention, rows))
 
-    with torch.backends.cudnn.flags(enabled=True):
-        predict(program, card="H100")
+    was_on = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        with torch.backends.cudnn.flags(enabled=True):
+            predict(program, card="H100")
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_on)
 
     truths = [[row[name] for name in ("f_peak", "f_kept", "b_peak") if row[name] is not None] for row in rows]
     wrong = [(row, *pair) for row, *pair in zip(rows, found, truths, strict=True) if pair[0] != pair[1]]

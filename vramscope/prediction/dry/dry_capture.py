@@ -23,6 +23,7 @@ from vramscope.prediction.dry.doubts import Certainty, Doubt, own_frames, own_li
 from vramscope.prediction.dry.mode import Event
 from vramscope.prediction.dry.operators import RunSoFar
 from vramscope.prediction.dry.operators.matmul import workspace_bytes
+from vramscope.prediction.dry.placement import ProgramSettings
 from vramscope.prediction.dry.shim.fake_cuda import FakeCuda
 from vramscope.prediction.dry.shim.own_device import lies_there
 from vramscope.prediction.dry.values import garbage
@@ -95,12 +96,18 @@ class Predicted(Simulated):
         super().__init__(options, failed)
         self.card, self.total_bytes = card_of(trial.card, trial.capacity)
         self._most_steps = trial.steps
+        self.program_settings = ProgramSettings(self._allocator)
         self._allocator.capacity_bytes = max(self.total_bytes - self.card.context_bytes, 1)
         self.devices = (Device(0, "cuda", self.card.name, self.total_bytes),)
         self._storages = _OwnStorages(self)  # type: ignore[assignment]
         self._labeler.storage_of = _storage_of
         self.cuda = FakeCuda(
-            self.card, self, trial.ranks, trial.answer, is_last=is_last, is_as_cuda=trial.is_as_cuda
+            self.card,
+            self,
+            trial.ranks,
+            trial.answer,
+            is_last=is_last,
+            is_as_cuda=trial.is_as_cuda,
         )
         self.cuda.mode.listener = None
         self._stream, self._pools = self.cuda.so_far.stream, self.cuda.so_far.pools
@@ -262,6 +269,7 @@ class Predicted(Simulated):
         return life
 
     def _malloc(self, life: Life, n_bytes: int, path: CallPath | None) -> None:
+        self.program_settings.use()
         self._stack_id = stack_id = 0 if path is None else self._walker.stack_id(path)
         try:
             pool, stream = self._pools.now(), self._stream.now()

@@ -1,14 +1,26 @@
-"""Where the blocks of a dry run belong: to the current stream, and to the pool of a graph being captured."""
+"""Where the blocks of a dry run belong: to a stream and to a pool of graphs, by the program's settings."""
 
 import bisect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
+from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator
+from vramscope.capture.torch_versions.allocator_settings import allocator_conf
+from vramscope.prediction.dry import versions
+from vramscope.prediction.dry.doubts import Certainty, Doubts
+from vramscope.prediction.dry.shim.patches import Patches
+
+_BY_CALL = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
+_KEPT = {"expandable_segments": "expandable_segments", "large_segment_size": "large_segment_size_mb"}
+"""What a later text leaves as it was where it does not name it, by the name in it."""
+_SHARE = "set_per_process_memory_fraction"
 
 
 class Chosen(NamedTuple):
@@ -110,3 +122,42 @@ class PrivatePools:
         self.users[pool] -= 1
         if not self.users[pool]:
             self.allocator.retire_pool(pool)
+
+
+class ProgramSettings:
+    """The settings of one dry run's allocator."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self._allocator = allocator
+        self._is_used = False
+
+    def use(self) -> None:
+        """Read the environment, as torch does when a program first uses the card, not when it is imported."""
+        if not self._is_used:
+            self._is_used = True
+            self._read(allocator_conf(versions.name()))
+
+    def follow(self, patches: Patches, doubts: Doubts) -> None:
+        """Follow what the program calls, for the length of a dry run."""
+
+        def limited(fraction: float, *_: Any, **__: Any) -> None:
+            if fraction < 1:
+                why = (
+                    f"the program limits itself to {100 * fraction:.3g} % of the card; taken as if it did not"
+                )
+                doubts.add(Certainty.ESTIMATE, f"torch.cuda.{_SHARE}", why, sys._getframe(1))
+
+        for name in _BY_CALL:
+            if hasattr(torch._C, name):
+                patches.set(torch._C, name, self._configure)
+        for home in (torch.cuda, torch.cuda.memory):
+            patches.set(home, _SHARE, limited)
+
+    def _configure(self, text: str) -> None:
+        self.use()
+        self._read(text)
+
+    def _read(self, text: str) -> None:
+        before = self._allocator.settings
+        kept = {name: getattr(before, name) for name, key in _KEPT.items() if key not in text}
+        self._allocator.settings = replace(Settings.from_conf(text, torch=versions.name()), **kept)

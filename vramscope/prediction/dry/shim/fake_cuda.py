@@ -128,6 +128,7 @@ class FakeCuda:
         self._set(torch.nn.parallel._functions.Scatter, "forward", staticmethod(scatter))
         self._set(torch._C, "_host_emptyCache", lambda: None)
         self._set(torch.cuda.graphs.graph, "default_capture_stream", None)
+        self._memory.program_settings.follow(self.patches, self.doubts)
         self._tensors()
         self._modules()
         self._autocast()

@@ -199,7 +199,7 @@ class _Runtime:
 _NOTHING = (
     "init", "_lazy_init", "_lazy_call", "set_device", "synchronize", "ipc_collect", "manual_seed",
     "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all",
-    "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
+    "reset_accumulated_memory_stats",
 )  # fmt: skip
 """What does nothing."""
 _FIGURES = {"memory_allocated": "allocated", "memory_reserved": "reserved", "memory_cached": "reserved"}
