@@ -38,21 +38,24 @@ def _product(call: Call) -> OwnMemory:
     if not versions.keeps_workspaces():
         return OwnMemory(after=(*copies, _lt_bytes() if _is_by_lt(call) else workspace_bytes(so_far.card)))
     kept = kept_by_product(so_far)
-    if versions.keeps_lt_workspaces() and _is_by_lt(call):
-        handle = (so_far.is_backward, so_far.stream.now())
-        if handle not in so_far.lt_handles:
-            so_far.lt_handles.add(handle)
-            kept = (*kept, _lt_bytes())
+    if versions.keeps_lt_workspaces() and _is_by_lt(call) and _is_first(so_far, so_far.lt_handles):
+        kept = (*kept, _lt_bytes())
     return OwnMemory(after=copies, kept=kept) if copies or kept else NOTHING
 
 
 def kept_by_product(so_far: RunSoFar) -> tuple[int, ...]:
     """The workspace that a thread's first product on a stream takes for good; nothing at any later one."""
+    if versions.keeps_workspaces() and _is_first(so_far, so_far.handles):
+        return (workspace_bytes(so_far.card),)
+    return ()
+
+
+def _is_first(so_far: RunSoFar, handles: set[tuple[bool, int]]) -> bool:
+    """Whether this thread has no workspace of that kind on its stream yet; from now on it has."""
     handle = (so_far.is_backward, so_far.stream.now())
-    if not versions.keeps_workspaces() or handle in so_far.handles:
-        return ()
-    so_far.handles.add(handle)
-    return (workspace_bytes(so_far.card),)
+    is_new = handle not in handles
+    handles.add(handle)
+    return is_new
 
 
 def taken_by_product(so_far: RunSoFar) -> tuple[tuple[str, int], ...]:
