@@ -66,6 +66,7 @@ check: $(TOOLS) browser allocator  ## format, lint, types, import contracts, str
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/structure.py
 	$(BIN)/python scripts/generate_questions.py --check
+	$(BIN)/python scripts/schemas.py --check
 	$(MAKE) --no-print-directory typescript
 	@$(TESTS)
 

@@ -107,9 +107,10 @@ def as_json(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_the_odd_the_failed_and_the_missing_are_named_with_their_lines(job, capsys):
+def test_the_odd_the_failed_and_the_missing_are_named_with_their_lines(job, capsys, documented):
     found = json.loads(as_json(capsys, job))
 
+    documented("ranks", found)
     assert (found["world_size"], found["ranks"], found["missing"]) == (12, 11, [9])
     assert [(each["rank"], each["outcome"]) for each in found["ended"]] == [(7, "failed")]
     assert [(each["rank"], each["why"], each["bytes"]) for each in found["outliers"]] == [
