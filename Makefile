@@ -22,7 +22,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: attack dist docs help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-all test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: attack dist docs help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-left-on bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-all test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ soak-threads: $(TOOLS) allocator  ## eight threads that train at once, recorded,
 
 bench-overhead: $(TOOLS) allocator  ## what recording costs a step, into benchmarks/OVERHEAD.md
 	.cache/standin/2.13.0/python benchmarks/overhead.py --out benchmarks/OVERHEAD.md $(BENCH)
+
+bench-left-on: $(TOOLS) allocator  ## forecasts, peaks and leaks of every="auto" beside all events, into benchmarks/LEFT_ON.md
+	.cache/standin/2.13.0/python benchmarks/left_on.py --out benchmarks/LEFT_ON.md $(BENCH)
 
 # What `make bench-programs` needs: checkouts of nanoGPT, minGPT and pytorch/examples in PROGRAMS=<folder>.
 bench-programs: $(TOOLS) allocator  ## what recording costs real programs, into benchmarks/OVERHEAD_PROGRAMS.md

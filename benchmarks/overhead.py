@@ -67,10 +67,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "OVERHEAD.md")
     parser.add_argument("--json", type=Path, help="every single measurement, too")
     parser.add_argument("--limit", type=float, default=300, help="seconds that a variant may take")
+    parser.add_argument("--short", action="store_true", help="steps of 5 ms on a GPU, too")
     asked = parser.parse_args()
     device, name = _device()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    sizes = ON_GPU if device == "cuda" and not name.startswith("Stand-in") else ON_HOST
+    is_long = device == "cuda" and not name.startswith("Stand-in") and not asked.short
+    sizes = ON_GPU if is_long else ON_HOST
     common = {"device": device, "pairs": asked.pairs, "steps": asked.steps, "events": asked.events, **sizes}
     found: dict[str, Found] = {}
     for variant in asked.variants.split(","):

@@ -103,6 +103,8 @@ class CountersOnly(hooks.Listener):
             sink.append(marks_table(marks), self._device)
         if self._sampler is not None:
             sink.append(self._sampler.take(), self._device)
+            for limit in self._sampler.take_limits():
+                sink.note(limit, self._device)
 
     def catch_up(self) -> None:
         """Write everything recorded so far now."""

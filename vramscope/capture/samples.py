@@ -19,12 +19,22 @@ from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
 from vramscope.capture.torch_versions.interval_peaks import ResetPeaks, as_seen, peaks_of
-from vramscope.capture.torch_versions.private_functions import HOST_STATISTICS, STATISTICS, ask, lack
+from vramscope.capture.torch_versions.private_functions import (
+    HOST_STATISTICS,
+    MEMORY_FRACTION,
+    STATISTICS,
+    ask,
+    lack,
+)
+from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
+from vramscope.units import format_bytes
 
 _MOST_TRIES = 3
 _INTERVAL_S = 0.1
+_SAMPLES_PER_LIMIT = 10
+"""The program's own limit is asked once a second."""
 _STEPS_SAMPLED = 64
 _PAGE_BYTES = resource.getpagesize()
 
@@ -147,6 +157,9 @@ class Sampler:
         self._peaks: ResetPeaks | None = None
         self._has_looked_for_peaks = False
         self._is_first = True
+        self._n_samples = 0
+        self._limit_bytes: int | None = None
+        self._limits: list[Note] = []
 
     def start(self) -> None:
         """Start sampling; the first sample is taken immediately."""
@@ -181,6 +194,27 @@ class Sampler:
         """Notes on what the driver does not report; each is returned once."""
         notes, self._memory.notes = self._memory.notes, []
         return notes
+
+    def take_limits(self) -> list[Note]:
+        """Notes on what ``set_per_process_memory_fraction`` allows, if it changed since the last call."""
+        notes, self._limits = self._limits, []
+        return notes
+
+    def ask_limit(self) -> None:
+        """Ask torch what ``set_per_process_memory_fraction`` allows; older versions do not report it.
+
+        torch makes the device the calling thread's, so this belongs on the thread whose allocation failed
+        there, or on one of vramscope's own.
+        """
+        fraction = ask(MEMORY_FRACTION, self._device)
+        if fraction is None or (fraction >= 1 and self._limit_bytes is None):
+            return
+        # torch stores the bytes, and reports them as a fraction.
+        n_bytes = round(fraction * torch.cuda.get_device_properties(self._device).total_memory)
+        if n_bytes != self._limit_bytes:
+            self._limit_bytes = n_bytes
+            text = f"{format_bytes(n_bytes)} allowed to this process (set_per_process_memory_fraction)"
+            self._limits.append(Note(NoteCode.LIMIT, text, n_bytes))
 
     def sample_at_mark(self, now: int) -> None:
         """Sample torch's counters alone at *now* (ns): cheap enough for the program's own thread.
@@ -231,6 +265,10 @@ class Sampler:
             if not any(moved_bytes):
                 break
         drift_bytes = max(map(abs, moved_bytes))
+        # A device where torch has reserved nothing may have no context, which asking would make: 500 MB.
+        if self._n_samples % _SAMPLES_PER_LIMIT == 0 and _moved_bytes(stats):
+            self.ask_limit()
+        self._n_samples += 1
         utilization, host = self._memory.utilization(), host_memory()
         self._keep(time_ns(), stats, DriverReading(memory, shares, utilization, drift_bytes, host))
 

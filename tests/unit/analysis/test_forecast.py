@@ -62,6 +62,22 @@ def in_sight(outlook: Outlook) -> tuple[int, int] | None:
     return outlook.forecast and outlook.forecast.step_range
 
 
+@pytest.mark.parametrize("per_step", [1.1, 1.7, 3.1, 4.3, 6.1])
+def test_blocks_that_do_not_fill_their_segments_bring_the_limit_nearer(per_step: float) -> None:
+    """Kept blocks lie in segments of 20 MiB, as torch's large blocks do: the rest of each is unused."""
+    at, in_segment = np.arange(600), int(20 // per_step)
+    allocated = BASE + int(per_step * MIB) * (at + 1)
+    reserved = BASE + 20 * MIB * -(-(at + 1) // in_segment)
+    limit = int(reserved[-1])
+    fails = int(in_segment * ((limit - BASE) // (20 * MIB)))
+
+    for n in (100, 200, 300, 450, 550):
+        known = replace(rows(allocated[:n]), reserved=reserved[:n])
+        sight = in_sight(outlook_of(Peaks(known), Reservable(limit)))
+        assert sight is not None
+        assert sight[0] <= fails <= sight[1]
+
+
 @pytest.mark.parametrize("kind", GROWING)
 def test_the_limit_lies_in_the_stated_range(kind: str) -> None:
     draw, n_given, n_held = np.random.default_rng(7), 0, 0

@@ -288,6 +288,33 @@ def test_a_caught_error_under_a_memory_fraction_records_the_limit(run_on_cuda, t
     assert [note.value for note in recording.notes if note.code == "limit"] == [total_bytes // 4]
 
 
+@pytest.mark.parametrize("mode", ["events", "counters"])
+def test_the_limit_of_a_process_is_recorded_while_it_runs(run_on_cuda, mode: str) -> None:
+    fraction, total_bytes, limits = run_on_cuda(
+        f"""
+        import time
+        ask = getattr(torch.cuda, "get_per_process_memory_fraction", lambda: None)
+        with vramscope.record("run", mode={mode!r}) as recorder:
+            step()
+            torch.cuda.set_per_process_memory_fraction(0.25)
+            found, end = [], time.monotonic() + 60
+            while not found and ask() is not None and time.monotonic() < end:
+                step()
+                recorder.flush()
+                (recording,) = recorder.load().recordings
+                found = [note.value for note in recording.notes if note.code == "limit"]
+            print(json.dumps(ask()))
+            print(json.dumps(torch.cuda.get_device_properties(0).total_memory))
+            print(json.dumps(found))
+        """
+    )
+    if fraction is None:
+        pytest.skip("this torch does not report the fraction")
+
+    assert fraction == 0.25
+    assert limits == [total_bytes // 4]
+
+
 def test_nothing_of_ours_stays_with_the_allocator(run_on_cuda):
     during, after = run_on_cuda(
         """

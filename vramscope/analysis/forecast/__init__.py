@@ -1,7 +1,7 @@
 """Forecasts the step at which a run that grows reaches the limit of its device."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,13 +204,26 @@ def outlook_of(
         - room.doubt_bytes,
         room.limit_bytes - goes_on.level_bytes,
     )
-    soonest = last + math.floor(min(goes_on.earliest(fullest.low_bytes), 1e15))
+    widest, gap_bytes_per_step = _widening(rows)
+    widens = replace(goes_on, bytes_per_step=goes_on.bytes_per_step + gap_bytes_per_step)
+    soonest = last + math.floor(min(widens.earliest(fullest.low_bytes - max(widest - gap, 0)), 1e15))
     if len(rows) >= _LEAST_STEADY_STEPS and left and soonest > last + left:
         return Outlook(steady_steps=left, limit_bytes=room.limit_bytes)
     if not goes_on.is_growing or 2 * goes_on.half_steps < least_steps / 2:
         return NOTHING_KNOWN
     found = _forecast(goes_on, fullest, (last, soonest), room, far)
     return NOTHING_KNOWN if found is None else Outlook(found, limit_bytes=room.limit_bytes)
+
+
+def _widening(rows: StepRows) -> tuple[float, float]:
+    """Return the widest gap between allocated and reserved memory of late, and how far each step widens it.
+
+    Blocks that do not fill their segments do (11 of 1.7 MiB leave 1.3 of 20 MiB unused), and growing batches.
+    """
+    gap, half = rows.reserved - rows.allocated, len(rows) // 2
+    widest = float(gap[half:].max())
+    per_step = (widest - float(gap[:half].max())) / float(rows.step[-1] - rows.step[half - 1])
+    return (widest, per_step) if per_step > 0 else (0.0, 0.0)
 
 
 class _Ends(NamedTuple):

@@ -18,7 +18,7 @@ import torch
 
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.cuda import history, oom
-from vramscope.capture.cuda.devices import device_at, limit_of, ordinal
+from vramscope.capture.cuda.devices import device_at, ordinal
 from vramscope.capture.cuda.emptied_cache import hook_emptied_cache
 from vramscope.capture.cuda.history_calls import hook_program_calls
 from vramscope.capture.cuda.history_reader import HistoryReader
@@ -66,8 +66,6 @@ class Cuda(LabelingListener):
         self._samplers: dict[int, Sampler] = {}
         self._ring_guard: Clockwork | None = None
         self._oom_at = float("-inf")
-        self._limits: dict[int, int] = {}
-        """The last limit noted of each device in bytes."""
 
     def start(self, sink: Sink) -> None:
         """Begin recording; memory that is allocated already becomes the initial state."""
@@ -112,6 +110,7 @@ class Cuda(LabelingListener):
         for device, sampler in list(self._samplers.items()):
             if self._reader.sink is not None:
                 self._reader.sink.append(sampler.take(), device)
+                self._write_limits(device, sampler)
 
     def catch_up(self) -> None:
         """Write everything recorded so far now; 1.1 µs per new event."""
@@ -232,9 +231,13 @@ class Cuda(LabelingListener):
 
     def _read_at_error(self, device: int) -> None:
         self._reader.read(with_state=True)
-        limit = limit_of(device)
-        if limit is not None and self._limits.get(device) != limit.value:
-            self._limits[device] = limit.value
+        sampler = self._samplers.get(device)
+        if sampler is not None:
+            sampler.ask_limit()
+            self._write_limits(device, sampler)
+
+    def _write_limits(self, device: int, sampler: Sampler) -> None:
+        for limit in sampler.take_limits():
             self._reader.note(limit, device)
 
     def _before_program_call(self) -> None:

@@ -4,11 +4,7 @@ import os
 
 import torch
 
-from vramscope.capture.torch_versions.private_functions import MEMORY_FRACTION, ask
-from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
-from vramscope.model.marks import Note
-from vramscope.units import format_bytes
 
 
 def ordinal() -> int:
@@ -33,18 +29,3 @@ def device_at(index: int) -> Device:
         total_bytes=properties.total_memory,
         uuid=f"GPU-{uuid}" if uuid and not uuid.startswith(("GPU-", "MIG-")) else uuid,
     )
-
-
-def limit_of(index: int) -> Note | None:
-    """The bytes that ``set_per_process_memory_fraction`` allows on a device; None without a limit.
-
-    torch makes *index* the calling thread's device, so this belongs on the thread whose allocation failed
-    there, or on one of vramscope's own. Older versions of torch do not report the fraction.
-    """
-    fraction = ask(MEMORY_FRACTION, index)
-    if fraction is None or fraction >= 1:
-        return None
-    # torch stores the bytes, and reports them as a fraction.
-    n_bytes = round(fraction * torch.cuda.get_device_properties(index).total_memory)
-    text = f"{format_bytes(n_bytes)} allowed to this process (set_per_process_memory_fraction)"
-    return Note(NoteCode.LIMIT, text, n_bytes)

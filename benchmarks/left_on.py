@@ -1,0 +1,158 @@
+"""Measures what a recorder that is left on says: forecasts, peaks of steps, and leaks.
+
+Small trainings that grow, or do not, run to their end or until memory runs out, with ``every="auto"`` and
+with events throughout. A forecast made on the way is held against the failed step, each step's peak against
+``torch.cuda.max_memory_allocated()``, and what leaks against the recording with all events.
+
+    python benchmarks/left_on.py [--seeds 2] [--jobs 2] [--out benchmarks/LEFT_ON.md]
+
+It needs a GPU or the stand-in (``.cache/standin/2.13.0/python benchmarks/left_on.py``).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from _left_on_child import GROWING, STEADY  # noqa: E402 -- after the path
+
+Result = dict[str, Any]
+
+
+def main() -> int:
+    """Run all trainings and write the page."""
+    parser = argparse.ArgumentParser(description="What a recorder that is left on says.")
+    parser.add_argument("--seeds", type=int, default=2, help="trainings of each kind")
+    parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=HERE / "LEFT_ON.md")
+    parser.add_argument("--json", type=Path, help="every single answer, too")
+    parser.add_argument("--say", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.say:
+        print(json.dumps(said(options.say)))
+        return 0
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    asked = [(kind, seed) for seed in seeds for kind in (*GROWING, *STEADY)]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(lambda each: _both(*each, Path(folder)), asked))
+    if options.json:
+        options.json.write_text(json.dumps(results), encoding="utf-8")
+    options.out.write_text(page(results), encoding="utf-8")
+    print(f"written: {options.out}")
+    return 0
+
+
+def _both(kind: str, seed: int, folder: Path) -> Result:
+    """Return one training recorded in some steps, and again in all."""
+    return {every: _one(kind, seed, every, folder) for every in ("auto", "1")}
+
+
+def _one(kind: str, seed: int, every: str, folder: Path) -> Result:
+    place = folder / f"{kind.replace(' ', '_')}-{seed}-{every}"
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(HERE / "_left_on_child.py"),
+        kind,
+        str(seed),
+        every,
+        str(place),
+    ]
+    paths = [os.environ.get("PYTHONPATH", ""), str(HERE.parent)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    if done.returncode:
+        return {"kind": kind, "seed": seed, "error": done.stderr.strip().splitlines()[-1:]}
+    found: Result = json.loads(done.stdout.strip().splitlines()[-1])
+    asked = [sys.executable, "-W", "ignore", str(HERE / "left_on.py"), "--say", str(place)]
+    answer = subprocess.run(asked, capture_output=True, text=True, env=environment, timeout=600, check=True)
+    said_of = json.loads(answer.stdout)
+    ours = said_of.pop("step_peaks")[: len(found["peaks"])]
+    n_different = sum(one != other for one, other in zip(ours, found.pop("peaks"), strict=True))
+    n_bytes = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    return found | said_of | {"n_peaks": len(ours), "n_different": n_different, "disk_bytes": n_bytes}
+
+
+def said(place: str) -> Result:
+    """Return what a recording says: the peak of each step, and what leaks by how much and who holds it."""
+    import vramscope
+    from vramscope.analysis.leaks import leaks
+    from vramscope.analysis.step_peaks import step_peaks
+
+    recording = vramscope.load(place).recordings[0]
+    peaks = step_peaks(recording).per_step.allocated_bytes
+    return {
+        "step_peaks": [int(value) for value in peaks],
+        "leaks": sorted([str(leak.holder), round(leak.bytes_per_step)] for leak in leaks(recording).leaks),
+    }
+
+
+def page(results: Sequence[Mapping[str, Result]]) -> str:
+    """Return the whole page."""
+    rows = [row for each in results for row in each.values() if "error" not in row]
+    failed = [row for each in results for row in each.values() if "error" in row]
+    growing = [row for row in rows if row["failed"] is not None]
+    looks = [(row, look) for row in growing for look in row["looks"] if look["range"]]
+    inside = [1 for row, look in looks if look["range"][0] <= row["failed"] <= look["range"][1]]
+    steady = [row for row in rows if row["kind"] in STEADY]
+    false = [1 for row in steady for look in row["looks"] if look["range"]]
+    n_asked = sum(len(row["looks"]) for row in growing)
+    day = datetime.now(tz=timezone.utc).date().isoformat()
+    errors = f", {len(failed)} ended with an error" if failed else ""
+    lines = f"""# What a recorder that is left on says
+
+{day}, by `python benchmarks/left_on.py`, on {_device()}.
+
+Each training of at most 1,200 steps runs twice: with `every="auto"` and with events throughout
+({len(rows)} runs{errors}).
+
+- **Forecasts**: of {len(growing)} runs that ran out of memory, asked {n_asked} times on the way, {len(looks)}
+  times a step was named; the failed step lies in the stated range in {len(inside)} of them. In {len(steady)}
+  runs that do not run out, a step was named {len(false)} times in {sum(len(row["looks"]) for row in steady)}.
+- **Peaks**: {sum(row["n_different"] for row in rows)} of {sum(row["n_peaks"] for row in rows):,} steps differ
+  from `torch.cuda.max_memory_allocated()`.
+
+| training | failed at | inside: `auto` | events | leaks, bytes: `auto` | events | disk: `auto` | events |
+| --- | ---: | ---: | ---: | --- | --- | ---: | ---: |""".splitlines()
+    lines += [
+        _row(each["auto"], each["1"]) for each in results if not any("error" in row for row in each.values())
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(auto: Result, full: Result) -> str:
+    cells = [f"{auto['kind']} {auto['seed']}", "-" if auto["failed"] is None else f"{auto['failed']:,}"]
+    cells += [_inside(row) for row in (auto, full)] + [_leaks(row) for row in (auto, full)]
+    cells += [f"{row['disk_bytes'] / 1e6:.2f} MB" for row in (auto, full)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _inside(row: Result) -> str:
+    given = [look["range"] for look in row["looks"] if look["range"]]
+    return f"{sum(low <= (row['failed'] or 0) <= high for low, high in given)} of {len(given)}"
+
+
+def _leaks(row: Result) -> str:
+    return ", ".join(f"`{holder}` {n_bytes:,}" for holder, n_bytes in row["leaks"]) or "none"
+
+
+def _device() -> str:
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
