@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vramscope.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from .data import Data
@@ -12,6 +15,16 @@ if TYPE_CHECKING:
     from .server.security import Access
 
 __all__ = ["create_app", "serve"]
+
+_PACKAGES = {"dash": "dash", "plotly": "plotly", "dash_ag_grid": "dash-ag-grid", "waitress": "waitress"}
+"""The packages of the extra ``vramscope[dashboard]``, by what is imported."""
+
+
+def check_requirements() -> None:
+    """Raise MissingExtraError, which names the command that installs them, where a package is missing."""
+    for module, package in _PACKAGES.items():
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(package, "dashboard")
 
 
 def create_app(root: Path | str, allowed: Access | None = None, pace: Pace | None = None) -> Any:

@@ -1,50 +1,23 @@
 """The command ``vramscope serve``: the dashboard over a folder of runs, or one file."""
 
 import gc
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.errors import UsageError
 
-from . import requirements
+from . import check_requirements
 
 DEFAULT_PORT = 8050
 _DESCRIPTORS = 1 << 14
 """Enough for a hundred devices."""
 
 
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "path",
-        nargs="?",
-        default="traces",
-        help="a folder of runs, one run, or a snapshot file; a path or a URL (default: traces)",
-    )
-    parser.add_argument(
-        "--port", type=int, default=None, help=f"default {DEFAULT_PORT}, or the next free one"
-    )
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to bind; anything but this machine needs --allow-host"
-    )
-    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME",
-                        help="a name under which browsers may reach this server; repeatable")  # fmt: skip
-    parser.add_argument("--no-token", action="store_true", help="let every user of this machine in")
-    parser.add_argument(
-        "--metrics",
-        type=int,
-        nargs="?",
-        const=9464,
-        metavar="PORT",
-        help="serve /metrics for Prometheus too, on a port of its own (9464)",
-    )
-    parser.add_argument("--open", action="store_true", help="open a browser")
-
-
 def _run(args: Namespace) -> int:
-    requirements.check()
+    check_requirements()
     from vramscope.remote import local_path
 
     place = local_path(args.path)
@@ -141,6 +114,4 @@ def _url(port: int, allowed: Any, page: str = "") -> str:
     return f"http://{shown}:{port}/{page}" + (f"{joint}token={allowed.token}" if allowed.token else "")
 
 
-COMMAND = Command(
-    "serve", "show recordings in the browser, live while they are written", _arguments, _run, "understand"
-)
+COMMAND = described("serve", _run, __file__)

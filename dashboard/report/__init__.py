@@ -5,12 +5,12 @@ from pathlib import Path
 from vramscope.export import Export
 from vramscope.model.recording import Run
 
-from .. import requirements
+from .. import check_requirements
 
 
 def write(run: Run, path: Path) -> list[Path]:
     """Write the report of all recordings to *path*, or into it where it is a directory; return the files."""
-    requirements.check()
+    check_requirements()
     from .document import document
 
     target = path / f"{Path(run.path).name or 'run'}.html" if path.suffix.lower() != ".html" else path

@@ -10,7 +10,7 @@ from typing import Any
 from vramscope.errors import UnknownNameError, UsageError
 from vramscope.model.recording import Recording, Run
 
-from .. import requirements
+from .. import check_requirements
 
 _INK, _INK_ON_DARK = "#1F2933", "#E4E9EF"
 """The line of allocated bytes, whose color the stylesheet sets on a page."""
@@ -25,7 +25,7 @@ def page_figure(
     shown: Recording | Run, page: str, other: Recording | None, at: int | None, dark: bool | None
 ) -> Any:
     """Return the figure of *page* for Plotly; parameters as ``Recording.figure``."""
-    requirements.check()
+    check_requirements()
     from ..pages import pages
 
     offered = {each.name: each for each in pages() if each.about_run}

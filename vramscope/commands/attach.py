@@ -2,24 +2,11 @@
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from vramscope.commands import Command
-from vramscope.commands._wait import add_wait
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope attach`` to *parser*."""
-    parser.add_argument("pid", type=int, nargs="*", metavar="PID", help="the processes; without any, a list")
-    parser.add_argument(
-        "--output", metavar="DIR", help="the run, new or continued (traces/<script>-<time> there)"
-    )
-    parser.add_argument("--mode", choices=("events", "counters"), help="events if nothing else is configured")
-    parser.add_argument("--device", choices=("auto", "cuda", "simulated"), help="auto, likewise")
-    parser.add_argument("--max-size", metavar="SIZE", help="of a rank's directory (2GiB)")
-    add_wait(parser)
+from vramscope.commands import described
 
 
 def run(args: Namespace) -> int:
@@ -52,4 +39,4 @@ def _list() -> int:
     return 0
 
 
-COMMAND = Command("attach", "begin to record a process that runs already", arguments, run, "record")
+COMMAND = described("attach", run)

@@ -1,13 +1,13 @@
 """Checks a run against limits, for CI: the exit code is 3 if one is exceeded, or cannot be judged."""
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
 from vramscope.units import format_bytes, parse_bytes, printable
@@ -37,34 +37,6 @@ class LimitCheck:
     """False where the recording lacks what decides: the value is then a lower bound, or not known."""
     reason: str = ""
     """Why it is not decided; '' where it is."""
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope check`` to *parser*."""
-    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("--max-peak", metavar="SIZE", help="allocated bytes at most, for example 20GiB")
-    parser.add_argument("--max-reserved", metavar="SIZE", help="reserved bytes at most")
-    parser.add_argument(
-        "--max-fragmentation",
-        type=float,
-        metavar="PERCENT",
-        help="of the reserved bytes in free pieces of segments in use, when cudaMalloc was called",
-    )
-    parser.add_argument("--against", metavar="BASE", help="an earlier run to compare with")
-    parser.add_argument(
-        "--max-growth",
-        type=float,
-        metavar="PERCENT",
-        help="by which the peak may be above that of BASE (1, with --against)",
-    )
-    parser.add_argument(
-        "--allow-incomplete",
-        action="store_true",
-        help="judge a recording that is incomplete by what it shows: damaged, with gaps, not ended",
-    )
-    parser.add_argument("--junit", metavar="FILE", help="also write the verdicts as JUnit XML")
-    parser.add_argument("--force", action="store_true", help="overwrite the file of --junit")
-    parser.add_argument("--json", action="store_true", help="one object, for machines")
 
 
 def run(args: Namespace) -> int:
@@ -301,6 +273,4 @@ def junit(verdicts: list[LimitCheck]) -> str:
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-COMMAND = Command(
-    "check", "does a run keep within limits? exit code 3 where it does not", arguments, run, "understand"
-)
+COMMAND = described("check", run)

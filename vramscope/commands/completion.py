@@ -4,18 +4,13 @@ from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from vramscope.commands import Command
+from vramscope.commands import Command, described
 
 _ZSH = """\
 #compdef vramscope
 autoload -U +X compinit && compinit
 autoload -U +X bashcompinit && bashcompinit
 """
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope completion`` to *parser*."""
-    parser.add_argument("shell", choices=tuple(_SHELLS), help="the shell that reads it")
 
 
 def run(args: Namespace) -> int:
@@ -94,4 +89,4 @@ def _fish(parsers: Mapping[str, ArgumentParser]) -> str:
 
 _SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 
-COMMAND = Command("completion", "complete words in bash, zsh or fish", arguments, run, "share")
+COMMAND = described("completion", run)

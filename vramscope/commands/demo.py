@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import copyfile
 
-from vramscope.commands import Command
+from vramscope.commands import Command, described
 from vramscope.errors import MissingExtraError, UsageError, VramscopeError
 
 _POLL_S = 0.1
@@ -16,14 +16,6 @@ _LOOK = """\
 The page fills while it trains. The curve is allocated memory; the bands below it are forward, backward and
 optimizer; a click on the curve says what was live at that moment, and in which lines of the script.
 """
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope demo`` to *parser*."""
-    parser.add_argument("--steps", type=int, default=15, metavar="N", help="training steps (15)")
-    parser.add_argument("--output", metavar="DIR", help="where to record (traces/demo-<time>)")
-    parser.add_argument("--no-serve", action="store_true", help="train, print the report, and end")
-    parser.add_argument("--port", type=int, metavar="PORT", help="of the dashboard")
 
 
 def run(args: Namespace) -> int:
@@ -84,4 +76,4 @@ def _report(directory: Path) -> int:
     return REPORT.run(parser.parse_args([str(directory)]))
 
 
-COMMAND = Command("demo", "train a small transformer for real and watch its memory", arguments, run, "record")
+COMMAND = described("demo", run)

@@ -1,15 +1,8 @@
 """End a recording that ``vramscope attach`` began; the process goes on."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from vramscope.commands import Command
-from vramscope.commands._wait import add_wait
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope detach`` to *parser*."""
-    parser.add_argument("pid", type=int, nargs="+", metavar="PID", help="the processes")
-    add_wait(parser)
+from vramscope.commands import described
 
 
 def run(args: Namespace) -> int:
@@ -22,4 +15,4 @@ def run(args: Namespace) -> int:
     return 0
 
 
-COMMAND = Command("detach", "end a recording that `vramscope attach` began", arguments, run, "record")
+COMMAND = described("detach", run)

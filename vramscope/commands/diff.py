@@ -1,12 +1,12 @@
 """The differences between two runs."""
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._document import Block, Grid, Heading, Text, print_page
 from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
@@ -22,25 +22,6 @@ _KINDS = {
     "category": "Most held by each category",
     "line": "Most held by each line of the program",
 }
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope diff`` to *parser*."""
-    parser.add_argument("before", metavar="A", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("after", metavar="B", help="another one")
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=0.1,
-        metavar="PERCENT",
-        help="leave out differences below this share of A's peak (0.1)",
-    )
-    parser.add_argument("--rank", type=int, metavar="N", help="compare this rank alone")
-    parser.add_argument("--device", type=int, metavar="N", help="compare this device alone")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (10)")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one object, for machines")
-    form.add_argument("--markdown", action="store_true", help="for a comment on a pull request")
 
 
 def run(args: Namespace) -> int:
@@ -195,6 +176,4 @@ def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
     return f"{sign}{format_bytes(change.n_bytes)}", *sizes, " + ".join(steps + outside), name + module + way
 
 
-COMMAND = Command(
-    "diff", "what became different from one run to another, by step and line", arguments, run, "understand"
-)
+COMMAND = described("diff", run)

@@ -1,13 +1,13 @@
 """What can be recorded on this machine, and why not: versions, driver, permissions, allocator."""
 
 import platform
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramscope._version import __version__
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -30,11 +30,6 @@ class Answer:
     why: str
     do: str = ""
     """What helps; empty where nothing has to be done."""
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope doctor`` to *parser*."""
-    parser.add_argument("--json", action="store_true", help="one object, for machines")
 
 
 def run(args: Namespace) -> int:
@@ -194,4 +189,4 @@ def _page(report: Mapping[str, Any]) -> "Iterator[Block]":
             yield Text(f"{'':8}{answer['do']}", "quiet")
 
 
-COMMAND = Command("doctor", "what can be recorded on this machine, and why not", arguments, run, "record")
+COMMAND = described("doctor", run)

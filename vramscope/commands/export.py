@@ -1,10 +1,10 @@
 """Export of a run to files that other tools read."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
 from vramscope.units import format_bytes, format_count
@@ -21,17 +21,6 @@ class _Formats:
     def __contains__(self, name: str) -> bool:
         """Any name: the registry says which are missing."""
         return True
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope export`` to *parser*."""
-    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("--to", required=True, metavar="FORMAT", choices=_Formats(), help="%(choices)s")
-    parser.add_argument("--output", required=True, metavar="PATH", help="where to write")
-    parser.add_argument(
-        "--redact", action="store_true", help="without paths, names, commands and hosts; figures stay"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite existing files")
 
 
 def run(args: Namespace) -> int:
@@ -61,6 +50,4 @@ def _refuse_to_overwrite(output: Path, *, force: bool) -> None:
         raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
 
 
-COMMAND = Command(
-    "export", "what was recorded, as a page, as tables, or for other viewers", arguments, run, "share"
-)
+COMMAND = described("export", run, choices={"--to": _Formats()})

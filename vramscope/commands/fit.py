@@ -2,12 +2,12 @@
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._document import print_terminal
 from vramscope.commands._waiting import progress, waiting
 from vramscope.errors import UsageError
@@ -21,43 +21,6 @@ if TYPE_CHECKING:
     from vramscope.model.recording import Recording
 
 _STAGES = ("batch", "strategies", "settings", "cards")
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope fit`` to *parser*."""
-    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument(
-        "--capacity",
-        metavar="CARD,…",
-        help="cards to ask about, by size or name: 24GiB,40GB,4090,h100 (the recorded one)",
-    )
-    parser.add_argument("--conf", metavar="TEXT", help="try just this PYTORCH_CUDA_ALLOC_CONF")
-    parser.add_argument(
-        "--fraction", type=float, metavar="F", help="try set_per_process_memory_fraction(F), 0 to 1"
-    )
-    parser.add_argument(
-        "--empty-cache",
-        dest="emptied_every",
-        choices=("step", "epoch"),
-        help="try torch.cuda.empty_cache() after each of them",
-    )
-    parser.add_argument(
-        "--batch", metavar="N,…", help="batch size of each step, or one for all: what other sizes would need"
-    )
-    parser.add_argument(
-        "--with", dest="others", metavar="RUN", action="append", default=[], help="a run with another batch"
-    )
-    parser.add_argument(
-        "--rerun",
-        nargs="?",
-        const="",
-        metavar="COMMAND",
-        help="run the program dry with each strategy instead of estimating (the recorded command)",
-    )
-    parser.add_argument("--gpus", type=int, default=8, metavar="N", help="for what shards (8)")
-    parser.add_argument("--rank", type=int, help="only this rank (all, the fullest device first)")
-    parser.add_argument("--device", type=int, help="only this device (all, the fullest first)")
-    parser.add_argument("--json", action="store_true", help="one object, for machines")
 
 
 def run(args: Namespace) -> int:
@@ -239,6 +202,4 @@ def _numbers(text: str) -> list[int]:
     return found
 
 
-COMMAND = Command(
-    "fit", "what would fit: settings by replay, other cards, batches, strategies", arguments, run, "foresee"
-)
+COMMAND = described("fit", run)

@@ -1,23 +1,17 @@
 """The contents of a run or file."""
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
 from vramscope.commands._waiting import waiting
 from vramscope.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from vramscope.model.recording import Recording, Run
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope info`` to *parser*."""
-    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("--json", action="store_true", help="one object, for machines")
 
 
 def run(args: Namespace) -> int:
@@ -131,6 +125,4 @@ def _word(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and key != "pid" else str(value)
 
 
-COMMAND = Command(
-    "info", "what is in the file: versions, devices, counts, notes", arguments, run, "understand"
-)
+COMMAND = described("info", run)

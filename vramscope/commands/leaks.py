@@ -2,11 +2,11 @@
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
 from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     from vramscope.model.recording import Recording, Run
 
 _IN_JSON = (FindingKind.LEAK, FindingKind.GROWING_BATCH, FindingKind.FILLING_BUFFER)
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope leaks`` to *parser*."""
-    parser.add_argument("path", metavar="RUN", help="a trace directory, or a file that torch wrote")
-    parser.add_argument("--json", action="store_true", help="one object, for machines")
-    parser.add_argument(
-        "--fail-on-leak",
-        action="store_true",
-        help="exit with 3 where there is a leak, or where the recording does not decide it, for CI",
-    )
-    parser.add_argument(
-        "--allow-incomplete", action="store_true", help="with --fail-on-leak: exit with 3 for leaks alone"
-    )
-    parser.add_argument(
-        "--min-bytes-per-step", metavar="SIZE", help="leave out what grows by less (16KiB)", default="16KiB"
-    )
 
 
 def run(args: Namespace) -> int:
@@ -141,6 +124,4 @@ def _line(line: "dict[str, object]") -> str:
     return f"{where}  {format_bytes(int(str(line['bytes_per_step'])))} a step"
 
 
-COMMAND = Command(
-    "leaks", "lines that grow from step to step, the cause, and who keeps it", arguments, run, "understand"
-)
+COMMAND = described("leaks", run)

@@ -1,20 +1,10 @@
 """Answers questions about recordings to agents, over the Model Context Protocol on stdin and stdout."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.errors import UsageError
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope mcp`` to *parser*."""
-    parser.add_argument(
-        "root", nargs="?", default=".", metavar="DIR", help="nothing outside of it is opened (this folder)"
-    )
-    parser.add_argument(
-        "--allow-predict", action="store_true", help="offer predict, which runs a script of DIR dry"
-    )
 
 
 def run(args: Namespace) -> int:
@@ -28,6 +18,4 @@ def run(args: Namespace) -> int:
     return 0
 
 
-COMMAND = Command(
-    "mcp", "answer agents: open, peak, leaks, fit, compare as tools of MCP", arguments, run, "share"
-)
+COMMAND = described("mcp", run)

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from argparse import REMAINDER, ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._document import print_terminal
 from vramscope.commands._waiting import progress
 from vramscope.units import format_bytes
@@ -18,45 +18,6 @@ if TYPE_CHECKING:
     from vramscope.prediction import Prediction, Trial
     from vramscope.prediction.largest import LargestSize
     from vramscope.prediction.sizes import Size
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope predict`` to *parser*."""
-    parser.usage = (
-        "vramscope predict [options] SCRIPT [ARGUMENTS…]  |  vramscope predict [options] -m MODULE …"
-    )
-    parser.add_argument(
-        "--card",
-        metavar="NAME",
-        default="H100",
-        help="the card to predict for (H100): '3070 ti', '4060 ti 16', 5090, A5000; a wrong name lists all",
-    )
-    parser.add_argument("--capacity", metavar="SIZE", help="bytes of the card, instead of what it has")
-    parser.add_argument(
-        "--cards", action="store_true", help="run it dry for every card that one run does not decide"
-    )
-    parser.add_argument(
-        "--largest",
-        metavar="NAME[=START]",
-        action="append",
-        default=[],
-        help="search the largest value of this argument of the program that fits; {NAME} marks another place",
-    )
-    parser.add_argument(
-        "--steps", metavar="N", type=int, default=3, help="stop after so many optimizer steps (3)"
-    )
-    parser.add_argument(
-        "--ranks", metavar="N", type=int, help="ranks of a program on several cards; the first is predicted"
-    )
-    parser.add_argument(
-        "--as-cuda",
-        action="store_true",
-        help="put what the program makes without a device on the card, if it never asks for one",
-    )
-    parser.add_argument("--output", metavar="DIR", help="where the recording goes (a temporary folder)")
-    parser.add_argument("--json", action="store_true", help="one object, for machines")
-    parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
-    parser.add_argument("program", nargs=REMAINDER, help="the script and its arguments")
 
 
 def run(args: Namespace) -> int:
@@ -189,6 +150,4 @@ def as_json(found: "Prediction", summary: "Summary") -> dict[str, Any]:
     }
 
 
-COMMAND = Command(
-    "predict", "will it fit? a script's training steps, run dry without a GPU", arguments, run, "foresee"
-)
+COMMAND = described("predict", run)

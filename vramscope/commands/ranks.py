@@ -1,11 +1,11 @@
 """All ranks of a run compared: groups, missing, ended and odd ranks, and the line that differs."""
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._document import Heading, print_terminal
 from vramscope.errors import UsageError
 
@@ -13,26 +13,6 @@ if TYPE_CHECKING:
     from vramscope.fleet import Engine
 
 _FINDINGS_SHOWN = 6
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope ranks`` to *parser*."""
-    parser.add_argument("path", metavar="RUN", help="the directory of a run")
-    parser.add_argument("--json", action="store_true", help="one object, for machines")
-    parser.add_argument(
-        "--all-findings",
-        action="store_true",
-        help="search every rank for findings; else, of very many events, one rank of each group and odd ones",
-    )
-    parser.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="where ranks without a summary are read: processes here (local), or tasks of Ray",
-    )
-    parser.add_argument(
-        "--address", metavar="ADDRESS", help="of a Ray cluster; without it Ray starts on this machine"
-    )
 
 
 def run(args: Namespace) -> int:
@@ -73,10 +53,4 @@ def _engine(args: Namespace) -> "Engine":
     return lambda work, inputs: crew(work, inputs, "reading ranks")
 
 
-COMMAND = Command(
-    "ranks",
-    "all ranks compared: groups, missing and odd ones, and what differs",
-    arguments,
-    run,
-    "understand",
-)
+COMMAND = described("ranks", run)

@@ -4,13 +4,13 @@ import json
 import shutil
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.commands._document import Heading, print_page
 from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
@@ -21,27 +21,6 @@ if TYPE_CHECKING:
     from vramscope.analysis.summary import Instant, StepPeak, Summary
     from vramscope.analysis.verdicts.growth import MemoryGrowth
     from vramscope.analysis.verdicts.missing import Missing
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope report`` to *parser*."""
-    parser.add_argument(
-        "path", metavar="RUN", help="a trace directory, a file or a log; - reads standard input"
-    )
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of the table by line (10)")
-    parser.add_argument("--rank", type=int, metavar="N", help="this rank alone")
-    parser.add_argument("--device", type=int, metavar="N", help="this device alone, as the program counts")
-    parser.add_argument(
-        "--where",
-        metavar="SEARCH",
-        help="the allocations that a search finds, such as 'category:activation size>64MiB train.py:13'",
-    )
-    parser.add_argument(
-        "--at", metavar="INSTANT", help="what was allocated at the peak, end, or after N events"
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one object, for machines")
-    form.add_argument("--markdown", action="store_true", help="for an issue or a pull request")
 
 
 def run(args: Namespace) -> int:
@@ -291,6 +270,4 @@ def _live_row(row: "LiveBytes", total: int, *, has_categories: bool) -> dict[str
     }
 
 
-COMMAND = Command(
-    "report", "what used the memory: peaks, what was live, steps, phases", arguments, run, "understand"
-)
+COMMAND = described("report", run)

@@ -2,37 +2,14 @@
 
 import os
 import sys
-from argparse import REMAINDER, ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from vramscope.commands import Command
+from vramscope.commands import described
 
 if TYPE_CHECKING:
     from vramscope.recorder import Recorder
     from vramscope.recorder.from_outside.listener import Detached
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope run`` to *parser*."""
-    parser.usage = (
-        "vramscope run [options] SCRIPT [ARGUMENTS…]  |  vramscope run [options] -m MODULE …  |  "
-        "vramscope run [options] COMMAND [ARGUMENTS…]"
-    )
-    parser.add_argument("--output", metavar="DIR", help="where to record (traces/<script>-<time>)")
-    parser.add_argument("--mode", choices=("events", "counters"), help="events if nothing else is configured")
-    parser.add_argument("--every", metavar="N|auto", help="events in every Nth step alone")
-    parser.add_argument("--device", choices=("auto", "cuda", "simulated"), help="auto, likewise")
-    parser.add_argument("--capacity", metavar="SIZE", help="of the simulated device")
-    parser.add_argument("--max-size", metavar="SIZE", help="of a rank's directory (2GiB); none: no limit")
-    parser.add_argument(
-        "--alert-at", metavar="THRESHOLDS", help='what to warn of, such as "level=90%%, growth=10MiB"'
-    )
-    parser.add_argument("--quiet", action="store_true", default=None, help="nothing on stderr but warnings")
-    parser.add_argument(
-        "--detached", action="store_true", help="record nothing until `vramscope attach PID` asks for it"
-    )
-    parser.add_argument("-m", dest="is_module", action="store_true", help="a module, as python -m")
-    parser.add_argument("program", nargs=REMAINDER, help="a Python script or any command, and its arguments")
 
 
 def run(args: Namespace) -> int:
@@ -112,4 +89,4 @@ def _say_if_nothing(recorder: "Recorder") -> None:
         )
 
 
-COMMAND = Command("run", "record a script or a command that does not use vramscope", arguments, run, "record")
+COMMAND = described("run", run)

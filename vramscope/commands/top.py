@@ -1,9 +1,9 @@
 """All runs and ranks of a folder in a terminal, renewed while they run."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from vramscope.commands import Command
+from vramscope.commands import described
 
 if TYPE_CHECKING:
     from threading import Event
@@ -12,14 +12,6 @@ if TYPE_CHECKING:
 
 _DRAW_EVERY_S = 0.5
 _LOOK_EVERY_S = 1.0
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope top`` to *parser*."""
-    parser.add_argument(
-        "path", nargs="?", default="traces", metavar="DIR|RUN", help="a folder of runs, or a run (traces)"
-    )
-    parser.add_argument("--once", action="store_true", help="print one frame; so does a pipe")
 
 
 def run(args: Namespace) -> int:
@@ -102,4 +94,4 @@ def _draw(standings: "Standings") -> None:
                 view.press(key, len(rows), page.visible_rows(size[1]))
 
 
-COMMAND = Command("top", "all runs and ranks of a folder, live in the terminal", arguments, run, "understand")
+COMMAND = described("top", run)

@@ -4,11 +4,11 @@ import os
 import signal
 import sys
 import time
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramscope.commands import Command
+from vramscope.commands import described
 from vramscope.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -20,17 +20,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _MIB = 1 << 20
 _GROWING_BYTES_PER_S = _MIB
 """A store cannot append, so the part that grows is sent again as a whole: at most this much on average."""
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``vramscope upload`` to *parser*."""
-    parser.add_argument("path", metavar="DIR", help="the directory of a run, or of one of its ranks")
-    parser.add_argument("--to", metavar="URL", help="another place than the one it was recorded to")
-    # For the process that a recorder starts: it uploads while its parent records.
-    parser.add_argument("--parent", type=int, default=0, help=SUPPRESS)
-    parser.add_argument("--patience", type=float, default=60.0, help=SUPPRESS)
-    parser.add_argument("--every-s", type=float, default=30.0, help=SUPPRESS)
-    parser.add_argument("--mib-per-s", type=float, default=0.0, help=SUPPRESS)
 
 
 def run(args: Namespace) -> int:
@@ -132,6 +121,4 @@ def _attempt(upload: "Upload", last_error: str, *, is_final: bool, is_growing_se
     return ""
 
 
-COMMAND = Command(
-    "upload", "upload a run that was recorded to a URL, as far as that is not done", arguments, run, "share"
-)
+COMMAND = described("upload", run)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
-from vramscope.dashboard import command, report, requirements, serve
+from vramscope.dashboard import command, report, serve
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.server.security import Access
 
@@ -24,14 +24,14 @@ def parsed(*words: str) -> Any:
 
 
 def test_a_missing_package_is_one_line_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == "dash" else object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "dash" else object())
 
     with pytest.raises(MissingExtraError, match=r'pip install "vramscope\[dashboard\]"'):
         command.COMMAND.run(parsed(str(tmp_path)))
 
 
 def test_the_page_as_a_file_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == "plotly" else object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "plotly" else object())
 
     with pytest.raises(MissingExtraError, match=r'plotly.*pip install "vramscope\[dashboard\]"'):
         report.EXPORT.write(Run("r", "r", (Recording(),)), tmp_path / "out.html")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard import requirements
 from vramscope.dashboard.pages import pages
 
 from vramscope import load
@@ -152,6 +151,6 @@ def test_what_cannot_be_drawn_is_a_sentence(recording: Recording, monkeypatch: p
         recording.figure("compare")
     with pytest.raises(UsageError, match=r"run\.figure\('ranks'\)"):
         recording.figure("ranks")
-    monkeypatch.setattr(requirements, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r'pip install "vramscope\[dashboard\]"'):
         recording.figure()
