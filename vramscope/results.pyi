@@ -5,7 +5,6 @@
 
 from vramscope.allocator.settings import Settings as Settings
 from vramscope.allocator.settings import TieBreak as TieBreak
-from vramscope.analysis.accumulation import Accumulation as Accumulation
 from vramscope.analysis.allocations import FoundAllocations as FoundAllocations
 from vramscope.analysis.annotations import Annotations as Annotations
 from vramscope.analysis.batch_fit import BatchFit as BatchFit
@@ -26,8 +25,6 @@ from vramscope.analysis.compare import Comparison as Comparison
 from vramscope.analysis.compare.names import CodeLine as CodeLine
 from vramscope.analysis.composition import Shares as Shares
 from vramscope.analysis.driver_calls import DriverCalls as DriverCalls
-from vramscope.analysis.empty_cache import EmptyCache as EmptyCache
-from vramscope.analysis.evaluation_peak import EvaluationPeak as EvaluationPeak
 from vramscope.analysis.findings import Shared as Shared
 from vramscope.analysis.fit import FitProgress as FitProgress
 from vramscope.analysis.fit import Question as Question
@@ -44,12 +41,7 @@ from vramscope.analysis.forecast import Outlook as Outlook
 from vramscope.analysis.fragmentation import Fragmentation as Fragmentation
 from vramscope.analysis.fragmentation import Parts as Parts
 from vramscope.analysis.fragmentation import PinnedBy as PinnedBy
-from vramscope.analysis.gathered_parameters import GatheredParameters as GatheredParameters
-from vramscope.analysis.gradient_storage import GradientStorage as GradientStorage
-from vramscope.analysis.held_once import HeldOnce as HeldOnce
-from vramscope.analysis.held_once import Unused as Unused
 from vramscope.analysis.identity import Identity as Identity
-from vramscope.analysis.kept_activations import KeptActivations as KeptActivations
 from vramscope.analysis.leaks import Leaks as Leaks
 from vramscope.analysis.leaks.holders import Bound as Bound
 from vramscope.analysis.leaks.holders import Statement as Statement
@@ -57,7 +49,6 @@ from vramscope.analysis.leaks.leak import Leak as Leak
 from vramscope.analysis.leaks.levels import LeakingLine as LeakingLine
 from vramscope.analysis.lifetimes import Allocations as Allocations
 from vramscope.analysis.lines import LiveBytes as LiveBytes
-from vramscope.analysis.logits import Logits as Logits
 from vramscope.analysis.oom import FailurePlace as FailurePlace
 from vramscope.analysis.oom import Failures as Failures
 from vramscope.analysis.oom.cause import Room as Room
@@ -66,22 +57,16 @@ from vramscope.analysis.oom.in_use import InUse as InUse
 from vramscope.analysis.own_peaks import OwnPeaks as OwnPeaks
 from vramscope.analysis.peak import Peak as Peak
 from vramscope.analysis.peak import PeakPoint as PeakPoint
-from vramscope.analysis.pinned_growth import PinnedGrowth as PinnedGrowth
 from vramscope.analysis.pins import Pins as Pins
 from vramscope.analysis.private_pools import PoolKind as PoolKind
 from vramscope.analysis.private_pools import PoolLevels as PoolLevels
 from vramscope.analysis.private_pools import PoolName as PoolName
 from vramscope.analysis.private_pools import PoolUse as PoolUse
-from vramscope.analysis.retained_graphs import RetainedGraphs as RetainedGraphs
 from vramscope.analysis.sampled_peaks import SampledIntervals as SampledIntervals
 from vramscope.analysis.sampled_peaks import SampledPeaks as SampledPeaks
-from vramscope.analysis.scaling import Scaling as Scaling
-from vramscope.analysis.scaling import ScalingLine as ScalingLine
 from vramscope.analysis.settings_advice import Candidate as Candidate
 from vramscope.analysis.settings_advice import SettingsAdvice as SettingsAdvice
 from vramscope.analysis.settings_advice import SettingTrial as SettingTrial
-from vramscope.analysis.shared_device import SharedDevice as SharedDevice
-from vramscope.analysis.small_allocations import SmallAllocations as SmallAllocations
 from vramscope.analysis.step_peaks import IntervalPeaks as IntervalPeaks
 from vramscope.analysis.step_peaks import StepPeaks as StepPeaks
 from vramscope.analysis.strategies import Strategies as Strategies
@@ -103,12 +88,10 @@ from vramscope.analysis.waterfall import Waterfall as Waterfall
 from vramscope.analysis.waterfall.outside_growth import Grown as Grown
 from vramscope.analysis.waterfall.outside_growth import OutsideGrowth as OutsideGrowth
 from vramscope.analysis.what_if import ReplayResult as ReplayResult
-from vramscope.analysis.wide_numbers import WideNumbers as WideNumbers
 from vramscope.analysis.would_fit import BlockSource as BlockSource
 from vramscope.analysis.would_fit import Placement as Placement
 from vramscope.loading import Follower as Follower
 from vramscope.model.cards import Card as Card
-from vramscope.model.codes import FindingKind as FindingKind
 from vramscope.model.codes import LeakCause as LeakCause
 from vramscope.model.counters import Counters as Counters
 from vramscope.model.device import Device as Device

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 
 
 import vramscope  # noqa: E402
-from vramscope.analysis import analyses  # noqa: E402
 from vramscope.analysis.strategies import Strategies, Strategy, Undecided, strategies  # noqa: E402
 from vramscope.errors import UsageError  # noqa: E402
 from vramscope.model.marks import Category, Labels, MarkKind, Phase, Phases  # noqa: E402
@@ -173,7 +172,7 @@ def test_views_of_ddps_buckets_save_what_was_predicted(tmp_path):
 def test_gradients_that_ddps_buckets_copy_are_reported(tmp_path, is_view):
     recording = trained_by_ddp(tmp_path / "run", gradient_as_bucket_view=is_view)
 
-    found = analyses()["gradient_storage"].findings(recording.gradient_storage())
+    found = recording.gradient_storage()
 
     assert [each.kind for each in found] == ["gradient_copies"] * (not is_view)
     # Six layers of 256 × 256 weights and 256 biases, four bytes each.

@@ -1,6 +1,5 @@
 """Counts the autograd graphs that a step keeps until its backward."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Phases
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame
 
 _LEAST_FORWARDS = 3
 """Fewest forwards that count: two, for example to compare a pair, are intended."""
@@ -24,31 +22,15 @@ _LEAST_SHARE = 0.5
 _LEAST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Accumulation:
-    """Forwards of one line whose graphs are all kept until one backward, in the last step that does it."""
-
-    n_forwards: int = 0
-    """Forwards that make the same calls from the same lines; 0 if no step has three of them in a row."""
-    n_steps: int = 0
-    """Number of steps that do it."""
-    kept_bytes: int = 0
-    """Bytes that the forwards allocated and that remain when backward begins."""
-    most_bytes: int = 0
-    """Bytes of the forward that keeps most."""
-    frame: Frame | None = None
-    """The line that keeps most; None if no stack was recorded."""
-
-
-def accumulation(recording: Recording) -> Accumulation:
-    """Find forwards whose graphs are kept until one backward, from the recorded phases.
+def accumulation(recording: Recording) -> list[Finding]:
+    """Find forwards whose graphs are all kept until one backward, in the last step that does it.
 
     Evaluations and recomputes do not count.
     """
     groups = _forwards(recording.phases)
     counted = [group for group in groups if len(group.rows) >= _LEAST_FORWARDS]
     if not counted or len(counted) < _LEAST_SHARE * len(recording.steps):
-        return Accumulation()
+        return []
     found, phases, last = lifetimes(recording), recording.phases, counted[-1]
     is_kept = found.allocated_at(last.backward)
     parts = []
@@ -57,11 +39,15 @@ def accumulation(recording: Recording) -> Accumulation:
         parts.append(np.flatnonzero(is_kept & (found.alloc_event >= start) & (found.alloc_event < end)))
     # Different calls are no accumulation: two towers, a discriminator of both kinds, layers of one model.
     if len({_calls(recording, found, part) for part in parts}) > 1:
-        return Accumulation()
+        return []
     kept = [int(found.block_size[part].sum()) for part in parts]
+    if sum(kept) - max(kept) < _LEAST_BYTES:
+        return []
     rows = np.concatenate(parts)
     frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
-    return Accumulation(len(parts), len(counted), sum(kept), max(kept), frame)
+    evidence = {"forwards": len(parts), "steps": len(counted)}
+    evidence |= {"kept_bytes": sum(kept), "one_forward_bytes": max(kept)}
+    return [worded(FindingKind.GRAPHS_BEFORE_BACKWARD, sum(kept) - max(kept), frame, evidence)]
 
 
 def _calls(recording: Recording, found: Allocations, rows: NDArray[Any]) -> tuple[frozenset[Any], ...]:
@@ -96,20 +82,6 @@ def _forwards(phases: Phases) -> list[_Group]:
     return list(found.values())
 
 
-def findings(found: Accumulation) -> list[Finding]:
-    """Return a finding with the bytes kept, and what a backward after each forward would keep."""
-    if found.kept_bytes - found.most_bytes < _LEAST_BYTES:
-        return []
-    evidence = {
-        "forwards": found.n_forwards,
-        "steps": found.n_steps,
-        "kept_bytes": found.kept_bytes,
-        "one_forward_bytes": found.most_bytes,
-    }
-    n_bytes = found.kept_bytes - found.most_bytes
-    return [worded(FindingKind.GRAPHS_BEFORE_BACKWARD, n_bytes, found.frame, evidence)]
-
-
 ANALYSIS = Analysis(
-    "accumulation", "How many graphs does a step keep until its backward?", accumulation, findings
+    "accumulation", "How many graphs does a step keep until its backward?", accumulation, list
 )

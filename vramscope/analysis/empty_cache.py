@@ -1,7 +1,5 @@
 """Counts repeated calls of ``empty_cache()`` and the driver calls that they cost."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from vramscope.analysis import Analysis
@@ -12,34 +10,15 @@ from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame
 
 _LEAST_CALLS = 3
 """Fewest calls that count as a loop: one before and one after an evaluation do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyCache:
-    """Calls that returned memory to the driver, and what was allocated from it again."""
+def empty_cache(recording: Recording) -> list[Finding]:
+    """Find repeated calls of ``empty_cache()`` after which the memory is allocated again.
 
-    n_calls: int = 0
-    """Calls that released at least one segment; a call that finds nothing to release leaves no event."""
-    released_bytes: int = 0
-    """Bytes that all of them returned to the driver."""
-    n_releases: int = 0
-    """Driver calls that returned them."""
-    regained_bytes: int = 0
-    """Bytes allocated from the driver again before the next call, up to what each call had released."""
-    n_regains: int = 0
-    """Driver calls (cudaMalloc, or mappings) that allocated them."""
-    frame: Frame | None = None
-    """The line that released most; None if no stack was recorded."""
-
-
-def empty_cache(recording: Recording) -> EmptyCache:
-    """Count calls of ``empty_cache()``, found by the stacks of the releases.
-
-    A recording without stacks has none.
+    Calls are known by the stacks of the releases; one that finds nothing to release leaves no event.
     """
     trace = recording.trace
     stacks = recording.stacks
@@ -48,7 +27,7 @@ def empty_cache(recording: Recording) -> EmptyCache:
     of_call = (passes_through(stacks, "empty_cache") & ~of_capture)[trace.stack_id]
     releases = np.flatnonzero(of_call & np.isin(trace.action, LOSSES))
     if not len(releases):
-        return EmptyCache()
+        return []
     # One call releases segment after segment, with nothing in between.
     last = np.append(np.diff(releases) > 1, True)
     call = np.append(0, np.cumsum(last)[:-1])
@@ -64,29 +43,19 @@ def empty_cache(recording: Recording) -> EmptyCache:
     is_regained = sofar - trace.size[gains] < released[after]
     regained = np.zeros(len(released), "i8")
     np.add.at(regained, after, trace.size[gains])
-    return EmptyCache(
-        n_calls=len(released),
-        released_bytes=int(released.sum()),
-        n_releases=len(releases),
-        regained_bytes=int(np.minimum(regained, released).sum()),
-        n_regains=int(np.count_nonzero(is_regained)),
-        frame=heaviest_line(stacks, trace.stack_id[releases], trace.size[releases]),
-    )
-
-
-def findings(found: EmptyCache) -> list[Finding]:
-    """Return a finding if it is called repeatedly and the memory is allocated again."""
-    if found.n_calls < _LEAST_CALLS or not found.n_regains:
+    n_calls, n_regains = len(released), int(np.count_nonzero(is_regained))
+    if n_calls < _LEAST_CALLS or not n_regains:
         return []
     evidence = {
-        "calls": found.n_calls,
-        "released_bytes": found.released_bytes,
-        "driver_releases": found.n_releases,
-        "driver_allocations": found.n_regains,
+        "calls": n_calls,
+        "released_bytes": int(released.sum()),
+        "driver_releases": len(releases),
+        "driver_allocations": n_regains,
     }
-    return [worded(FindingKind.EMPTY_CACHE, found.regained_bytes, found.frame, evidence)]
+    frame = heaviest_line(stacks, trace.stack_id[releases], trace.size[releases])
+    return [worded(FindingKind.EMPTY_CACHE, int(np.minimum(regained, released).sum()), frame, evidence)]
 
 
 ANALYSIS = Analysis(
-    "empty_cache", "Is empty_cache() called again and again, and what does it cost?", empty_cache, findings
+    "empty_cache", "Is empty_cache() called again and again, and what does it cost?", empty_cache, list
 )

@@ -1,6 +1,5 @@
 """Which gradients take memory that they need not take: from one step to the next, or twice?"""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,59 +25,55 @@ _LEAST_STEPS = 3
 _LEAST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class GradientStorage:
-    """Gradients that stay from step to step, and gradients that lie beside DDP's buckets."""
+def gradient_storage(recording: Recording) -> list[Finding]:
+    """Find gradients that stay from step to step, and those that are stored twice.
 
-    kept_bytes: int = 0
-    """Gradients that are there when forward begins, in the last step that creates none; 0 where fewer than
-    half of the steps are such steps."""
-    n_steps: int = 0
-    """Steps that keep their gradients from the step before."""
-    late_bytes: int = 0
-    """What the peak would be lower by if gradients that are cleared after forward were cleared before it."""
-    forgotten_bytes: int = 0
-    """Gradients that the first steps make and nobody clears, while others are cleared in each step."""
-    forgotten: str = ""
-    """The name of the largest of these."""
-    copied_bytes: int = 0
-    """The most bytes that gradients and DDP's buckets both had at one moment; 0 where gradients are views."""
-    bucket_bytes: int = 0
-    """DDP's buckets at that moment."""
-
-
-def gradient_storage(recording: Recording) -> GradientStorage:
-    """Gradients that capture knew by identity and that backward allocated; others are not counted.
-
-    Memory of private pools is not counted: a captured CUDA graph needs its gradients where they are.
+    Gradients that capture knew by identity and that backward allocated; others are not counted. Memory of
+    private pools is not counted: a captured CUDA graph needs its gradients where they are.
     """
     named = np.isin(recording.labels.category, (Category.GRADIENT, Category.SHARDED_GRADIENT))
     if not named.any() or not len(recording.phases):
-        return GradientStorage()
+        return []
     found = lifetimes(recording)
     assigned = undivided(assign(recording, found))
     is_gradient = _is_certain(recording, found, assigned)
     if not is_gradient.any():
-        return GradientStorage()
-    bucket = is_bucket(recording.stacks, found)
+        return []
     kept, n_steps = _kept(recording, found, is_gradient, assigned)
-    lives = lives_of(recording, found)
-    extra = late_gradients(found, lives, assigned.category == Category.GRADIENT, len(recording.trace) + 1)
-    level = timeline(recording).allocated_bytes
-    late = int(level.max(initial=0) - (level + extra).max(initial=0))
+    late = _late_bytes(recording, found, assigned)
+    bucket = is_bucket(recording.stacks, found)
     copied, of_buckets = _copied(recording, found, is_gradient & ~bucket, bucket)
-    forgotten = _forgotten(recording, found, is_gradient) if not kept else np.zeros(0, "i8")
-    largest = forgotten[found.block_size[forgotten].argmax()] if len(forgotten) else -1
-    labels = recording.labels
-    return GradientStorage(
-        kept,
-        n_steps,
-        late,
-        int(found.block_size[forgotten].sum()),
-        labels.names[int(labels.name[assigned.label[largest]])] if largest >= 0 else "",
-        copied,
-        of_buckets,
-    )
+    results = []
+    if kept >= _LEAST_BYTES:
+        results.append(worded(FindingKind.GRADIENTS_KEPT, kept, None, {"steps": n_steps}))
+    if late >= _LEAST_BYTES:
+        results.append(worded(FindingKind.GRADIENTS_LATE, late))
+    if not kept:
+        results += _never_cleared(recording, found, assigned, is_gradient)
+    if copied >= _LEAST_BYTES:
+        results.append(worded(FindingKind.GRADIENT_COPIES, copied, None, {"bucket_bytes": of_buckets}))
+    return results
+
+
+def _late_bytes(recording: Recording, found: Allocations, assigned: Assigned) -> int:
+    """What the peak would be lower by if gradients that are cleared after forward were cleared before it."""
+    is_gradient = assigned.category == Category.GRADIENT
+    extra = late_gradients(found, lives_of(recording, found), is_gradient, len(recording.trace) + 1)
+    level = timeline(recording).allocated_bytes
+    return int(level.max(initial=0) - (level + extra).max(initial=0))
+
+
+def _never_cleared(
+    recording: Recording, found: Allocations, assigned: Assigned, is_gradient: NDArray[Any]
+) -> list[Finding]:
+    rows, labels = _forgotten(recording, found, is_gradient), recording.labels
+    size = found.block_size[rows]
+    if size.sum() < _LEAST_BYTES:
+        return []
+    example = labels.names[int(labels.name[assigned.label[rows[size.argmax()]]])]
+    largest = f" (the largest: {example})" if example else ""
+    kind = FindingKind.GRADIENTS_NEVER_CLEARED
+    return [worded(kind, int(size.sum()), None, {"example": example}, largest=largest)]
 
 
 def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> NDArray[Any]:
@@ -95,7 +90,10 @@ def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) ->
 def _kept(
     recording: Recording, found: Allocations, is_gradient: NDArray[Any], assigned: Assigned
 ) -> tuple[int, int]:
-    """Bytes in the last step that creates no gradient and has some from forward to the optimizer's end."""
+    """Bytes in the last step that creates no gradient and has some from forward to the optimizer's end.
+
+    And the number of such steps; 0 where fewer than half of those that train are such.
+    """
     n_steps = len(recording.steps)
     any_gradient = assigned.category == Category.GRADIENT
     creates = np.zeros(n_steps + 1, "?")
@@ -159,27 +157,9 @@ def _copied(
     return int(both[at]), int(buckets[at])
 
 
-def findings(found: GradientStorage) -> list[Finding]:
-    """The gradients that stay from step to step, and those that are stored twice."""
-    results = []
-    if found.kept_bytes >= _LEAST_BYTES:
-        evidence: dict[str, Any] = {"steps": found.n_steps}
-        results.append(worded(FindingKind.GRADIENTS_KEPT, found.kept_bytes, None, evidence))
-    if found.late_bytes >= _LEAST_BYTES:
-        results.append(worded(FindingKind.GRADIENTS_LATE, found.late_bytes))
-    if found.forgotten_bytes >= _LEAST_BYTES:
-        largest = f" (the largest: {found.forgotten})" if found.forgotten else ""
-        kind, evidence = FindingKind.GRADIENTS_NEVER_CLEARED, {"example": found.forgotten}
-        results.append(worded(kind, found.forgotten_bytes, None, evidence, largest=largest))
-    if found.copied_bytes >= _LEAST_BYTES:
-        evidence = {"bucket_bytes": found.bucket_bytes}
-        results.append(worded(FindingKind.GRADIENT_COPIES, found.copied_bytes, None, evidence))
-    return results
-
-
 ANALYSIS = Analysis(
     "gradient_storage",
     "Which gradients take memory that they need not take: from one step to the next, or twice?",
     gradient_storage,
-    findings,
+    list,
 )

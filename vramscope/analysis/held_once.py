@@ -5,7 +5,7 @@ And what is left when a program has let go of all its tensors: the workspaces of
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from vramscope.model.finding import Finding
 from vramscope.model.holders import Holding
 from vramscope.model.marks import Category
 from vramscope.model.recording import Outcome, Recording
-from vramscope.model.stacks import Frame
 
 _LEAST_BYTES = 1 << 20
 _LEAST_SHARE = 0.05
@@ -39,32 +38,12 @@ _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OP
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
 
-@dataclass(frozen=True, slots=True)
-class Unused:
-    """Blocks at the peak that have one holder."""
-
-    n_bytes: int
-    holder: str
-    """The name that holds them; '' if the recording has none."""
-    frame: Frame | None
-    """The line that allocated most of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOnce:
-    """What nothing uses at the peak."""
-
-    peak_bytes: int = 0
-    unused: Mapping[FindingKind, Unused] = field(default_factory=dict)
-    """Blocks by their kind of finding: of a kept exception, of a copy of the weights, garbage; workspaces."""
-
-
-def held_once(recording: Recording) -> HeldOnce:
+def held_once(recording: Recording) -> list[Finding]:
     """Find what nothing uses at the peak, by what holds it; what grows from step to step is left to leaks."""
     found = lifetimes(recording)
     level = timeline(recording).allocated_bytes
     if not len(found) or not len(recording.steps):
-        return HeldOnce()
+        return []
     at = int(level.argmax())
     live = found.allocated_at(at)
     for leak in leaks(recording).leaks:
@@ -72,13 +51,6 @@ def held_once(recording: Recording) -> HeldOnce:
         live &= ~np.isin(found.stack_id, found.stack_id[leak.rows])
     assigned, holdings = undivided(assign(recording, found)), recorded_holdings(recording, found)
     line = fold(recording.stacks).of[found.stack_id]
-
-    def unused(rows: NDArray[Any]) -> Unused:
-        size = found.block_size[rows]
-        names = Counter(holder_name(holdings[row]) for row in rows.tolist() if row in holdings)
-        frame = heaviest_line(recording.stacks, found.stack_id[rows], size)
-        return Unused(int(size.sum()), names.most_common(1)[0][0] if names else "", frame)
-
     copies = _copies(recording, found, assigned, live, at)
     is_loaded = np.zeros(len(recording.stacks), "?")
     for function, file in _LOADERS:
@@ -91,7 +63,17 @@ def held_once(recording: Recording) -> HeldOnce:
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
-    return HeldOnce(int(level[at]), {kind: unused(mine) for kind, mine in rows.items() if len(mine)})
+    said = []
+    for kind, mine in rows.items():
+        size, is_left = found.block_size[mine], kind == FindingKind.WORKSPACE_LEFT
+        if size.sum() < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * int(level[at])):
+            continue
+        names = Counter(holder_name(holdings[row]) for row in mine.tolist() if row in holdings)
+        holder = names.most_common(1)[0][0] if names else ""
+        frame = heaviest_line(recording.stacks, found.stack_id[mine], size)
+        finding = worded(kind, int(size.sum()), frame, **_words(kind, holder))
+        said.append(replace(finding, holder=holder or None))
+    return said
 
 
 def _of_exceptions(live: NDArray[Any], holdings: Mapping[int, Holding]) -> NDArray[Any]:
@@ -190,20 +172,6 @@ def _garbage(
     return np.flatnonzero(mine)
 
 
-def findings(found: HeldOnce) -> list[Finding]:
-    """Return a finding for each of them that is worth a word."""
-    said = []
-    for kind, unused in found.unused.items():
-        is_left = kind == FindingKind.WORKSPACE_LEFT
-        if unused.n_bytes < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * found.peak_bytes):
-            continue
-        words = _words(kind, unused.holder)
-        said.append(
-            replace(worded(kind, unused.n_bytes, unused.frame, **words), holder=unused.holder or None)
-        )
-    return said
-
-
 def _words(kind: FindingKind, holder: str) -> dict[str, Any]:
     if kind == FindingKind.EXCEPTION_KEPT:
         what, to_do = _words_of_exception(holder)
@@ -233,5 +201,5 @@ ANALYSIS = Analysis(
     "held_once",
     "Which blocks at the peak or at the end does nothing use, and what holds them?",
     held_once,
-    findings,
+    list,
 )

@@ -1,6 +1,6 @@
 """Finds activations that nothing needs, or that checkpointing makes again all at once, at the peak."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,58 +23,49 @@ _LEAST_FROZEN = 0.05
 """Share of the peak from which on activations of frozen modules are worth a word."""
 _LEAST_RECOMPUTED = 0.4
 """Share of the peak that one region must recompute at once."""
+_IN_EVAL_MODE = "call model.train() before the training: such modules checkpoint in train mode alone"
+_IN_TRAIN_MODE = (
+    "they do not checkpoint with use_cache=True, nor with use_reentrant=True where no input requires a "
+    "gradient: model.enable_input_require_grads(), or use_reentrant=False"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptActivations:
-    """Activations at the peak that could go."""
-
-    peak_bytes: int = 0
-    frozen_bytes: int = 0
-    """Activations of modules without a trained parameter that run before all that have one."""
-    frozen: str = ""
-    """The path that these modules share most of the bytes under."""
-    recomputed_bytes: int = 0
-    """Activations of one recompute that runs several blocks."""
-    blocks: tuple[str, ...] = ()
-    """These blocks."""
-    idle: str = ""
-    """Where checkpointing is switched on and recomputes nothing, as capture noted it."""
-    idle_bytes: int = 0
-    """All activations at the peak, in that case."""
-    n_in_eval_mode: int = 0
-    """The modules of these that run in eval mode."""
-
-
-def kept_activations(recording: Recording) -> KeptActivations:
+def kept_activations(recording: Recording) -> list[Finding]:
     """Find activations of frozen modules, and of checkpointed regions of several blocks, at the peak."""
     labels = recording.labels
     if not len(recording.phases) or not (labels.category == Category.PARAMETER).any():
-        return KeptActivations()
+        return []
     found = lifetimes(recording)
     assigned, lives = undivided(assign(recording, found)), lives_of(recording, found)
     owners = owners_of(recording, found, assigned)
     level = timeline(recording).allocated_bytes
     at = int(level.argmax())
-    live = found.allocated_at(at)
+    live, peak_bytes = found.allocated_at(at), int(level[at])
+    said = []
     frozen, n_frozen = _frozen(recording, found, (assigned, lives, owners), live)
-    n_bytes = 0
-    blocks: tuple[str, ...] = ()
-    for phase, names in whole_regions(found, lives, owners).items():
-        mine = int(found.block_size[live & (lives.born_in == phase)].sum())
-        if mine > n_bytes:
-            blocks, n_bytes = names, mine
-    said = [note for note in recording.notes if note.code == NoteCode.CHECKPOINTS_IDLE]
-    idle = said[-1] if said and not (recording.phases.phase == Phase.RECOMPUTE).any() else None
-    activations = int(found.block_size[live & (assigned.category == Category.ACTIVATION)].sum())
-    return KeptActivations(
-        int(level[at]),
-        n_frozen,
-        frozen,
-        n_bytes,
-        blocks,
-        *((idle.text, activations, idle.value) if idle is not None else ()),
-    )
+    if n_frozen >= max(_LEAST_BYTES, _LEAST_FROZEN * peak_bytes):
+        finding = worded(FindingKind.FROZEN_ACTIVATIONS, n_frozen, frozen=module_words(frozen))
+        said.append(replace(finding, module=frozen))
+    regions = [
+        (int(found.block_size[live & (lives.born_in == phase)].sum()), blocks)
+        for phase, blocks in whole_regions(found, lives, owners).items()
+    ]
+    n_bytes, blocks = max(regions, key=lambda each: each[0], default=(0, ()))
+    if len(blocks) > 1 and n_bytes >= max(_LEAST_BYTES, _LEAST_RECOMPUTED * peak_bytes):
+        which = f"{blocks[0]} … {blocks[-1]}"
+        said.append(worded(FindingKind.CHECKPOINT_OF_ALL, n_bytes, blocks=len(blocks), which=which))
+    activations = live & (assigned.category == Category.ACTIVATION)
+    return said + _idle(recording, int(found.block_size[activations].sum()))
+
+
+def _idle(recording: Recording, n_bytes: int) -> list[Finding]:
+    """Return a finding where checkpointing is switched on, as capture noted it, and recomputes nothing."""
+    notes = [note for note in recording.notes if note.code == NoteCode.CHECKPOINTS_IDLE]
+    if not notes or (recording.phases.phase == Phase.RECOMPUTE).any():
+        return []
+    # The value is the number of these modules that run in eval mode.
+    to_do = _IN_EVAL_MODE if notes[-1].value else _IN_TRAIN_MODE
+    return [worded(FindingKind.CHECKPOINTS_IDLE, n_bytes, idle=notes[-1].text, to_do=to_do)]
 
 
 def _frozen(
@@ -131,31 +122,9 @@ def _within(path: str, part: str) -> bool:
     return path == part or path.startswith(f"{part}.")
 
 
-def findings(found: KeptActivations) -> list[Finding]:
-    """Return a finding for what is frozen, and for one region around several blocks."""
-    said = []
-    if found.frozen_bytes >= max(_LEAST_BYTES, _LEAST_FROZEN * found.peak_bytes):
-        frozen = worded(FindingKind.FROZEN_ACTIVATIONS, found.frozen_bytes, frozen=module_words(found.frozen))
-        said.append(replace(frozen, module=found.frozen))
-    is_much = found.recomputed_bytes >= max(_LEAST_BYTES, _LEAST_RECOMPUTED * found.peak_bytes)
-    if len(found.blocks) > 1 and is_much:
-        n_blocks, which = len(found.blocks), f"{found.blocks[0]} … {found.blocks[-1]}"
-        kind = FindingKind.CHECKPOINT_OF_ALL
-        said.append(worded(kind, found.recomputed_bytes, blocks=n_blocks, which=which))
-    if found.idle:
-        to_do = (
-            "call model.train() before the training: such modules checkpoint in train mode alone"
-            if found.n_in_eval_mode
-            else "they do not checkpoint with use_cache=True, nor with use_reentrant=True where no input "
-            "requires a gradient: model.enable_input_require_grads(), or use_reentrant=False"
-        )
-        said.append(worded(FindingKind.CHECKPOINTS_IDLE, found.idle_bytes, idle=found.idle, to_do=to_do))
-    return said
-
-
 ANALYSIS = Analysis(
     "kept_activations",
     "Which activations at the peak does nothing need, or does checkpointing make again all at once?",
     kept_activations,
-    findings,
+    list,
 )

@@ -1,6 +1,5 @@
 """Measures what the logits and their loss hold at the peak: blocks of one size, made by cross entropy."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,47 +16,36 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame
 
 _LEAST_SHARE = 0.4
 _LEAST_BYTES = 16 << 20
 _OTHERS = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 
 
-@dataclass(frozen=True, slots=True)
-class Logits:
-    """Blocks at the peak that have the size of the logits."""
-
-    peak_bytes: int = 0
-    n_bytes: int = 0
-    n_blocks: int = 0
-    logits_bytes: int = 0
-    """Bytes of the largest tensor that cross entropy makes: of logits, in the numbers that it computes in."""
-    is_upcast: bool = False
-    """Whether logits of half that size are there as well: 16-bit numbers that became 32-bit ones."""
-    frame: Frame | None = None
-    """The line that calls cross entropy."""
-
-
-def logits(recording: Recording) -> Logits:
-    """Find the logits by the function ``cross_entropy``, and count all blocks of their size at the peak."""
+def logits(recording: Recording) -> list[Finding]:
+    """Find whether blocks of the size of the logits, which ``cross_entropy`` shows, are much of the peak."""
     found = lifetimes(recording)
     of_loss = _of_loss(recording, found)
     if not of_loss.any():
-        return Logits()
+        return []
     level = timeline(recording).allocated_bytes
     at = int(level.argmax())
     largest = np.flatnonzero(of_loss)[int(found.size[of_loss].argmax())]
     rows = np.flatnonzero(found.allocated_at(at) & of_logits(recording, found))
-    node = int(fold(recording.stacks).of[found.stack_id[largest]])
-    return Logits(
-        int(level[at]),
-        int(found.block_size[rows].sum()),
-        len(rows),
-        int(found.size[largest]),
-        bool((2 * found.size[rows] == found.size[largest]).any()),
-        fold(recording.stacks).stacks.frame(node) if node else None,
-    )
+    n_bytes = int(found.block_size[rows].sum())
+    if len(rows) < 2 or n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * int(level[at])):
+        return []
+    folded = fold(recording.stacks)
+    node = int(folded.of[found.stack_id[largest]])
+    is_upcast = (2 * found.size[rows] == found.size[largest]).any()
+    words: dict[str, Any] = {
+        "share": f"{100 * n_bytes / int(level[at]):.0f}",
+        "blocks": len(rows),
+        "upcast": ", which are computed in 16 bits and converted" if is_upcast else "",
+        "logits_bytes": int(found.size[largest]),
+    }
+    frame = folded.stacks.frame(node) if node else None
+    return [worded(FindingKind.LARGE_LOGITS, n_bytes, frame, **words)]
 
 
 def of_logits(recording: Recording, found: Allocations) -> NDArray[Any]:
@@ -78,19 +66,6 @@ def _of_loss(recording: Recording, found: Allocations) -> NDArray[Any]:
     return calls[found.stack_id]
 
 
-def findings(found: Logits) -> list[Finding]:
-    """Return a finding if blocks of the size of the logits are most of the peak."""
-    if found.n_blocks < 2 or found.n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * found.peak_bytes):
-        return []
-    words: dict[str, Any] = {
-        "share": f"{100 * found.n_bytes / found.peak_bytes:.0f}",
-        "blocks": found.n_blocks,
-        "upcast": ", which are computed in 16 bits and converted" if found.is_upcast else "",
-        "logits_bytes": found.logits_bytes,
-    }
-    return [worded(FindingKind.LARGE_LOGITS, found.n_bytes, found.frame, **words)]
-
-
 ANALYSIS = Analysis(
-    "logits", "How much of the peak are logits and what their loss makes of them?", logits, findings
+    "logits", "How much of the peak are logits and what their loss makes of them?", logits, list
 )

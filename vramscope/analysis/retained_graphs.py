@@ -1,7 +1,5 @@
 """Measures what ``backward(retain_graph=True)`` keeps until the next step."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from vramscope.analysis import Analysis
@@ -14,27 +12,14 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame
 
 _LEAST_SHARE = 0.5
 """Share of the steps that must ask for it."""
 _LEAST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RetainedGraphs:
-    """Activations of a step that are still allocated when the step ends, because its graph is retained."""
-
-    n_steps: int = 0
-    """Steps whose last backward retains its graph; 0 if these are fewer than half of the steps."""
-    kept_bytes: int = 0
-    """Bytes of a step's activations that are allocated at its end: the median of those steps."""
-    frame: Frame | None = None
-    """The line that allocated most of them in the last such step; None if no stack was recorded."""
-
-
-def retained_graphs(recording: Recording) -> RetainedGraphs:
-    """Measure what retained graphs keep, from the recorded calls of backward.
+def retained_graphs(recording: Recording) -> list[Finding]:
+    """Find activations that are allocated when a step ends, as its last backward retains its graph.
 
     Outputs that the program itself holds count too; they stay allocated in any case.
     """
@@ -45,7 +30,7 @@ def retained_graphs(recording: Recording) -> RetainedGraphs:
     last_of = dict(zip(steps_of(steps, event).tolist(), keeps.tolist(), strict=True))
     retaining = [step for step, kept in last_of.items() if step >= 0 and kept and step < len(steps) - 1]
     if not retaining or len(retaining) < _LEAST_SHARE * (len(steps) - 1):
-        return RetainedGraphs()
+        return []
     found = lifetimes(recording)
     is_activation = assign(recording, found).category == Category.ACTIVATION
     kept = []
@@ -53,24 +38,17 @@ def retained_graphs(recording: Recording) -> RetainedGraphs:
         start, end = int(steps.start_event[step]), int(steps.end_event[step])
         mine = is_activation & (found.alloc_event >= start) & found.allocated_at(end)
         kept.append(np.flatnonzero(mine))
-    return RetainedGraphs(
-        len(retaining),
-        int(np.median([int(found.block_size[rows].sum()) for rows in kept])),
-        heaviest_line(recording.stacks, found.stack_id[kept[-1]], found.block_size[kept[-1]]),
-    )
-
-
-def findings(found: RetainedGraphs) -> list[Finding]:
-    """Return a finding if retained graphs keep 1 MiB or more."""
-    if found.kept_bytes < _LEAST_BYTES:
+    n_bytes = int(np.median([int(found.block_size[rows].sum()) for rows in kept]))
+    if n_bytes < _LEAST_BYTES:
         return []
-    evidence = {"steps": found.n_steps, "kept_bytes": found.kept_bytes}
-    return [worded(FindingKind.RETAINED_GRAPH, found.kept_bytes, found.frame, evidence)]
+    frame = heaviest_line(recording.stacks, found.stack_id[kept[-1]], found.block_size[kept[-1]])
+    evidence = {"steps": len(retaining), "kept_bytes": n_bytes}
+    return [worded(FindingKind.RETAINED_GRAPH, n_bytes, frame, evidence)]
 
 
 ANALYSIS = Analysis(
     "retained_graphs",
     "How much does backward(retain_graph=True) keep until the next step?",
     retained_graphs,
-    findings,
+    list,
 )

@@ -27,40 +27,14 @@ _LEAST_SIZES = 3
 _LEAST_RATIO = 1.2
 """Ratio of the largest to the smallest size: below it a square and a line are too close to tell apart."""
 _TOLERANCE = 0.01
-_LEAST_SHARE = 0.05
-"""Share of the peak below which quadratic bytes make no finding."""
-_LEAST_DOMINATING = 0.5
+_KINDS = ((FindingKind.QUADRATIC_MEMORY, 2, 0.05), (FindingKind.BATCH_DOMINATES, 1, 0.5))
+"""Each kind of finding, the power of its growth, and the least share of the peak that grows so."""
+_OF_SCORES = "If it is attention: torch.nn.functional.scaled_dot_product_attention does not keep its scores"
+_OF_MASKS = (
+    "No gradient passes through them. If it is a mask of attention: one of shape (batch, 1, 1, length) "
+    "broadcasts over heads and queries, and is_causal=True needs none"
+)
 _MOST_STEPS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingLine:
-    """A line of the program and the bytes of the largest step's peak that it holds."""
-
-    frame: Frame | None
-    n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """The parts of the largest step's peak that grow linearly and quadratically with the input's size."""
-
-    n_sizes: int = 0
-    """Different sizes among the steps that make the same calls; 0 if these are too few for an answer."""
-    ratio: float = 1.0
-    """Ratio of the largest size to the smallest."""
-    peak_bytes: int = 0
-    """The most bytes allocated in the largest step."""
-    linear_bytes: int = 0
-    """Bytes of that peak in blocks that grow linearly."""
-    linear: tuple[ScalingLine, ...] = ()
-    """The lines that allocated these blocks, forward's first."""
-    quadratic_bytes: int = 0
-    """Bytes of that peak in blocks that grow quadratically."""
-    quadratic: tuple[ScalingLine, ...] = ()
-    """The lines that allocated these blocks, forward's first."""
-    has_backward: bool = True
-    """Whether backward makes blocks that grow so, as for scores; a mask has no gradient."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,39 +47,48 @@ class _MatchedCalls:
     """Index of each step."""
 
 
-def scaling(recording: Recording) -> Scaling:
-    """Find how each line's bytes grow with the size of a step's input.
+def scaling(recording: Recording) -> list[Finding]:
+    """Find lines whose bytes grow with the square of a step's input, and a peak that mostly grows with it.
 
     Only steps that make the same calls as most steps count. An answer needs three different sizes.
     """
     found = lifetimes(recording)
     calls = _calls(recording, found)
     if calls is None:
-        return Scaling()
+        return []
     power, ratio = _powers(found.size[calls.rows])
-    n_sizes = len(np.unique(np.round(ratio, 2)))
-    if n_sizes < _LEAST_SIZES or ratio.max() < _LEAST_RATIO:
-        return Scaling()
+    n_sizes, times = len(np.unique(np.round(ratio, 2))), float(ratio.max())
+    if n_sizes < _LEAST_SIZES or times < _LEAST_RATIO:
+        return []
     largest = int(ratio.argmax())
     step = int(calls.steps[largest])
     start, end = int(recording.steps.start_event[step]), int(recording.steps.end_event[step])
     allocated = timeline(recording).allocated_bytes[start : end + 1]
     at = int(start + allocated.argmax())
     mine, is_live = calls.rows[:, largest], found.allocated_at(at)
-    linear, quadratic = (found.rows(mine[(power == wanted) & is_live[mine]]) for wanted in (1, 2))
-    return Scaling(
-        n_sizes,
-        float(ratio.max()),
-        int(allocated.max()),
-        int(linear.block_size.sum()),
-        _lines(recording, linear),
-        int(quadratic.block_size.sum()),
-        _lines(recording, quadratic),
-        _in_backward(recording, found.rows(mine[power == 2])),
-    )
+    sizes: dict[str, Any] = {"sizes": n_sizes, "ratio": round(times, 3), "peak_bytes": int(allocated.max())}
+    result = []
+    for kind, wanted, least in _KINDS:
+        live = found.rows(mine[(power == wanted) & is_live[mine]])
+        n_bytes = int(live.block_size.sum())
+        if not sizes["peak_bytes"] or n_bytes < least * sizes["peak_bytes"]:
+            continue
+        lines = _lines(recording, live)
+        shown = [{"file": at and at.file, "line": at and at.line, "bytes": n} for at, n in lines[:5]]
+        has_backward = _in_backward(recording, found.rows(mine[power == wanted]))
+        words = {
+            "share": f"{100 * n_bytes / sizes['peak_bytes']:.0f}",
+            "times": f"{times:.2g}",
+            "remedy": _OF_SCORES if has_backward else _OF_MASKS,
+        }
+        result.append(
+            worded(kind, n_bytes, lines[0][0] if lines else None, sizes | {"lines": shown}, **words)
+        )
+    return result
 
 
 def _in_backward(recording: Recording, made: Allocations) -> bool:
+    """Return whether backward makes blocks that grow so, as for scores; a mask has no gradient."""
     row = phases_of(recording.phases, len(recording.trace))[made.alloc_event]
     return bool((np.append(recording.phases.phase, Phase.OTHER)[row] == Phase.BACKWARD).any())
 
@@ -150,8 +133,8 @@ def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return power, base
 
 
-def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
-    """Return the lines by bytes, forward's first: what backward allocates follows from them."""
+def _lines(recording: Recording, live: Allocations) -> list[tuple[Frame | None, int]]:
+    """Return the lines with their bytes, forward's first: what backward allocates follows from them."""
     folded, n_events = fold(recording.stacks), len(recording.trace)
     phase = np.append(recording.phases.phase, Phase.OTHER)[phases_of(recording.phases, n_events)]
     weight: dict[tuple[bool, Frame | None], int] = {}
@@ -161,44 +144,12 @@ def _lines(recording: Recording, live: Allocations) -> tuple[ScalingLine, ...]:
         place = (later, folded.stacks.frame(own) if own else None)
         weight[place] = weight.get(place, 0) + n_bytes
     ordered = sorted(weight.items(), key=lambda item: (item[0][0], item[0][1] is None, -item[1]))
-    return tuple(ScalingLine(frame, n_bytes) for (_, frame), n_bytes in ordered)
-
-
-def findings(found: Scaling) -> list[Finding]:
-    """Return findings for lines that grow quadratically, and for a peak that mostly grows linearly."""
-    result = []
-    if found.quadratic_bytes >= _LEAST_SHARE * found.peak_bytes > 0:
-        remedy = (
-            "If it is attention: torch.nn.functional.scaled_dot_product_attention does not keep its scores"
-            if found.has_backward
-            else "No gradient passes through them. If it is a mask of attention: one of shape (batch, 1, 1, "
-            "length) broadcasts over heads and queries, and is_causal=True needs none"
-        )
-        kind, n_bytes = FindingKind.QUADRATIC_MEMORY, found.quadratic_bytes
-        result.append(_finding(kind, found, found.quadratic, n_bytes, remedy))
-    if found.linear_bytes >= _LEAST_DOMINATING * found.peak_bytes > 0:
-        result.append(_finding(FindingKind.BATCH_DOMINATES, found, found.linear, found.linear_bytes))
-    return result
-
-
-def _finding(
-    kind: str, found: Scaling, lines: tuple[ScalingLine, ...], n_bytes: int, remedy: str = ""
-) -> Finding:
-    shown = [(line.frame, line.n_bytes) for line in lines[:5]]
-    evidence = {
-        "sizes": found.n_sizes,
-        "ratio": round(found.ratio, 3),
-        "peak_bytes": found.peak_bytes,
-        "lines": [{"file": at and at.file, "line": at and at.line, "bytes": n} for at, n in shown],
-    }
-    share, times = f"{100 * n_bytes / found.peak_bytes:.0f}", f"{found.ratio:.2g}"
-    frame = lines[0].frame if lines else None
-    return worded(kind, n_bytes, frame, evidence, share=share, times=times, remedy=remedy)
+    return [(frame, n_bytes) for (_, frame), n_bytes in ordered]
 
 
 ANALYSIS = Analysis(
     "scaling",
     "Which lines' bytes grow as what a step is given does, and which with its square?",
     scaling,
-    findings,
+    list,
 )

@@ -1,6 +1,5 @@
 """Finds the line that makes thousands of small allocations in every step."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,33 +13,21 @@ from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.stacks import Stacks
 
 _SMALL_BYTES = 64 << 10
 _LEAST_PER_STEP = 5_000
 """Allocations of one line in the median step from which on there is a finding."""
 
 
-@dataclass(frozen=True, slots=True)
-class SmallAllocations:
-    """The line that makes the most allocations of at most 64 KiB."""
-
-    per_step: int = 0
-    """Its allocations per step, the median over all steps; 0 if no steps are known."""
-    median_bytes: int = 0
-    """Bytes requested by one of its allocations, the median."""
-    frame: Frame | None = None
-    """The line; None if no stack was recorded."""
-
-
-def small_allocations(recording: Recording) -> SmallAllocations:
-    """Count the small allocations of each line in each step.
+def small_allocations(recording: Recording) -> list[Finding]:
+    """Find the line that makes the most allocations of at most 64 KiB, if it makes thousands in a step.
 
     What an optimizer of torch makes for itself does not count: no line of the program can do without it.
     """
     steps = recording.steps
     if not len(steps):
-        return SmallAllocations()
+        return []
     found, folded = lifetimes(recording), fold(recording.stacks)
     rows = np.flatnonzero((found.size <= _SMALL_BYTES) & (found.alloc_event >= 0))
     step = steps_of(steps, found.alloc_event[rows])
@@ -49,13 +36,15 @@ def small_allocations(recording: Recording) -> SmallAllocations:
     rows, step = rows[~of_optimizer], step[~of_optimizer]
     own = folded.of[found.stack_id[rows]]
     if not (own > 0).any():
-        return SmallAllocations()
+        return []
     busiest = int(np.bincount(own[own > 0]).argmax())
     mine = own == busiest
-    per_step = np.bincount(step[mine], minlength=len(steps))
-    return SmallAllocations(
-        int(np.median(per_step)), int(np.median(found.size[rows[mine]])), folded.stacks.frame(busiest)
-    )
+    per_step = int(np.median(np.bincount(step[mine], minlength=len(steps))))
+    if per_step < _LEAST_PER_STEP:
+        return []
+    evidence = {"per_step": per_step, "median_bytes": int(np.median(found.size[rows[mine]]))}
+    frame = folded.stacks.frame(busiest)
+    return [worded(FindingKind.SMALL_ALLOCATIONS, None, frame, evidence, most_bytes=_SMALL_BYTES)]
 
 
 def _of_torch_optim(stacks: Stacks, folded: Folded) -> NDArray[Any]:
@@ -73,17 +62,9 @@ def _of_torch_optim(stacks: Stacks, folded: Folded) -> NDArray[Any]:
     return found
 
 
-def findings(found: SmallAllocations) -> list[Finding]:
-    """Return a finding if one line calls the allocator thousands of times in a step."""
-    if found.per_step < _LEAST_PER_STEP:
-        return []
-    evidence = {"per_step": found.per_step, "median_bytes": found.median_bytes}
-    return [worded(FindingKind.SMALL_ALLOCATIONS, None, found.frame, evidence, most_bytes=_SMALL_BYTES)]
-
-
 ANALYSIS = Analysis(
     "small_allocations",
     "Which line makes thousands of small allocations in every step?",
     small_allocations,
-    findings,
+    list,
 )

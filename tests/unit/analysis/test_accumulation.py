@@ -41,6 +41,6 @@ def trained(threads):
     )
 
 
-@pytest.mark.parametrize(("threads", "n_forwards"), [((1, 1, 1), 3), ((1, 2, 3), 0)])
+@pytest.mark.parametrize(("threads", "n_forwards"), [((1, 1, 1), [3]), ((1, 2, 3), [])])
 def test_forwards_of_three_threads_wait_for_three_backwards(threads, n_forwards):
-    assert accumulation(trained(threads)).n_forwards == n_forwards
+    assert [each.evidence["forwards"] for each in accumulation(trained(threads))] == n_forwards

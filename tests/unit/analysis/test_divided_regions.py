@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import vramscope
-from vramscope.analysis.kept_activations import findings, kept_activations
+from vramscope.analysis.kept_activations import kept_activations
 from vramscope.analysis.strategies import strategies
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
@@ -78,7 +78,7 @@ def test_regions_of_one_block_are_as_they_should_be(tmp_path):
 
 
 def test_a_region_of_several_blocks_is_told_and_one_for_each_is_not(tmp_path):
-    (said,) = findings(kept_activations(recorded(tmp_path / "whole", is_divided=False)))
+    (said,) = kept_activations(recorded(tmp_path / "whole", is_divided=False))
 
     assert (said.kind, "6 blocks at once" in said.claim) == ("checkpoint_of_all", True)
-    assert findings(kept_activations(recorded(tmp_path / "divided", is_divided=True))) == []
+    assert kept_activations(recorded(tmp_path / "divided", is_divided=True)) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.gathered_parameters import findings, gathered_parameters
+from vramscope.analysis.gathered_parameters import gathered_parameters
 from vramscope.model.marks import Category, Labels, Phase, Phases
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.trace import Action
@@ -48,4 +48,4 @@ def test_what_is_gathered_before_anything_runs(recording, names, order, n_bytes)
         phases=Phases.of(phase=[Phase.FORWARD], start_event=[n], end_event=[end], step=[0]),
     )
 
-    assert [each.n_bytes // MIB for each in findings(gathered_parameters(found))] == n_bytes
+    assert [each.n_bytes // MIB for each in gathered_parameters(found)] == n_bytes

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import vramscope
-from vramscope.analysis.kept_activations import findings, kept_activations
+from vramscope.analysis.kept_activations import kept_activations
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
 
@@ -41,7 +41,7 @@ def said(path, *, trains_before=False, is_input_asked=False):
             model(x).square().mean().backward()
             optimizer.step()
     (recording,) = vramscope.load(path).recordings
-    return findings(kept_activations(recording))
+    return kept_activations(recording)
 
 
 def test_a_frozen_part_that_keeps_activations_is_told(tmp_path):
@@ -84,7 +84,7 @@ def test_checkpointing_that_never_recomputes_is_named(tmp_path, is_training, is_
             optimizer.step()
             optimizer.zero_grad()
     (recording,) = vramscope.load(tmp_path).recordings
-    found = [each for each in findings(kept_activations(recording)) if each.kind == "checkpoints_idle"]
+    found = [each for each in kept_activations(recording) if each.kind == "checkpoints_idle"]
 
     if is_training or not is_switched:
         assert found == []
@@ -128,7 +128,7 @@ def test_checkpointing_in_train_mode_that_never_recomputes(
             net(batch).square().mean().backward()
             optimizer.step()
     (recording,) = vramscope.load(tmp_path).recordings
-    found = [each for each in findings(kept_activations(recording)) if each.kind == "checkpoints_idle"]
+    found = [each for each in kept_activations(recording) if each.kind == "checkpoints_idle"]
 
     # torch's own answer: without an input that needs one, parameters within get no gradient.
     assert (net[0].body[0].weight.grad is None) == (not use_cache and not input_needs_gradient)

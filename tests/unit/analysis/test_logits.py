@@ -1,12 +1,14 @@
 """Logits of a large vocabulary: what the loss in chunks would need, by computing it so."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import vramscope
-from vramscope.analysis.logits import findings, logits
+from vramscope.analysis.logits import logits
 from vramscope.analysis.strategies import strategies
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
@@ -50,7 +52,7 @@ def test_logits_of_a_large_vocabulary_are_most_of_the_peak_and_chunks_lower_it(t
     whole = recorded(tmp_path / "whole", 8192)
     truth = recorded(tmp_path / "chunks", 8192, is_chunked=True).peak().allocated.n_bytes
 
-    (said,) = findings(logits(whole))
+    (said,) = logits(whole)
     (advice,) = [each for each in strategies(whole).advised if "chunks" in each.name]
 
     assert said.kind == "large_logits"
@@ -60,11 +62,11 @@ def test_logits_of_a_large_vocabulary_are_most_of_the_peak_and_chunks_lower_it(t
 
 
 def test_chunks_of_a_loss_are_no_finding_any_more(tmp_path):
-    assert findings(logits(recorded(tmp_path / "chunks", 8192, is_chunked=True))) == []
+    assert logits(recorded(tmp_path / "chunks", 8192, is_chunked=True)) == []
 
 
 def test_few_classes_are_no_finding(tmp_path):
-    assert findings(logits(recorded(tmp_path / "few", 64))) == []
+    assert logits(recorded(tmp_path / "few", 64)) == []
 
 
 def test_what_happens_to_have_half_the_size_of_logits_is_none(tmp_path):
@@ -78,12 +80,13 @@ def test_what_happens_to_have_half_the_size_of_logits_is_none(tmp_path):
             optimizer.zero_grad()
             nn.functional.cross_entropy(queries @ rows.T, torch.arange(256)).backward()
             optimizer.step()
-    found = logits(vramscope.load(tmp_path).recordings[0])
+    (found,) = logits(vramscope.load(tmp_path).recordings[0])
+    n_blocks = int(re.search(r"are (\d+) blocks", found.claim)[1])
 
-    assert found.logits_bytes == 8 * MIB
-    assert not found.is_upcast
+    assert found.claim.endswith("has 8.00 MiB")
+    assert "converted" not in found.claim
     # A block may be larger than its tensor by what is not worth splitting.
-    assert 0 <= found.n_bytes - found.n_blocks * 8 * MIB < found.n_blocks * MIB
+    assert 0 <= found.n_bytes - n_blocks * 8 * MIB < n_blocks * MIB
 
 
 def test_logits_of_16_bits_that_become_32_count_too(tmp_path):
@@ -91,6 +94,6 @@ def test_logits_of_16_bits_that_become_32_count_too(tmp_path):
     with vramscope.record(tmp_path, device="simulated", quiet=True):
         scores = head(torch.randn(256, 32, dtype=torch.bfloat16))
         nn.functional.cross_entropy(scores.float(), torch.arange(256)).backward()
-    found = logits(vramscope.load(tmp_path).recordings[0])
+    (found,) = logits(vramscope.load(tmp_path).recordings[0])
 
-    assert found.is_upcast
+    assert "computed in 16 bits and converted" in found.claim

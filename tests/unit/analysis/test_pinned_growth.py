@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.pinned_growth import findings, pinned_growth
+from vramscope.analysis.pinned_growth import pinned_growth
 from vramscope.model.counters import Counters
 from vramscope.model.marks import Steps
 from vramscope.model.trace import Action
@@ -30,6 +30,6 @@ def test_growth_is_told_by_its_bytes(recording, levels, grown):
     )
     steps = Steps.of(index=range(10), start_event=range(0, 20, 2), end_event=range(1, 21, 2))
 
-    found = findings(pinned_growth(recording(*rows, counters=samples, steps=steps)))
+    found = pinned_growth(recording(*rows, counters=samples, steps=steps))
 
     assert [each.n_bytes // MIB for each in found] == grown

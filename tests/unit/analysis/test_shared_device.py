@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.shared_device import findings, shared_device
+from vramscope.analysis.shared_device import shared_device
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
 
@@ -26,10 +26,9 @@ def found(*samples):
 
 
 def test_the_context_of_this_process_is_what_the_driver_counts_beyond_torch():
-    answer = found((540, 40, 0, 0), (900, 400, 1500, 0), (920, 400, 700, 0))
-    (finding,) = findings(answer)
+    (finding,) = found((540, 40, 0, 0), (900, 400, 1500, 0), (920, 400, 700, 0))
 
-    assert (answer.outside_bytes, answer.others_bytes, answer.time_ns) == (500 * MIB, 1500 * MIB, 2)
+    assert finding.evidence == {"outside_bytes": 500 * MIB, "others_bytes": 1500 * MIB, "time_ns": 2}
     assert (finding.kind, finding.severity, finding.n_bytes) == ("shared_device", "info", 500 * MIB)
 
 
@@ -45,4 +44,4 @@ def test_the_context_of_this_process_is_what_the_driver_counts_beyond_torch():
     ],
 )
 def test_a_context_that_the_counters_do_not_show_is_not_reported(sample):
-    assert findings(found(sample)) == []
+    assert found(sample) == []

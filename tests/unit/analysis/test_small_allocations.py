@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.small_allocations import findings, small_allocations
+from vramscope.analysis.small_allocations import small_allocations
 from vramscope.model.marks import Steps
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action
@@ -22,6 +22,6 @@ def test_the_scalars_of_torchs_own_optimizer_are_no_lines_to_change(recording, f
         *turn * 6000, stacks=stacks, steps=Steps.of(index=[0], start_event=[0], end_event=[12_000])
     )
 
-    said = findings(small_allocations(made))
+    said = small_allocations(made)
 
     assert [each.line for each in said] == ([line] if line else [])

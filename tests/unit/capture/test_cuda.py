@@ -147,7 +147,6 @@ def test_the_line_that_empties_the_cache_is_known(run_on_cuda, tmp_path, call):
 
     names = [frame.function for frame in recording.stacks.frames(int(trace.stack_id[released]))]
     assert {"empty_cache", "tidy"} <= set(names)
-    assert recording.empty_cache().n_calls == 1
     is_free = np.isin(trace.action, (Action.FREE_REQUESTED, Action.FREE_COMPLETED))
     assert not trace.stack_id[is_free].any()
     assert trace.stack_id[trace.action == Action.ALLOC].any()
