@@ -1,4 +1,4 @@
-"""Ship the top-level folder dashboard/ as the package vramscope.dashboard, and a README for the index."""
+"""Ship dashboard/ and sample_traces/ inside of the package vramscope, and a README for the index."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,7 @@ from setuptools import find_namespace_packages, setup
 HERE = Path(__file__).parent
 REPOSITORY = "https://github.com/vramscope/vramscope"
 CORE = find_namespace_packages(include=["vramscope", "vramscope.*"])
+SAMPLES = find_namespace_packages(include=["sample_traces", "sample_traces.*"])
 DASHBOARD = find_namespace_packages(include=["dashboard", "dashboard.*"])
 
 
@@ -21,8 +22,8 @@ def readme() -> str:
 
 
 setup(
-    packages=CORE + [f"vramscope.{package}" for package in DASHBOARD],
-    package_dir={"vramscope.dashboard": "dashboard"},
+    packages=CORE + [f"vramscope.{package}" for package in DASHBOARD + SAMPLES],
+    package_dir={"vramscope.dashboard": "dashboard", "vramscope.sample_traces": "sample_traces"},
     long_description=readme(),
     long_description_content_type="text/markdown",
 )

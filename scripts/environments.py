@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SHIPPED = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "vramscope", "dashboard")
+SHIPPED = (
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "vramscope",
+    "dashboard",
+    "sample_traces",
+)
 KEEPERS = (
     ("pyenv", "prefix"),
     ("uv", "python", "find", "--no-project", "--no-python-downloads"),

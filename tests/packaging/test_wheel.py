@@ -27,7 +27,9 @@ def test_the_wheels_only_top_level_name_is_vramscope(wheel):
 def test_the_wheel_carries_every_source_file_and_asset(wheel):
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if ".dist-info" not in name}
-    files = [file for name in ("vramscope", "dashboard") for file in (ROOT / name).rglob("*")]
+    files = [
+        file for name in ("vramscope", "dashboard", "sample_traces") for file in (ROOT / name).rglob("*")
+    ]
     names = {str(file.relative_to(ROOT)) for file in files if file.is_file() and file.suffix != ".pyc"}
 
     assert shipped == {name if name.startswith("vramscope/") else f"vramscope/{name}" for name in names}

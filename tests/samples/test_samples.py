@@ -113,7 +113,35 @@ def test_what_runs_out_of_memory_is_the_perceptron_of_the_long_batch():
     assert failed.reserved_bytes[0] == recording.device.total_bytes == 40 * 2**20
 
 
-@pytest.mark.parametrize("name", [*NAMES, "out-of-memory"])
+def test_the_odd_rank_of_the_fleet_holds_what_its_larger_batch_needs():
+    """A row more is input, output and gradient of 256 numbers; hidden, activated and gradient of 4096."""
+    fleet = vramscope.load(SAMPLES / "fleet")
+    peaks = [each.peak().allocated.n_bytes for each in fleet.recordings]
+    rows = 32 * 16
+
+    assert [each.process.rank for each in fleet.recordings] == [0, 1, 2, 3]
+    assert peaks[0] == peaks[1] == peaks[3]
+    assert peaks[2] - peaks[0] == rows * 4 * 3 * (256 + 4096)
+
+
+def test_the_predicted_sample_has_the_parameters_of_gpt_2_and_two_states_of_each():
+    width, length, vocabulary = 768, 1024, 50_304
+    layers = ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))
+    linear = sum(ins * outs + outs for ins, outs in layers)
+    # A segment is of whole 2 MiB; what is left of the embedding's, 640 KiB, is too little to be split off.
+    embedding = -(-4 * vocabulary * width // (2 << 20)) * (2 << 20)
+    parameters = embedding + 4 * (length * width + 12 * (linear + 2 * 2 * width) + 2 * width)
+    (recording,) = vramscope.load(SAMPLES / "predicted").recordings
+    held = recording.summary().categories
+
+    assert held["parameter"] == parameters
+    # Two of each, and what the foreach loop and the steps need.
+    assert 2 * parameters <= held["optimizer_state"] < 2.02 * parameters
+    assert recording.prediction.fits
+    assert recording.prediction.card == "RTX 4090"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "out-of-memory", "fleet", "predicted"])
 def test_reading_a_sample_changes_no_file(name, tmp_path):
     """What readers keep beside a recording is in the samples already: no clone gets changed by reading."""
     copy = shutil.copytree(SAMPLES / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""Train a small transformer for real, record it, and show it while it trains."""
+"""Train a small transformer and show it while it trains, or open a sample that answers a question."""
 
 import subprocess
 import sys
@@ -10,8 +10,10 @@ from shutil import copyfile
 
 from vramscope.commands import Command, described
 from vramscope.errors import MissingExtraError, UsageError, VramscopeError
+from vramscope.package_data import rows
 
 _POLL_S = 0.1
+_PAGES = "https://vramscope.github.io/vramscope/"
 _LOOK = """\
 The page fills while it trains. The curve is allocated memory; the bands below it are forward, backward and
 optimizer; a click on the curve says what was live at that moment, and in which lines of the script.
@@ -19,7 +21,9 @@ optimizer; a click on the curve says what was live at that moment, and in which 
 
 
 def run(args: Namespace) -> int:
-    """Record and show the demo training; return the exit code."""
+    """Show a sample, or record and show the demo training; return the exit code."""
+    if args.list or args.sample:
+        return _show_sample(args) if args.sample else _list()
     if find_spec("torch") is None:
         raise MissingExtraError("PyTorch", "torch")
     directory = Path(args.output or f"traces/demo-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -30,7 +34,7 @@ def run(args: Namespace) -> int:
                 return _serve(directory, args.port)
             except MissingExtraError as error:
                 print(f"no dashboard here: {error}")
-        return training.wait() or _report(directory)
+        return training.wait() or _printed("report", directory)
     finally:
         training.terminate()
         training.wait()
@@ -57,23 +61,46 @@ def _start(directory: Path, steps: int) -> "subprocess.Popen[bytes]":
     return training
 
 
-def _serve(directory: Path, port: int | None) -> int:
+def _serve(directory: Path, port: int | None, words: str = _LOOK) -> int:
+    print(words, flush=True)
+    return _printed("serve", directory, *([] if port is None else ["--port", str(port)]))
+
+
+def _printed(command: str, directory: Path, *options: str) -> int:
     from vramscope import commands, registry
 
-    print(_LOOK, flush=True)
-    serve = registry.part(commands, Command, "serve")
+    part = registry.part(commands, Command, command)
     parser = ArgumentParser(add_help=False)
-    serve.arguments(parser)
-    options = [] if port is None else ["--port", str(port)]
-    return serve.run(parser.parse_args([str(directory), *options]))
+    part.arguments(parser)
+    return part.run(parser.parse_args([str(directory), *options]))
 
 
-def _report(directory: Path) -> int:
-    from vramscope.commands.report import COMMAND as REPORT
-
-    parser = ArgumentParser(add_help=False)
-    REPORT.arguments(parser)
-    return REPORT.run(parser.parse_args([str(directory)]))
+def _samples() -> list[list[str]]:
+    """Return name, folder, script, command, page and question of each sample."""
+    return rows(__file__, "_demo.tsv")
 
 
-COMMAND = described("demo", run)
+def _list() -> int:
+    for name, _, script, _, page, question in _samples():
+        print(f"vramscope demo {name:8}  {question}  {script}, {_PAGES}{page}")
+    return 0
+
+
+def _show_sample(args: Namespace) -> int:
+    (found,) = (row for row in _samples() if row[0] == args.sample)
+    _, folder, script, command, page, question = found
+    package = Path(__file__).parents[1]
+    # A wheel has the samples inside of the package, a checkout beside it.
+    place = next(
+        each / "sample_traces" for each in (package, package.parent) if (each / "sample_traces").is_dir()
+    )
+    print(f"{question}\nRecorded by {place / script}, explained at {_PAGES}{page}", flush=True)
+    if not args.no_serve:
+        try:
+            return _serve(place / folder, args.port, "")
+        except MissingExtraError as error:
+            print(f"no dashboard here: {error}")
+    return _printed(command, place / folder)
+
+
+COMMAND = described("demo", run, choices={"sample": [name for name, *_ in _samples()]})

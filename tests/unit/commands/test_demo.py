@@ -1,13 +1,49 @@
 """The demo: a training that can be read, and nothing of the user's overwritten."""
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from vramscope import cli
 from vramscope.commands import demo
+
+ROOT = Path(__file__).parents[3]
+
+
+ANSWERS = {
+    "peak": "Peak ",
+    "leak": "history.append(loss_d)",
+    "oom": "out of memory at step 4 in forward",
+    "fleet": "rank 2",
+    "predict": "fits on the RTX 4090",
+}
+
+
+@pytest.mark.parametrize("sample", ANSWERS)
+def test_a_sample_answers_its_question_without_torch(sample, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+
+    assert cli.main(["demo", sample, "--no-serve"]) == 0
+    assert ANSWERS[sample] in capsys.readouterr().out
+
+
+def test_the_list_has_every_sample_with_a_page_and_a_script_that_exist(capsys):
+    assert cli.main(["demo", "--list"]) == 0
+    listed = capsys.readouterr().out
+    documented = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8").split("## `demo`")[1]
+
+    for name, folder, script, command, page, question in demo._samples():
+        assert f"vramscope demo {name} " in listed
+        assert (ROOT / "sample_traces" / script).exists()
+        assert (ROOT / "sample_traces" / folder).is_dir()
+        assert (ROOT / "docs" / page.partition(".html")[0]).with_suffix(".md").exists()
+        row = rf"\| `{name}` \| {re.escape(question)} \| `{command}` \| \[.*\]\({page.partition('.')[0]}|#"
+        assert re.search(row, documented)
+    assert [name for name, *_ in demo._samples()] == list(ANSWERS)
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch, capsys):
