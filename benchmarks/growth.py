@@ -36,7 +36,6 @@ ANALYSES = (
     "driver_calls",
     "pins",
     "oom",
-    "would_fit",
     "leaks",
     "own_peaks",
     "by_rank",

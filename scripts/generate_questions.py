@@ -3,7 +3,7 @@
 ``vramscope/model/questions.py`` has every analysis as a method of ``Recording``, ``questions.pyi`` beside it
 its signature, and ``vramscope/results.pyi`` every type that such a method returns or takes. They are checked
 in so that ``dir``, ``help``, completion and mypy know ``recording.peak()``. ``docs/codes.md`` lists each code
-with its meaning.
+with its meaning, and ``vramscope/model/codes.pyi`` shows each as a member to type checkers.
 ``python scripts/generate_questions.py`` writes them; ``--check`` exits with 1 if one is out of date.
 """
 
@@ -26,6 +26,7 @@ TARGET = ROOT / "vramscope" / "model" / "questions.py"
 STUB = TARGET.with_suffix(".pyi")
 RESULTS = ROOT / "vramscope" / "results.pyi"
 CODES = ROOT / "docs" / "codes.md"
+CODES_STUB = ROOT / "vramscope" / "model" / "codes.pyi"
 BUILTINS = frozenset(dir(__builtins__)) | {"None"}
 
 HEAD = '''"""Every analysis as a method of ``Recording``; its signature stands in ``questions.pyi``.
@@ -71,6 +72,20 @@ RESULTS_HEAD = '''"""Every type that a method of ``Recording`` or ``Run`` return
 {imports}
 '''
 
+CODES_STUB_HEAD = '''"""The members of the enumerations in ``codes.py``, for type checkers and editors.
+
+``scripts/generate_questions.py`` writes this file from ``codes.tsv``; nobody edits it.
+"""
+
+from enum import Enum
+
+QUANTITIES: tuple[str, str, str, str]
+
+class Code(str, Enum):  # type: ignore[misc]  # without members: those that follow are its subclasses
+    @property
+    def meaning(self) -> str: ...
+'''
+
 CODES_HEAD = """# Codes
 
 Words for machines: they stand in JSON (`notes[].code`, `findings[].kind`, `.severity`, `.cause`), in trace
@@ -92,6 +107,7 @@ def main() -> int:
         STUB: formatted(stub_source(), STUB),
         RESULTS: formatted(results_source(), RESULTS),
         CODES: codes_page(),
+        CODES_STUB: formatted(codes_stub(), CODES_STUB),
     }
     stale = []
     for target, wanted in wanted_texts.items():
@@ -239,6 +255,17 @@ def codes_page() -> str:
         head = ["", f"## {title}", "", f"`{kind.__module__}.{kind.__name__}`. {intro}", ""]
         parts.append("\n".join([*head, "| code | meaning |", "| --- | --- |", *rows, ""]))
     return "".join(parts)
+
+
+def codes_stub() -> str:
+    """The stub of the enumerations, not yet formatted."""
+    from vramscope.model.codes import FindingKind, LeakCause, NoteCode, Severity
+
+    parts = [CODES_STUB_HEAD]
+    for kind in (NoteCode, Severity, FindingKind, LeakCause):
+        members = "".join(f'    {each.name} = "{each.value}"\n' for each in kind)
+        parts.append(f'class {kind.__name__}(Code):\n    """{kind.__doc__}"""\n\n{members}')
+    return "\n".join(parts)
 
 
 def formatted(text: str, target: Path) -> str:

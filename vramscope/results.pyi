@@ -88,8 +88,6 @@ from vramscope.analysis.waterfall import Waterfall as Waterfall
 from vramscope.analysis.waterfall.outside_growth import Grown as Grown
 from vramscope.analysis.waterfall.outside_growth import OutsideGrowth as OutsideGrowth
 from vramscope.analysis.what_if import ReplayResult as ReplayResult
-from vramscope.analysis.would_fit import BlockSource as BlockSource
-from vramscope.analysis.would_fit import Placement as Placement
 from vramscope.loading import Follower as Follower
 from vramscope.model.cards import Card as Card
 from vramscope.model.codes import LeakCause as LeakCause

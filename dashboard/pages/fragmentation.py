@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from dash import Input, Output, State, ctx, dcc, html, no_update
+from dash import Input, Output, State, dcc, html
 from flask import Response, request
 
 from vramscope.model.marks import Category
@@ -13,10 +13,10 @@ from vramscope.units import format_bytes, format_count, format_name
 
 from ..address import Address, restore
 from ..answers import moment, series_of, state_of, totals
-from ..components import legend, states, timeline, typed
+from ..components import legend, states, timeline
 from ..components.definitions import DEFINITION, explained
 from ..components.panel import panel
-from ..components.panels import allocation, reserved, stack_table, would_fit
+from ..components.panels import allocation, reserved, stack_table
 from ..components.panels import pins as pinned
 from ..components.prose import claim_heading
 from ..components.scripts import in_browser
@@ -75,8 +75,7 @@ def _layout(context: Context) -> Any:
                    className="dim map-foot"),
             beside=_SUMS, kind="chart", label="Segments and blocks",
         ),
-        html.Div([would_fit.panel(), pinned.panel(data, view, at, state_of(data, view, at))],
-                 className="fit-and-pins"),
+        pinned.panel(data, view, at, state_of(data, view, at)),
         dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
         dcc.Store(id="fr-done"),
     ]  # fmt: skip
@@ -275,7 +274,6 @@ def _hole(state: Snapshot, k: int) -> dict[str, Any]:
 
 
 def _register(app: Any, data: Data) -> None:
-    typed.register(app, "fr-size")
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
     timeline.follow_instant(app, "fr-at")
@@ -312,18 +310,14 @@ def _tell(app: Any, data: Data) -> None:
         return reserved.sentence(data, view_or_nothing(data, restore(stored)), at)
 
     @app.callback(
-        Output("fr-fit", "children"), Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
-        Input("fr-size", "data"), Input("fr-at", "data"), State("address", "data"),
+        Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
+        Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def tell(text: str | None, at: int | None, stored: Stored | None) -> Any:
+    def tell(at: int | None, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
         chosen = _instant(data, view, at)
-        state = state_of(data, view, chosen)
-        fits = would_fit.answer(view, state, text or "")
-        if ctx.triggered_id != "fr-at":
-            return fits, no_update, no_update
-        heading, rows = pinned.rows(data, view, chosen, state)
-        return fits, rows, heading
+        heading, rows = pinned.rows(data, view, chosen, state_of(data, view, chosen))
+        return rows, heading
 
 
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,

@@ -10,7 +10,7 @@ accumulation allocations annotations batch_fit by_module by_rank by_stack catego
 driver_calls empty_cache evaluation_peak fit forecast fragmentation gathered_parameters gradient_storage
 held_once identity kept_activations leaks lifetimes live_set logits oom own_peaks peak pinned_growth pins
 private_pools retained_graphs sampled_peaks scaling settings_advice shared_device small_allocations step_peaks
-strategies timeline tree verdicts waterfall what_if wide_numbers window would_fit
+strategies timeline tree verdicts waterfall what_if wide_numbers window
 """
 
 

@@ -39,7 +39,6 @@ from vramscope.analysis.tree import Tree
 from vramscope.analysis.verdicts import Verdicts
 from vramscope.analysis.waterfall import Waterfall
 from vramscope.analysis.what_if import ReplayResult
-from vramscope.analysis.would_fit import Placement
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 
@@ -116,6 +115,3 @@ class Questions:
         steps: tuple[int, int] | None = None,
         time_ns: tuple[int, int] | None = None,
     ) -> Recording: ...
-    def would_fit(
-        self, n_bytes: int | None = None, instant: int | None = None, stream: int = 0, pool: int = 0
-    ) -> Placement: ...

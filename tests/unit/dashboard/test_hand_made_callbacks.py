@@ -158,7 +158,7 @@ def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
         "al-table.selectedRows": [{"id": "1"}], "pk-root.data": 1, "pk-at.data": 3, "ph-chosen.data": 3,
         "pk-icicle-pick.data": {"node": 1}, "selected.data": {"what": "l1", "at": 3},
         "location.pathname": "/overview", "location.search": f"?run={run}", "poll.n_intervals": 1,
-        "tick.n_intervals": 1, "fr-size.data": "1 MiB", "fi-size.data": 40, "wf-row.data": 0,
+        "tick.n_intervals": 1, "fi-size.data": 40, "wf-row.data": 0,
     }  # fmt: skip
     for callback in declared(client):
         answer = send(client, request_of(callback, values))

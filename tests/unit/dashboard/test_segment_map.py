@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard.components.panels.would_fit import answer
 from vramscope.dashboard.figures.segment_map import EMPTY, FIRST_FREE, block_ids, is_whole, strip
 
-from vramscope.allocator.state_index import StateIndex
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 
 A, P, F = BlockState.ALLOCATED, BlockState.PENDING_FREE, BlockState.INACTIVE
@@ -67,11 +65,3 @@ def test_the_server_answers_for_a_place_on_the_axis(app: Any, view: Any) -> None
     assert said["fields"]["sums"].startswith("1 segment, 512 MiB; ")
     hole = {"run": view.run_id, "at": 6, "id": FIRST_FREE - 10**6}
     assert client.get("/api/block", query_string=hole, base_url="http://127.0.0.1").status_code == 404
-
-
-def test_a_size_is_answered_in_words(view: Any) -> None:
-    state = StateIndex(view.recording.trace, view.recording.initial).at(6)
-
-    assert "from a cached block" in str(answer(view, state, "16 MiB"))
-    assert "not a size" in str(answer(view, state, "a lot"))
-    assert "out of memory" in str(answer(view, state, "100 GiB"))

@@ -5,6 +5,7 @@ candidate, in order of certainty, that alone would have been enough.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -12,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
+from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
 from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.analysis.churn import GAINS
 from vramscope.analysis.process_limit import recorded_limit
-from vramscope.analysis.would_fit import fit_of
 from vramscope.model.codes import Code
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.trace import Action
 
 _LARGE_SHARE = 0.5
 """A request for more than this share of the device is itself the reason."""
@@ -209,12 +212,12 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
     trace, process = recording.trace, recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
     state = state_from_nearest(recording, event)
-    need, place = int(trace.size[event]), (int(trace.stream[event]), int(trace.pool[event]))
+    asked, place = int(trace.size[event]), (int(trace.stream[event]), int(trace.pool[event]))
+    need = settings.rounded(asked)
     samples = _sample(recording, event)
     capacity = _capacity(recording, samples)
     limit = _limit(recording, settings, capacity)
-    fit = fit_of(state, need, settings, place, None)
-    free = _free(state, place, is_large=fit.needed_bytes > SMALL_LIMIT)
+    free = _free(state, place, is_large=need > SMALL_LIMIT)
     allocated = int(state.blocks.size[state.blocks.state == BlockState.ALLOCATED].sum())
     outside, growth, others = _outside(samples)
     if outside < 0 and min(capacity, device_free) >= 0:
@@ -223,9 +226,9 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         held = capacity - device_free - int(state.segments.size.sum())
         others = max(held - outside, 0) if outside >= 0 else -1
     return Room(
-        need_bytes=fit.needed_bytes,
+        need_bytes=need,
         # If a recorded free block did not serve the request, a segment was needed all the same.
-        from_driver_bytes=fit.from_driver_bytes or settings.segment_size(fit.needed_bytes),
+        from_driver_bytes=_from_driver(state, asked, settings, place) or settings.segment_size(need),
         allocated_bytes=allocated,
         reserved_bytes=int(state.segments.size.sum()),
         free_here_bytes=free.here,
@@ -242,6 +245,21 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         leaked_bytes=leaked,
         is_expandable=settings.expandable_segments,
     )
+
+
+def _from_driver(state: Snapshot, n_bytes: int, settings: Settings, place: tuple[int, int]) -> int:
+    """Return the bytes that the driver, had it enough, would give for a request in a known state."""
+    gained: list[int] = []
+
+    def on_driver_call(action: Action, _address: int, size: int, *_: int) -> None:
+        if action in GAINS:
+            gained.append(size)
+
+    allocator = CachingAllocator(replace(settings, memory_fraction=None), None, on_driver_call)
+    allocator.begin_in(state)
+    with suppress(OutOfMemory):  # of addresses, in expandable segments
+        allocator.malloc(n_bytes, *place)
+    return sum(gained)
 
 
 def _capacity(recording: Recording, samples: Counters) -> int:
