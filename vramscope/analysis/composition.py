@@ -1,4 +1,4 @@
-"""Groups what was allocated at one instant, or at the peak of a window, by any property of the blocks."""
+"""Groups what was allocated at one instant by any property of the blocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from vramscope.analysis.lines import code_lines
 from vramscope.analysis.live_set import live_rows
 from vramscope.analysis.private_pools import pool_names
 from vramscope.analysis.step_and_phase import phases_of, steps_of
-from vramscope.analysis.timeline import instant_of, timeline
+from vramscope.analysis.timeline import instant_of
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
@@ -54,9 +54,7 @@ class Shares(Table):
         }
 
 
-def composition(
-    recording: Recording, by: str = "phase", instant: int | None = None, window: tuple[int, int] | None = None
-) -> Shares:
+def composition(recording: Recording, by: str = "phase", instant: int | None = None) -> Shares:
     """Allocated bytes by one property of the blocks, at one instant.
 
     Parameters
@@ -64,9 +62,7 @@ def composition(
     by
         The property, one of ``BY``.
     instant
-        Number of events before the moment; None means the peak of the window.
-    window
-        Instants ``(start_event, end_event)``, both included, in which to find the peak; None means all.
+        Number of events before the moment; None means the peak of allocated bytes.
 
     Returns
     -------
@@ -76,13 +72,9 @@ def composition(
     Raises
     ------
     UsageError
-        For an unknown property, an instant outside of the recording or an invalid window.
+        For an unknown property, or an instant outside of the recording.
     """
-    if instant is None and window is not None:
-        at = peak_within(recording, window)
-    else:
-        at = instant_of(recording, instant)
-    found = lifetimes(recording)
+    at, found = instant_of(recording, instant), lifetimes(recording)
     rows = live_rows(found, at)
     group, names = grouped(recording, by, found, rows)
     n_bytes, count, requested = (np.zeros(len(names), "i8") for _ in range(3))
@@ -92,16 +84,6 @@ def composition(
     order = np.argsort(-n_bytes, kind="stable")
     order = order[count[order] > 0]
     return Shares(order, n_bytes[order], count[order], requested[order], names=names, by=by, instant=at)
-
-
-def peak_within(recording: Recording, window: tuple[int, int]) -> int:
-    """The first instant of *window*, both ends included, with the most allocated bytes."""
-    start, end = window
-    if not 0 <= start <= end <= len(recording.trace):
-        raise UsageError(f"window {start} to {end}: this recording has instants 0 to {len(recording.trace)}")
-    if end - start == len(recording.trace):
-        return instant_of(recording, None)  # takes a third of the time
-    return start + int(timeline(recording).allocated_bytes[start : end + 1].argmax())
 
 
 def grouped(recording: Recording, by: str, found: Allocations, rows: NDArray[Any]) -> _Groups:
@@ -199,6 +181,4 @@ BY: dict[str, Callable[[Recording, Allocations, NDArray[Any]], _Groups]] = {
 }
 """The properties that ``composition`` can group by."""
 
-ANALYSIS = Analysis(
-    "composition", "Who holds what was allocated at one instant, or at the peak of a window?", composition
-)
+ANALYSIS = Analysis("composition", "Who holds what was allocated at one instant?", composition)

@@ -100,7 +100,7 @@ def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     found = by_rank(recordings[0], recordings[1:])
     return {
         **({"clocks": clocks_as_json(clocks)} if clocks.offset_ns or clocks.unaligned else {}),
-        "aligned": found.aligned,
+        "aligned": "time",
         "time_ns": found.moment_ns,
         "allocated_bytes": found.total_bytes,
         "rows": [

@@ -4,7 +4,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from vramscope.analysis.by_rank import NONE, RankBytes, by_rank
+from vramscope.analysis.by_rank import RankBytes, by_rank
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
@@ -53,8 +53,6 @@ def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]
         int(found.own_peak_bytes[i]),
         int(found.reserved_bytes[i]),
     )
-    if held == NONE:
-        return html.Tr([html.Td(name), html.Td("not recorded", colSpan=5, className="dim")])
     there = Address("/peak", view.run_id, rank, device)
     late = "" if found.is_within[i] else "not recorded at that moment; the nearer end of its recording"
     label = [dcc.Link(name, href=there.go(path="/overview").url, className="link"),

@@ -102,15 +102,7 @@ def test_a_line_is_one_whoever_calls_it_and_two_where_it_calls_two_functions(tra
     }
 
 
-def test_a_window_has_its_own_peak(training):
-    found = training.composition(by="stream", window=(3, 6))
-
-    assert (found.instant, found.totals) == (3, {"stream 0": 3 * KIB})
-
-
-@pytest.mark.parametrize(
-    "asked", [{"by": "colour"}, {"window": (4, 2)}, {"window": (0, 7)}, {"window": (-1, 2)}, {"instant": 7}]
-)
+@pytest.mark.parametrize("asked", [{"by": "colour"}, {"instant": 7}])
 def test_what_cannot_be_answered_is_refused(training, asked):
     with pytest.raises(UsageError):
         training.composition(**asked)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramscope.analysis.composition import BY, composition
-from vramscope.analysis.own_peaks import own_peaks, own_peaks_in_passes
+from vramscope.analysis.own_peaks import own_peaks
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
@@ -41,19 +41,6 @@ def test_the_largest_by_itself_need_not_be_the_largest_at_the_peak(taking_turns)
     assert (found.instant, found.own_instant.tolist()) == (5, [1, 4])
 
 
-def test_a_window_has_peaks_of_its_own_the_level_on_entry_included(taking_turns):
-    found = own_peaks(taking_turns, by="stack", window=(5, 7))
-
-    assert found.by_name == {STEP: (3 * KIB, 3 * KIB), LOOP: (2 * KIB, 2 * KIB)}
-    assert found.own_instant.tolist() == [5, 5]
-
-
-def test_a_group_that_holds_nothing_at_the_peak_is_listed(taking_turns):
-    found = own_peaks(taking_turns, by="stack", window=(0, 4))
-
-    assert (found.instant, found.by_name) == (1, {LOOP: (4 * KIB, 4 * KIB), STEP: (0, 3 * KIB)})
-
-
 def test_what_was_there_before_has_its_peak_at_the_start():
     state = Snapshot(
         segments=Segments.of(address=[0], size=[20480]),
@@ -66,21 +53,18 @@ def test_what_was_there_before_has_its_peak_at_the_start():
     assert found.own_instant.tolist() == [0]
 
 
-@pytest.mark.parametrize("asked", [{"by": "colour"}, {"window": (4, 2)}, {"window": (0, 8)}])
-def test_an_ambiguous_question_is_refused(taking_turns, asked):
+def test_an_unknown_property_is_refused(taking_turns):
     with pytest.raises(UsageError):
-        own_peaks(taking_turns, **asked)
+        own_peaks(taking_turns, by="colour")
 
 
-@given(OPS, st.integers(0, 20), st.data())
-def test_an_own_peak_is_the_most_of_all_instants_of_the_window(play, ops, n_before, data):
+@given(OPS, st.integers(0, 20))
+def test_an_own_peak_is_the_most_of_all_instants(play, ops, n_before):
     recording = play(ops, n_before).recording
-    start = data.draw(st.integers(0, len(recording.trace)))
-    window = start, data.draw(st.integers(start, len(recording.trace)))
     for by in BY:
-        found = own_peaks_in_passes(recording, by, window, stretch=3)
-        whole = composition(recording, by=by, window=window)
-        at_each = [composition(recording, by=by, instant=k).totals for k in range(start, window[1] + 1)]
+        found = own_peaks(recording, by)
+        whole = composition(recording, by=by)
+        at_each = [composition(recording, by=by, instant=k).totals for k in range(len(recording.trace) + 1)]
         names = {name for totals in at_each for name in totals}
 
         assert found.instant == whole.instant
@@ -90,4 +74,13 @@ def test_an_own_peak_is_the_most_of_all_instants_of_the_window(play, ops, n_befo
         }
         for group, own, instant in zip(found.group, found.own_peak_bytes, found.own_instant, strict=True):
             held = [totals.get(found.names[group], 0) for totals in at_each]
-            assert held.index(own) == instant - start
+            assert held.index(own) == instant
+
+
+def test_a_group_that_holds_nothing_at_the_peak_is_listed(recording):
+    rows = [(A, 8192, 4 * KIB, 1), (R, 8192, 4 * KIB), (C, 8192, 4 * KIB), (A, 16384, 3 * KIB, 2)]
+    stacks = stacks_of([("loop", "train.py", 3)], [("step", "train.py", 9)])
+
+    found = own_peaks(recording(*rows, stacks=stacks), by="stack")
+
+    assert (found.instant, found.by_name) == (1, {LOOP: (4 * KIB, 4 * KIB), STEP: (0, 3 * KIB)})
