@@ -38,13 +38,7 @@ class Annotations(Table):
 
 @memoized
 def annotations(recording: Recording) -> Annotations:
-    """Return the texts that the program put on its allocations.
-
-    Returns
-    -------
-    Annotations
-        One row per text of an allocation.
-    """
+    """Return the texts that the program put on its allocations."""
     marks = recording.marks
     if not np.isin(marks.kind, (MarkKind.ANNOTATION, MarkKind.METADATA)).any():
         return Annotations.of()

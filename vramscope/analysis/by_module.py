@@ -108,16 +108,6 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
     ----------
     instant
         Number of events before the moment; None means the peak of allocated bytes.
-
-    Returns
-    -------
-    ModuleBytes
-        One row per module and kind of evidence, in bytes and blocks, largest first.
-
-    Raises
-    ------
-    UsageError
-        If the instant lies outside of the recording.
     """
     found, at = lifetimes(recording), instant_of(recording, instant)
     owners = owners_of(recording, found, assign(recording, found))

@@ -67,11 +67,6 @@ def by_rank(recording: Recording, others: Sequence[Recording] = ()) -> RankBytes
     others
         The other recordings of its run.
 
-    Returns
-    -------
-    RankBytes
-        One row per recording, in bytes.
-
     Raises
     ------
     UsageError

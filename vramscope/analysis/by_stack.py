@@ -46,16 +46,6 @@ def by_stack(recording: Recording, instant: int | None = None) -> StackBytes:
     ----------
     instant
         Number of events before the moment; None means the peak of allocated bytes.
-
-    Returns
-    -------
-    StackBytes
-        One row per stack, in bytes and blocks, largest first.
-
-    Raises
-    ------
-    UsageError
-        If the instant lies outside of the recording.
     """
     return stack_bytes(lifetimes(recording), instant_of(recording, instant))
 

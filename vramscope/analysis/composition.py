@@ -64,11 +64,6 @@ def composition(recording: Recording, by: str = "phase", instant: int | None = N
     instant
         Number of events before the moment; None means the peak of allocated bytes.
 
-    Returns
-    -------
-    Shares
-        One row per group, in bytes and blocks, largest first.
-
     Raises
     ------
     UsageError

@@ -57,16 +57,6 @@ def identity(recording: Recording, instant: int | None = None) -> Identity:
     ----------
     instant
         Number of events before the moment; None means the peak of allocated bytes.
-
-    Returns
-    -------
-    Identity
-        The parts, in bytes.
-
-    Raises
-    ------
-    UsageError
-        If the instant lies outside of the recording.
     """
     at = instant_of(recording, instant)
     return identity_of(state_from_nearest(recording, at))

@@ -53,11 +53,6 @@ def own_peaks(recording: Recording, by: str = "phase") -> OwnPeaks:
     by
         The property that forms groups, as in ``composition``.
 
-    Returns
-    -------
-    OwnPeaks
-        One row per group, in bytes.
-
     Raises
     ------
     UsageError

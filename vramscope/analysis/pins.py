@@ -72,16 +72,6 @@ def pins(recording: Recording, instant: int | None = None) -> Pins:
     ----------
     instant
         Number of events before the moment; None means the peak of allocated bytes.
-
-    Returns
-    -------
-    Pins
-        One row per block, the most kept bytes first.
-
-    Raises
-    ------
-    UsageError
-        If the instant lies outside of the recording.
     """
     at = instant_of(recording, instant)
     return pins_of(recording, state_from_nearest(recording, at))

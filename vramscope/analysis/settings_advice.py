@@ -128,11 +128,6 @@ def settings_advice(
         A function like ``map`` that runs the trials; it may spread them over processes.
     total_bytes
         Size of the whole device, see ``what_if``.
-
-    Returns
-    -------
-    SettingsAdvice
-        Every trial, the advised one, and the reason.
     """
     return searched(recording, (capacity_bytes, total_bytes), play)
 

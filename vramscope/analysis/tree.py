@@ -66,16 +66,6 @@ def tree(recording: Recording, instant: int | None = None, *, folded: bool = Tru
         Number of events before the moment; None means the peak of allocated bytes.
     folded
         Leave out the frames of libraries, Python and C++.
-
-    Returns
-    -------
-    Tree
-        One row per call, in bytes and blocks.
-
-    Raises
-    ------
-    UsageError
-        If the instant lies outside of the recording.
     """
     return tree_of(recording.stacks, by_stack(recording, instant), folded=folded)
 

@@ -60,11 +60,6 @@ def allocations(recording: Recording, where: str = "") -> FoundAllocations:
         text that the program put on it), ``size>64MiB``, ``life<2s``, ``alive`` (never freed), ``before``
         (from before the recording); ``-`` in front excludes. All terms must hold. Empty: all.
 
-    Returns
-    -------
-    FoundAllocations
-        One row per allocation, shape (found,).
-
     Raises
     ------
     SearchError

@@ -223,11 +223,6 @@ def batch_fit(
     sizes
         For each recording, the batch size of each of its steps, or one size for all of them. If None, the
         bytes that go into the outermost module count as size.
-
-    Returns
-    -------
-    BatchFit
-        The prediction, or the reason why there is none.
     """
     unit = "bytes of input" if sizes is None else _SAMPLES
     runs = [recording, *others]

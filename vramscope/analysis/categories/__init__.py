@@ -79,16 +79,6 @@ def categories(recording: Recording, instant: int | None = None) -> Categories:
     ----------
     instant
         Number of events before the moment; None means the peak of allocated bytes.
-
-    Returns
-    -------
-    Categories
-        The category of every allocation, and the bytes by category.
-
-    Raises
-    ------
-    UsageError
-        If the instant lies outside of the recording.
     """
     found, at = lifetimes(recording), instant_of(recording, instant)
     assigned = assign(recording, found)

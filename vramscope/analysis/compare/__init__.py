@@ -122,11 +122,6 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
         The later recording; None compares with an empty one.
     tolerance
         Share of the first run's peak below which differences are not reported.
-
-    Returns
-    -------
-    Comparison
-        The aligned steps and all changes, in bytes.
     """
     later = Recording() if other is None else other
     if has_samples_alone(recording) and has_samples_alone(later):

@@ -100,11 +100,6 @@ def fit(
     progress
         Callbacks that report the progress.
 
-    Returns
-    -------
-    FitAnswer
-        The verdicts, with every replay that they rest on; sizes in bytes.
-
     Raises
     ------
     UsageError

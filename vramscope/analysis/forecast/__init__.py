@@ -105,13 +105,7 @@ NOTHING_KNOWN = Outlook()
 
 
 def forecast(recording: Recording) -> Outlook:
-    """Forecast the step at which the limit is reached; 1 s per million events.
-
-    Returns
-    -------
-    Outlook
-        The step with its range, that no limit is in sight, or neither where it cannot be known.
-    """
+    """Forecast the step at which the limit is reached; 1 s per million events."""
     return NOTHING_KNOWN if _room_of(recording) is None else forecast_of(recording, leaks(recording))
 
 

@@ -108,11 +108,6 @@ def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) 
     ----------
     min_bytes_per_step
         Least growth to report, in bytes per step.
-
-    Returns
-    -------
-    Leaks
-        Every leak with its line, cause and holder, and growth that is no leak.
     """
     with shared_results():
         return _leaks(recording, min_bytes_per_step)

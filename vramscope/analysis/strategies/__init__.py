@@ -148,11 +148,6 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     n_ranks
         Number of GPUs that sharding strategies distribute over.
 
-    Returns
-    -------
-    Strategies
-        The advised, the undecided and the ineffective strategies; sizes in bytes.
-
     Raises
     ------
     UsageError

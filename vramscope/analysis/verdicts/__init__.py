@@ -49,13 +49,7 @@ class Verdicts:
 
 
 def verdicts(recording: Recording) -> Verdicts:
-    """Return what *recording* lacks and the verdicts that this leaves; 1 s per million events.
-
-    Returns
-    -------
-    Verdicts
-        Every missing part with its reason, and whether memory grows.
-    """
+    """Return what *recording* lacks and the verdicts that this leaves; 1 s per million events."""
     return verdicts_of(recording, leaks(recording))
 
 

@@ -128,11 +128,6 @@ def what_if(
     memory_fraction
         Fraction as in ``set_per_process_memory_fraction``.
 
-    Returns
-    -------
-    ReplayResult
-        Peaks in bytes, counts of driver calls, and the first request that does not fit.
-
     Raises
     ------
     UsageError
