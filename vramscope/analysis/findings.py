@@ -13,11 +13,13 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import modules_by_place
 from vramscope.analysis.shared_results import shared_results
-from vramscope.model.codes import Severity
+from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding, Located
 from vramscope.model.recording import Recording
 
 _GRAVITY = {severity.value: place for place, severity in enumerate(Severity)}
+_NOT_AT_PEAK = (FindingKind.WORKSPACE_LEFT, FindingKind.EMPTY_CACHE)
+"""Kinds whose bytes no edit takes from the peak: what is left at the end, and a sum over many calls."""
 _NUMBERS = re.compile(r"\d[\d,.]*(?: ?[KMGTP]i?B| B| %)?")
 
 
@@ -82,7 +84,7 @@ def _lacks_module(found: Finding) -> bool:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe first: errors, warnings, then the rest; within each the most bytes first."""
+    """The most severe first: errors, warnings, the rest; within each the most bytes at the peak first."""
     return sorted(findings, key=_gravity)
 
 
@@ -139,7 +141,8 @@ def finding_as_json(located: Located) -> dict[str, Any]:
 
 
 def _gravity(finding: Finding) -> tuple[int, int]:
-    return _GRAVITY.get(finding.severity, len(_GRAVITY)), -(finding.n_bytes or 0)
+    n_bytes = 0 if finding.kind in _NOT_AT_PEAK else finding.n_bytes or 0
+    return _GRAVITY.get(finding.severity, len(_GRAVITY)), -n_bytes
 
 
 def _sameness(finding: Finding) -> tuple[Any, ...]:

@@ -1,8 +1,10 @@
 """Finds activations that nothing needs, or that checkpointing makes again all at once, at the peak."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, Owners, owners_of
@@ -10,6 +12,7 @@ from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.lines import module_words
+from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.strategies.checkpointing import whole_regions
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
@@ -28,6 +31,8 @@ _IN_TRAIN_MODE = (
     "they do not checkpoint with use_cache=True, nor with use_reentrant=True where no input requires a "
     "gradient: model.enable_input_require_grads(), or use_reentrant=False"
 )
+_ONE_SEGMENT = "checkpoint_sequential() has one segment alone, and never checkpoints the last one"
+_MORE_SEGMENTS = "give it more segments, up to one for each layer"
 
 
 def kept_activations(recording: Recording) -> list[Finding]:
@@ -54,8 +59,21 @@ def kept_activations(recording: Recording) -> list[Finding]:
     if len(blocks) > 1 and n_bytes >= max(_LEAST_BYTES, _LEAST_RECOMPUTED * peak_bytes):
         which = f"{blocks[0]} … {blocks[-1]}"
         said.append(worded(FindingKind.CHECKPOINT_OF_ALL, n_bytes, blocks=len(blocks), which=which))
-    activations = live & (assigned.category == Category.ACTIVATION)
-    return said + _idle(recording, int(found.block_size[activations].sum()))
+    kept = live & (assigned.category == Category.ACTIVATION)
+    said += _of_last_segment(recording, found, kept & (lives.phase == Phase.FORWARD))
+    return said + _idle(recording, int(found.block_size[kept].sum()))
+
+
+def _of_last_segment(recording: Recording, found: Allocations, kept: NDArray[Any]) -> list[Finding]:
+    """Return a finding if ``checkpoint_sequential`` keeps activations and checkpoints no segment."""
+    within, checkpointed = (
+        passes_through(recording.stacks, name, "torch/utils/checkpoint.py")
+        for name in ("checkpoint_sequential", "checkpoint")
+    )
+    n_bytes = int(found.block_size[kept & within[found.stack_id]].sum())
+    if n_bytes < _LEAST_BYTES or (within & checkpointed).any():
+        return []
+    return [worded(FindingKind.CHECKPOINTS_IDLE, n_bytes, idle=_ONE_SEGMENT, to_do=_MORE_SEGMENTS)]
 
 
 def _idle(recording: Recording, n_bytes: int) -> list[Finding]:
@@ -72,7 +90,7 @@ def _frozen(
     recording: Recording,
     found: Allocations,
     known: tuple[Assigned, Lives, Owners],
-    live: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+    live: NDArray[Any],
 ) -> tuple[str, int]:
     """Return the frozen part of the model that keeps most, and its bytes; '' if there is none for certain."""
     assigned, lives, owners = known

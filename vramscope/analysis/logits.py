@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import assign, undivided
+from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.stack_functions import passes_through
@@ -14,7 +15,7 @@ from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
-from vramscope.model.marks import Category
+from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 
 _LEAST_SHARE = 0.4
@@ -31,7 +32,9 @@ def logits(recording: Recording) -> list[Finding]:
     level = timeline(recording).allocated_bytes
     at = int(level.argmax())
     largest = np.flatnonzero(of_loss)[int(found.size[of_loss].argmax())]
-    rows = np.flatnonzero(found.allocated_at(at) & of_logits(recording, found))
+    # An evaluation has no backward: results that it keeps of each batch are no matter of the loss.
+    trains = lives_of(recording, found).phase != Phase.EVAL
+    rows = np.flatnonzero(found.allocated_at(at) & of_logits(recording, found) & trains)
     n_bytes = int(found.block_size[rows].sum())
     if len(rows) < 2 or n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * int(level[at])):
         return []

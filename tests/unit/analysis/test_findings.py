@@ -34,6 +34,16 @@ def test_errors_come_before_warnings_and_the_most_bytes_first_within_each():
     assert [severity.value for severity in Severity] == ["error", "warning", "info"]
 
 
+def test_what_is_left_at_the_end_comes_after_what_lowers_the_peak():
+    given = [
+        found("workspace_left", "info", 64),
+        found("empty_cache", "info", 99),
+        found("gradients_late", "info", 2),
+    ]
+
+    assert ranked(given)[0].kind == "gradients_late"
+
+
 def test_the_error_of_a_later_device_comes_before_the_warnings_of_the_first():
     rows = located([(on(0), [found("a", "warning", 9)]), (on(0, 1), [found("oom", "error", 1)])])
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import vramscope
 from vramscope.analysis.kept_activations import kept_activations
@@ -135,3 +135,27 @@ def test_checkpointing_in_train_mode_that_never_recomputes(
     assert ["use_cache" in each.advice and "use_reentrant=False" in each.advice for each in found] == (
         [True] if is_idle else []
     )
+
+
+@pytest.mark.parametrize("segments", [1, 2, 4])
+def test_checkpoint_sequential_never_checkpoints_its_last_segment(tmp_path, segments):
+    net = nn.Sequential(
+        *(nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 256)) for _ in range(4))
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(3):
+            optimizer.zero_grad()
+            batch = torch.randn(512, 256, requires_grad=True)
+            checkpoint_sequential(net, segments, batch, use_reentrant=False).square().mean().backward()
+            optimizer.step()
+    (recording,) = vramscope.load(tmp_path).recordings
+    found = [each for each in kept_activations(recording) if each.kind == "checkpoints_idle"]
+
+    if segments > 1:
+        assert found == []
+        return
+    (finding,) = found
+    # Tanh keeps its result in each of four blocks, and each but the first keeps its input.
+    assert finding.n_bytes >= 4 * 512 * 1024 * 4 + 3 * 512 * 256 * 4
+    assert "more segments" in finding.advice

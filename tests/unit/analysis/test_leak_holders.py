@@ -229,6 +229,8 @@ def test_the_two_tensors_of_a_recurrent_state_are_no_list_that_gets_longer():
         ("retain_graph", 9, "self.errors.append(e)", "self.errors.append(e.detach())"),
         ("loss_with_graph", 1, "total += loss / n", "total += (loss / n).item()"),
         ("loss_with_graph", 1, "total = total + loss  # all", "total = (total + loss).item()"),
+        ("loss_with_graph", 1, "self.sum = self.sum + x * n", "self.sum = float(self.sum + x * n)"),
+        ("loss_with_graph", 1, "meter.sum += x", "meter.sum += float(x)"),
     ],
 )
 def test_the_edit_is_of_the_statement_that_keeps_it(cause, numel, code, edit):

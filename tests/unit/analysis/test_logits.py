@@ -97,3 +97,20 @@ def test_logits_of_16_bits_that_become_32_count_too(tmp_path):
     (found,) = logits(vramscope.load(tmp_path).recordings[0])
 
     assert "computed in 16 bits and converted" in found.claim
+
+
+def test_results_that_an_evaluation_keeps_are_no_matter_of_the_loss(tmp_path):
+    net = nn.Linear(32, 8192)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(torch.randn(64, 32)), torch.arange(64)).backward()
+            optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            kept = [net(torch.randn(64, 32)) for _ in range(40)]
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    assert len(kept) == 40
+    assert logits(recording) == []

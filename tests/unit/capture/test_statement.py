@@ -1,18 +1,24 @@
 """Which statement keeps it: its own text, and only where there is one."""
 
+import importlib
 import linecache
 
 import pytest
 
 from vramscope.capture.holders import statement
+from vramscope.capture.holders.bounds import bounded_at
+
+
+def forget_files():
+    linecache.checkcache()
+    for cached in (statement._statements, statement._carried, statement._carrying, statement.parsed):
+        cached.cache_clear()
 
 
 def statements_at(tmp_path, source, *words):
     file = str(tmp_path / "train.py")
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
-    linecache.checkcache()
-    for cached in (statement._statements, statement._carried, statement._carrying, statement.parsed):
-        cached.cache_clear()
+    forget_files()
     found = statement.kept_at((("global", "kept", file), *words))
     return [(word[2], word[3]) for word in found]
 
@@ -60,3 +66,57 @@ def test_what_is_not_python_tells_nothing(tmp_path):
 def test_a_tensor_that_a_loop_carries_on_is_kept_where_it_is_assigned_again(tmp_path, body, expected):
     """One that a loop only fetches ahead, or makes anew, is no state."""
     assert statements_at(tmp_path, f"while True:\n    {body}") == expected
+
+
+TOTAL = (("attribute", "total", "Meter"), ("graph", "", 1))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("self.total = self.total + x", [(3, "self.total = self.total + x")]),
+        ("new = self.total + x; self.total = new", [(3, "self.total = new")]),
+        ("self.total = x.total()", []),
+        ("self.total = x", []),
+    ],
+)
+def test_an_attribute_that_carries_a_graph_on_is_kept_where_it_is_assigned_again(tmp_path, body, expected):
+    source = f"class Meter:\n    def add(self, x):\n        {body}"
+
+    assert statements_at(tmp_path, source, *TOTAL) == expected
+
+
+def test_what_fills_an_attribute_may_stand_in_the_file_of_its_class(tmp_path):
+    """The program's variable is in one file, the class of what it names in another one."""
+    train, memory = tmp_path / "train.py", tmp_path / "memory.py"
+    train.write_text("from memory import Memory\nbuffer = Memory()\n", encoding="utf-8")
+    memory.write_text(
+        "def put(buffer, x):\n    buffer.append(x)\n\nclass Memory:\n    def push(self, x):\n"
+        "        if len(self.items) < 100:\n            self.items.append(x)\n",
+        encoding="utf-8",
+    )
+    forget_files()
+    words = (("global", "buffer", str(train)), ("attribute", "items", "Memory"), ITEM)
+
+    assert list(statement.kept_at(words)) == []
+    assert list(statement.kept_at(words, (str(memory),))) == [
+        ("kept_at", str(memory), 7, "self.items.append(x)", 2)
+    ]
+    assert [word[4:] for word in bounded_at(words, (str(memory),))] == [(2, 100)]
+    # A variable of the same name in the other file is another one.
+    assert list(statement.kept_at((("global", "buffer", str(train)), ITEM), (str(memory),))) == []
+
+
+def test_the_class_of_the_last_attribute_before_a_container_decides(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "parts_of_a_test.py").write_text("class Memory:\n    pass\n", encoding="utf-8")
+    memory = importlib.import_module("parts_of_a_test").Memory()
+    words = (
+        ("global", "trainer", "train.py"),
+        ("attribute", "memory", "Trainer"),
+        ("attribute", "items", "Memory"),
+    )
+
+    assert statement.class_files((*words, ITEM), (object(), memory, [], None)) == (
+        str(tmp_path / "parts_of_a_test.py"),
+    )

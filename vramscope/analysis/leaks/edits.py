@@ -195,11 +195,13 @@ def _edited(code: str, wrapper: str) -> str | None:
 
 
 def _wrapped(code: str, value: ast.expr, wrapper: str) -> str | None:
-    text = ast.unparse(value)
-    old = text if isinstance(value, _SIMPLE) else f"({text})"
+    text, target = ast.unparse(value), _target(code) or ""
+    new = f"{text if isinstance(value, _SIMPLE) else f'({text})'}{wrapper}"
+    if wrapper == ".item()" and "." in target and not isinstance(_statement(code), ast.Call):
+        new = f"float({text})"  # others may give the same method a number, which has no item()
     # The segment of the source, so that the rest stays as it was written.
     segment = ast.get_source_segment(code, value)
-    return None if segment is None else _replaced_last(code, segment, old + wrapper)
+    return None if segment is None else _replaced_last(code, segment, new)
 
 
 def _is_detached(value: ast.expr) -> bool:

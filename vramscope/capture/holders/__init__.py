@@ -6,7 +6,6 @@ of saved tensors), ends at its deadline, and releases every reference before it 
 """
 
 import gc
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -15,12 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vramscope.capture.holders.code_places import is_program
+from vramscope.capture.holders.code_places import file_of_class
 from vramscope.capture.holders.containers import dict_of, global_hooks, hooks_of_tensor, kept_by_hooks
 from vramscope.capture.holders.parts import ObjectParts
 from vramscope.capture.holders.reset import reset_of
 from vramscope.capture.holders.roots import Word, named, of_modules
-from vramscope.capture.holders.statement import carried
+from vramscope.capture.holders.statement import carried, class_files
 from vramscope.capture.holders.unnamed import held_without_name, is_iterator, is_own, words_of
 from vramscope.capture.hooks import open_phases
 from vramscope.capture.hooks.gradients import backwards, gradients_now, is_leaf
@@ -45,6 +44,8 @@ class Way(NamedTuple):
 
     storage: Any
     words: tuple[Word, ...]
+    class_files: tuple[str, ...] = ()
+    """Files of the class whose attribute is or leads to the container, and of those that it inherits from."""
 
 
 class BlockEnd(NamedTuple):
@@ -187,7 +188,7 @@ class _HolderWalk:
     def ways(self) -> list[Way]:
         """Return the way to every storage reached."""
         hooks = kept_by_hooks(self._hooks)
-        return [Way(storage, self._way(at, hooks)) for storage, at in self._found.values()]
+        return [self._way(storage, at, hooks) for storage, at in self._found.values()]
 
     def forget(self) -> None:
         """Release every reference, the newest first, as a stack would."""
@@ -272,7 +273,7 @@ class _HolderWalk:
         function, file = place[:2] if kind == "local" else ("<module>", place[0])
         return name not in carried(str(file), str(function))
 
-    def _way(self, at: int, hooks: dict[int, Word]) -> tuple[Word, ...]:
+    def _way(self, storage: Any, at: int, hooks: dict[int, Word]) -> Way:
         words: list[Word] = []
         hook: Word | None = None
         things: list[Any] = []
@@ -283,7 +284,8 @@ class _HolderWalk:
             at = self._before[at]
         words.reverse()
         things.reverse()
-        return (*_short(words), *([hook] if hook else []), *reset_of(words, things))
+        steps = (*_short(words), *([hook] if hook else []), *reset_of(words, things))
+        return Way(storage, steps, class_files(words, things))
 
 
 def _may_be_unreached(kind: type) -> bool:
@@ -297,8 +299,7 @@ def _may_be_in_cycle(kind: type) -> bool:
         return True
     if issubclass(kind, type) or kind.__module__ in ("builtins", "types"):
         return False
-    module = sys.modules.get(kind.__module__) if isinstance(kind.__module__, str) else None
-    return module is not None and is_program(getattr(module, "__file__", None))
+    return bool(file_of_class(kind))
 
 
 def _short(words: list[Word]) -> list[Word]:

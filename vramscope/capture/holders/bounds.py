@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vramscope.capture.holders.roots import Word
-from vramscope.capture.holders.statement import Name, containers_on, file_of, keeping, name_of, parsed
+from vramscope.capture.holders.statement import Name, containers_on, files_of, keeping, name_of, parsed
 
 _BELOW, _ABOVE = (ast.Lt, ast.LtE, ast.NotEq), (ast.Gt, ast.GtE, ast.Eq)
 _TURNED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
@@ -23,13 +23,13 @@ class LengthLimit(NamedTuple):
     """0 if the source does not say the number."""
 
 
-def bounded_at(words: tuple[Word, ...]) -> Iterator[Word]:
+def bounded_at(words: tuple[Word, ...], class_files: tuple[str, ...] = ()) -> Iterator[Word]:
     """Yield ``("limit", file, line, text, at, items)`` for each container on a way that has a bound."""
-    file = file_of(words)
-    for at, name in containers_on(words, file) if file else ():
-        bound = bounds(file).get(name)
-        if bound is not None and at >= 0:
-            yield ("limit", file, bound.line, bound.text, at, bound.n_items)
+    for file in files_of(words, class_files):
+        for at, name in containers_on(words, file):
+            bound = bounds(file).get(name)
+            if bound is not None and at >= 0:
+                yield ("limit", file, bound.line, bound.text, at, bound.n_items)
 
 
 @lru_cache(64)

@@ -1,9 +1,11 @@
 """Decides whether a source file belongs to the program, to a library or to vramscope."""
 
 import os
+import sys
 import sysconfig
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,3 +39,10 @@ def is_program(file: str | None) -> bool:
         name in file for name in _INSTALLED
     )
     return not installed and not file.startswith(_STANDARD)
+
+
+def file_of_class(kind: Any) -> str:
+    """The file of the program that defines a class; '' for classes of others, and of a notebook's cells."""
+    module = sys.modules.get(kind.__module__) if isinstance(kind.__module__, str) else None
+    file = getattr(module, "__file__", None)
+    return file if file is not None and is_program(file) else ""

@@ -121,8 +121,10 @@ class Watch:
 
     def _report(self, found: SearchResult, *beside: Word) -> None:
         for way in found.ways[:_MOST_REPORTED]:
-            words = (*way.words, *kept_at(way.words), *bounded_at(way.words), *beside)
-            self._add_holder(way.storage, words)
+            words, files = way.words, way.class_files
+            self._add_holder(
+                way.storage, (*words, *kept_at(words, files), *bounded_at(words, files), *beside)
+            )
 
     def _note_once(self, code: NoteCode, text: str) -> None:
         if code not in self._noted and self._note is not None:

@@ -2,10 +2,11 @@
 
 import ast
 import linecache
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from vramscope.capture.holders.code_places import file_of_class
 from vramscope.capture.holders.containers import KEEPING
 from vramscope.capture.holders.roots import Word
 
@@ -21,18 +22,20 @@ _Place = tuple[int, int, int, int]
 """Line and column of a statement's beginning and end, as ``ast`` counts them."""
 
 
-def kept_at(words: Iterable[Word]) -> Iterator[Word]:
+def kept_at(words: Iterable[Word], class_files: tuple[str, ...] = ()) -> Iterator[Word]:
     """Yield ``("kept_at", file, line, text, at)`` for each container on a way that one statement fills.
 
     The step ``words[at]`` is an item of the container; *at* is −1 for a variable without a container that
     leads into the graph or that a loop carries on, and for a metric that one call feeds. A container is left
-    out unless exactly one statement fills it in the file of the way's first name. The analysis decides later
-    which of the containers grows.
+    out unless exactly one statement fills it in the file of the way's first name, or else in one of
+    *class_files*. The analysis decides later which of the containers grows.
     """
     words = tuple(words)
-    file = file_of(words)
-    if not file:
-        return
+    found = (tuple(_kept_in(words, file)) for file in files_of(words, class_files))
+    yield from next(filter(None, found), ())
+
+
+def _kept_in(words: tuple[Word, ...], file: str) -> Iterator[Word]:
     fed = next((word for word in words if word[0] == "reset"), None)
     if fed is not None:
         calls = _feeding(file).get(str(fed[1]).rpartition(".")[2], ())
@@ -44,25 +47,46 @@ def kept_at(words: Iterable[Word]) -> Iterator[Word]:
         is_plain = not has_graph and (at == -1 or words[at][::2] == ("item", "tuple"))
         found, place_at = () if is_plain else _statements(file).get(name, ()), at
         function = str(words[0][2]) if words[0][0] == "local" else "<module>"
-        if not found and not name[1] and (has_graph or (is_plain and name[0] in carried(file, function))):
-            found, place_at = _carrying(file).get(name[0], ()), -1
+        if not found and (has_graph or (is_plain and not name[1] and name[0] in carried(file, function))):
+            found, place_at = _carrying(file).get(name, ()), -1
         if len(found) == 1:
             yield ("kept_at", file, found[0][0], _text(file, found[0]), place_at)
 
 
-def file_of(words: tuple[Word, ...]) -> str:
-    """The file of a way's first name; '' if it is not known, or if the way leads through ctx.
+def files_of(words: tuple[Word, ...], class_files: tuple[str, ...]) -> list[str]:
+    """The file of a way's first name, if it is known, then *class_files*; none if the way leads through ctx.
 
     The cause of a leak through ctx is elsewhere, in the autograd Function.
     """
-    first = words[0]
-    place = {"local": 3, "global": 2}.get(first[0])
-    is_known = place is not None and len(first) > place and not any(word[0] == "ctx" for word in words)
-    return str(first[place]) if is_known and place is not None else ""
+    if any(word[0] == "ctx" for word in words):
+        return []
+    return list(dict.fromkeys(file for file in (_first_file(words), *class_files) if file))
+
+
+def _first_file(words: tuple[Word, ...]) -> str:
+    place = {"local": 3, "global": 2}.get(words[0][0], len(words[0]))
+    return str(words[0][place]) if len(words[0]) > place else ""
+
+
+def class_files(words: Sequence[Word], things: Sequence[Any]) -> tuple[str, ...]:
+    """The files of the class whose attribute is the last before a container or graph, and of its bases.
+
+    *things* are what the *words* lead to. Without either there is nothing to look for in a file.
+    """
+    owner = None
+    for word, before in zip(words, (None, *things), strict=False):
+        if word[0] in (*_CONTAINERS, "graph"):
+            return () if owner is None else tuple(filter(None, map(file_of_class, type(owner).__mro__)))
+        owner = before if word[0] == "attribute" else owner
+    return ()
 
 
 def containers_on(words: tuple[Word, ...], file: str) -> Iterator[tuple[int, Name]]:
-    """Yield the index of each container's item, and the last name before it (variable or attribute)."""
+    """Yield the index of each container's item, and the last name before it (variable or attribute).
+
+    In a *file* other than that of the way's first name only attributes have the meaning that they have there.
+    """
+    is_own = _first_file(words) == file
     name: Name | None = None
     for at, word in enumerate(words):
         if word[0] in _CONTAINERS and name is not None:
@@ -71,7 +95,11 @@ def containers_on(words: tuple[Word, ...], file: str) -> Iterator[tuple[int, Nam
             if name is not None and not any(before[0] in _CONTAINERS for before in words[:at]):
                 yield -1, name
             return
-        elif word[0] in ("local", "global", "attribute") or (word[0] == "frame" and word[3] == file):
+        elif (
+            word[0] == "attribute"
+            or (word[0] in ("local", "global") and is_own)
+            or word[::3] == ("frame", file)
+        ):
             name = (str(word[1]), word[0] == "attribute")
         elif at:
             name = None  # a name of another function, in another file
@@ -152,18 +180,15 @@ def _statements(file: str) -> dict[Name, tuple[_Place, ...]]:
 
 
 @lru_cache(64)
-def _carrying(file: str) -> dict[str, tuple[_Place, ...]]:
-    """The assignments to each variable that read it, or what was assigned from it: they carry a state on."""
-    tree, found = parsed(file), dict[str, dict[int, _Place]]()
+def _carrying(file: str) -> dict[Name, tuple[_Place, ...]]:
+    """The assignments to each name that read it, or what was assigned from it: they carry a state on."""
+    tree, found = parsed(file), dict[Name, dict[int, _Place]]()
     assigned, sources = [], dict[str, set[str]]()
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign):
             own, read = (
-                {
-                    each.id
-                    for each in ast.walk(node)
-                    if isinstance(each, ast.Name) and isinstance(each.ctx, kind)
-                }
+                {_dotted(each) for each in ast.walk(node) if isinstance(getattr(each, "ctx", None), kind)}
+                - {""}
                 for kind in (ast.Store, ast.Load)
             )
             assigned.append((node, own, read))
@@ -171,8 +196,17 @@ def _carrying(file: str) -> dict[str, tuple[_Place, ...]]:
                 sources.setdefault(name, set()).update(read)
     for node, own, read in assigned:
         for name in own & read.union(*(sources[each] for each in read if each in sources)):
-            found.setdefault(name, {})[node.lineno] = _place(node)
+            before, _, last = name.rpartition(".")
+            found.setdefault((last, bool(before)), {})[node.lineno] = _place(node)
     return {name: tuple(places.values()) for name, places in found.items()}
+
+
+def _dotted(node: Any) -> str:
+    """``self.total`` as it is written; '' for what is no name."""
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return before and f"{before}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @lru_cache(64)
