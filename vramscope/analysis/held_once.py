@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.analysis.by_module import ModuleEvidence, owners_of
 from vramscope.analysis.categories import Assigned, Reason, assign, last_known, undivided
 from vramscope.analysis.folding import fold, heaviest_line
 from vramscope.analysis.leaks import leaks
@@ -24,7 +25,7 @@ from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, LeakCause
 from vramscope.model.finding import Finding
 from vramscope.model.holders import Holding
-from vramscope.model.marks import Category
+from vramscope.model.marks import ROOT_MODULE, Category
 from vramscope.model.recording import Outcome, Recording
 
 _LEAST_BYTES = 1 << 20
@@ -60,6 +61,7 @@ def held_once(recording: Recording) -> list[Finding]:
         FindingKind.EXCEPTION_KEPT: _of_exceptions(live & ~np.isin(assigned.category, _OF_MODEL), holdings),
         FindingKind.WEIGHTS_LOADED: _like_weights(models, found, copies & read),
         FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
+        FindingKind.MODELS_LEFT: _of_earlier_trainings(recording, found, assigned, live, at),
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
@@ -87,12 +89,50 @@ def _copies(
     recording: Recording, found: Allocations, assigned: Assigned, live: NDArray[Any], at: int
 ) -> NDArray[Any]:
     """Return which blocks may be of a copy: of no known use, and there for the whole step of the peak."""
-    steps = recording.steps
-    step = max(int(np.searchsorted(steps.start_event, at, side="right")) - 1, 0)
-    start, end = int(steps.start_event[step]), int(steps.end_event[step])
+    step = _step_of(recording, at)
+    start, end = int(recording.steps.start_event[step]), int(recording.steps.end_event[step])
     lasts = (found.alloc_event < start) & ((found.free_event == ALIVE) | (found.free_event >= end))
     is_of_no_use = np.isin(assigned.category, (Category.UNKNOWN, Category.PARAMETER))
     return live & lasts & is_of_no_use & (assigned.reason != Reason.IDENTITY)
+
+
+def _step_of(recording: Recording, at: int) -> int:
+    """Return the row of the step of an instant, or of the last one before it."""
+    return max(int(np.searchsorted(recording.steps.start_event, at, side="right")) - 1, 0)
+
+
+def _of_earlier_trainings(
+    recording: Recording, found: Allocations, assigned: Assigned, live: NDArray[Any], at: int
+) -> NDArray[Any]:
+    """Return what is live of models whose last gradient came before the first of those that train then.
+
+    A model is what was named at once, and is in use if any of its modules runs after that.
+    """
+    labels, starts = recording.labels, recording.steps.start_event
+    of_names = np.flatnonzero(labels.category == Category.PARAMETER)
+    model_of: dict[str, int] = {}
+    for row in of_names.tolist():
+        model_of.setdefault(labels.names[labels.name[row]], int(labels.event[row]))
+    of_text = np.array([model_of.get(text.rpartition(" of ")[2], -1) for text in labels.names], "i8")
+    rows = np.flatnonzero((assigned.label >= 0) & np.isin(assigned.category, _OF_MODEL))
+    models, of = np.unique(of_text[labels.name[assigned.label[rows]]], return_inverse=True)
+    is_made = (assigned.category[rows] == Category.GRADIENT) & (found.alloc_event[rows] >= 0)
+    step = np.searchsorted(starts, found.alloc_event[rows], side="right") - 1
+    first, last = np.full(len(models), len(starts)), np.full(len(models), -1)
+    np.minimum.at(first, of[is_made], step[is_made])
+    np.maximum.at(last, of[is_made], step[is_made])
+    now = _step_of(recording, at)
+    begins = int(first[last >= now].min(initial=now))
+    is_over = (last >= 0) & (last < begins) & (models >= 0)
+    if not is_over.any():
+        return np.zeros(0, "i8")
+    owners = owners_of(recording, found, assigned)
+    runs = (owners.known == ModuleEvidence.CALL) & (found.alloc_event >= starts[begins])
+    running = {owners.paths[module] for module in np.unique(owners.module[runs]).tolist()}
+    in_use = [
+        model for name, model in model_of.items() if (name.rpartition(".")[0] or ROOT_MODULE) in running
+    ]
+    return rows[(is_over & ~np.isin(models, in_use))[of] & live[rows]]
 
 
 def _like_weights(models: Sequence[Counter[int]], found: Allocations, mine: NDArray[Any]) -> NDArray[Any]:

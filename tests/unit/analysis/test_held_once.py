@@ -244,3 +244,50 @@ def test_copies_that_a_list_keeps_of_ever_more_steps_are_left_to_the_leak(tmp_pa
 
     assert len(found.leaks().leaks) == 1
     assert findings_of(found) == {}
+
+
+@pytest.mark.parametrize("then", ["drops it", "keeps it", "asks it"])
+def test_models_whose_training_is_over(tmp_path, then):
+    """Five folds, each with a model of its own: four of them are over when the last one trains."""
+
+    def folds():
+        kept = []
+        for _ in range(5):
+            net = net_of()
+            train(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+            if then != "drops it":
+                kept.append({"net": net})
+            if then == "asks it":
+                for each in kept:
+                    each["net"](torch.randn(4, 384))
+        return kept
+
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True):
+        kept = folds()
+    (recording,) = vramscope.load(tmp_path / "run").recordings
+    found = findings_of(recording)
+
+    assert len(kept) == (0 if then == "drops it" else 5)
+    if then != "keeps it":
+        assert "models_left" not in found
+        return
+    # The optimizers are gone, and zero_grad() has let go of the gradients.
+    assert found["models_left"].n_bytes == pytest.approx(4 * WEIGHTS, rel=0.001)
+    assert found["models_left"].holder == "kept"
+
+
+def test_an_earlier_model_that_the_next_one_learns_from_is_in_use(tmp_path):
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        teacher, net = net_of(), net_of()
+        train(teacher, torch.optim.SGD(teacher.parameters(), lr=0.1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(5):
+            batch = torch.randn(64, 384)
+            with torch.no_grad():
+                target = teacher(batch)
+            (net(batch) - target).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    assert "models_left" not in findings_of(recording)
