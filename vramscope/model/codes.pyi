@@ -137,6 +137,7 @@ class FindingKind(Code):
     EXCEPTION_KEPT = "exception_kept"
     WEIGHTS_LOADED = "weights_loaded"
     WEIGHTS_COPIED = "weights_copied"
+    MODELS_LEFT = "models_left"
     WORKSPACE_LEFT = "workspace_left"
     GARBAGE = "garbage"
     FILLING_BUFFER = "filling_buffer"
