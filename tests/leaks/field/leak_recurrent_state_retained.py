@@ -12,7 +12,9 @@ class Agent(nn.Module):
         self.memory = None  # HOLDER: memory
 
     def forward(self, seen):
-        self.memory = self.cell(seen, self.memory)  # KEPT # LEAK: undetached_state EDIT: agent.memory.detach()
+        self.memory = self.cell(
+            seen, self.memory
+        )  # KEPT # LEAK: undetached_state EDIT: agent.memory.detach()
         return self.policy(self.memory)
 
 
