@@ -191,6 +191,8 @@ _CONF: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "large_segment_size_mb": ("large_segment_size", _megabytes),
     "per_process_memory_fraction": ("memory_fraction", _fraction),
 }
+CONF_KEYS = tuple(_CONF)
+"""The keys that affect where blocks go."""
 
 
 def _pairs(conf: str) -> list[tuple[str, str]]:

@@ -33,11 +33,6 @@ class StackBytes(Table):
         """All allocated bytes, in sum."""
         return int(self.bytes.sum())
 
-    @property
-    def no_stack_fraction(self) -> float:
-        """Share of the bytes whose stack is unknown."""
-        return int(self.bytes[self.stack_id == 0].sum()) / max(self.total_bytes, 1)
-
 
 def by_stack(recording: Recording, instant: int | None = None) -> StackBytes:
     """Allocated bytes by call stack at one instant.

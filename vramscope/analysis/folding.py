@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.stacks import Frame, StackBuilder, Stacks
+from vramscope.package_data import rows
 
 
 class Origin(IntEnum):
@@ -30,61 +31,19 @@ class Origin(IntEnum):
     """Python, C++, notebooks and debuggers, vramscope itself: no view names them as a culprit."""
 
 
-_RUNTIME = re.compile(
-    r"/lib/python3[^/]*/(?!site-packages/|dist-packages/)|/python3\d*/lib/(?!site-packages/)"
-    r"|/(?:(?:mini|ana)conda|miniforge|mambaforge|micromamba)\d*/(?:envs/[^/]+/)?lib/(?!site-packages/|python)"
-    r"|/PythonSoftwareFoundation\.Python[^/]*/lib/(?!site-packages/)"
-    r"|^<(?:frozen |string>|eval_with_key>|__array_function__|decorator-gen|attrs |@)|^\?\?$|^$"
-    r"|\.(?:cpp|cxx|cc|c|h|hpp|cu|cuh|hip|inl|rs|pyx|pxi|so|dll|pyd|S|o)(?:\.[0-9.]+)?$"
-    r"|(?:^|/)(?:site-packages|dist-packages)/(?:vramscope|ipykernel|IPython|traitlets|tornado|debugpy|pydevd"
-    r"|_pytest|pluggy)(?:/|_launcher\.py|\.py)|/(?:debugpy|pydevd?|pycharm_helpers|\.pycharm_helpers)/"
-    # Console scripts: `.venv/bin/vramscope` starts the program but is not part of it.
-    r"|/bin/[^/.]+$",
-    re.IGNORECASE,
+def _pattern(kind: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
+    """Return one expression of all that ``folding.tsv`` lists for a kind of file."""
+    return re.compile("|".join(row[0] for row in rows(__file__, "folding.tsv", kind)), flags)
+
+
+_RUNTIME, _TORCH, _LOOSE_TORCH, _PACKAGE, _CHECKOUT = map(
+    _pattern, ("runtime", "torch", "loose_torch", "package", "checkout")
 )
-# vramscope in a checkout (an editable install): its folders and modules, except the demo's training script.
-_OURSELVES = re.compile(
-    r"(?:^|/)vramscope/(?!commands/_demo_train\.py$)"
-    r"(?:(?:allocator|analysis|capture|columns|commands|conversion_cache|export|fleet|following|formats"
-    r"|integrations|model|prediction|recorder|remote|steps|store)/"
-    r"|(?:__init__|__main__|_version|alarm|cli|dry_run|errors|load|loading|malloc|package_data|predict|record|recorder"
-    r"|registry|results|stalls|this_process|undisturbed|units|web_hosts|wrapping)\.py$)"
-)
-_TORCH = re.compile(
-    r"(?:^|/)(?:site-packages|dist-packages|pytorch[^/]*)/(?:torch|torchgen|functorch|triton)/|/torchinductor_"
-    r"|(?:^|/)triton/(?:runtime|compiler|backends|language)/",
-    re.IGNORECASE,
-)
-# Paths without torch's root. A folder of the user's may be called torch, too: see `origins`.
-_LOOSE_TORCH = re.compile(
-    r"(?:^|/)torch/(?:nn|autograd|optim|utils|cuda|distributed|amp|func|fx|_\w+|\w+\.py)", re.IGNORECASE
-)
-_PACKAGE = re.compile(r"(?:^|/)(?:site-packages|dist-packages)/", re.IGNORECASE)
-_CHECKOUT = re.compile(
-    r"(?:^|/)(?:(transformers|accelerate|peft|diffusers|datasets|optimum)[^/]*/src/\1"
-    r"|(?:pytorch-)?lightning[^/]*/src/(?:lightning|pytorch_lightning|lightning_fabric)"
-    r"|(einops|einx|xformers|bitsandbytes|trl|deepspeed)[^/]*/\2|pytorch-image-models[^/]*/timm"
-    r"|vision[^/]*/torchvision|audio[^/]*/torchaudio|flash-attention[^/]*/flash_attn)/",
-    re.IGNORECASE,
-)
+_OURSELVES = _pattern("ourselves", re.RegexFlag(0))
 _TEXT, _SPAWN = "<string>", "/multiprocessing/"
 _METHODS = frozenset({"forward", "__init__"})
 """Functions that are named with their file: ``linear.forward``."""
-PLUMBING = frozenset(
-    {
-        "__call__",
-        "__torch_dispatch__",
-        "__torch_function__",
-        "<lambda>",
-        "_apply",
-        "_call_impl",
-        "_fn",
-        "_wrapped_call_impl",
-        "decorate_context",
-        "inner",
-        "wrapper",
-    }
-)
+PLUMBING = frozenset(row[0] for row in rows(__file__, "folding.tsv", "plumbing"))
 """Functions of libraries that only pass a call on: their names do not show which function was called."""
 
 

@@ -32,7 +32,7 @@ from vramscope.units import format_bytes
 
 WORTH_IT = 0.02
 """A setting must save this share of the reserved bytes to be advised."""
-_SAME = 0.02
+SAME = 0.02
 """Share of the recorded bytes: a replay that differs by less reproduces them."""
 _AS_GOOD = 0.8
 """A simpler setting that saves this share of the best saving is preferred."""
@@ -106,12 +106,13 @@ class SettingsAdvice:
 
         True where the recording says nothing about reserved bytes.
         """
-        peak = self.recorded_peak_bytes
-        return not peak or _comes_to(self.as_recorded or self.base, peak)
+        return comes_to(self.as_recorded or self.base, self.recorded_peak_bytes)
 
 
-def _comes_to(outcome: ReplayResult, recorded_peak: int) -> bool:
-    return abs(outcome.peak_reserved_bytes - recorded_peak) <= _SAME * recorded_peak
+def comes_to(outcome: ReplayResult | None, recorded_peak: int) -> bool:
+    """Return whether a replay reserves what was recorded, within 2 %; True where that says nothing."""
+    reached = 0 if outcome is None else outcome.peak_reserved_bytes
+    return not recorded_peak or abs(reached - recorded_peak) <= SAME * recorded_peak
 
 
 def settings_advice(
@@ -146,7 +147,7 @@ def searched(recording: Recording, room: tuple[int | None, int | None], play: Pl
         capacity_bytes = recorded_capacity(recording)
     base = replay(program, program.settings, capacity_bytes, total_bytes)
     as_recorded = None
-    if is_chosen and not _comes_to(base, recorded):
+    if is_chosen and not comes_to(base, recorded):
         # The chosen limit may cause the difference, which then says nothing about the replay.
         as_recorded = reproduction(recording, program)[0]
     advice = SettingsAdvice(recorded, base, as_recorded=as_recorded)

@@ -51,11 +51,6 @@ class Tree(Table):
         """The call of a row; rows that are no call have a word in brackets as their function."""
         return Frame(self.strings[self.function[row]], self.strings[self.file[row]], int(self.line[row]))
 
-    @property
-    def no_stack_fraction(self) -> float:
-        """Share of the live bytes without a known call."""
-        return self.no_stack_bytes / max(int(self.total_bytes[0]), 1)
-
 
 def tree(recording: Recording, instant: int | None = None, *, folded: bool = True) -> Tree:
     """The flame graph of allocated bytes at one instant.

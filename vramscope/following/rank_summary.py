@@ -108,7 +108,7 @@ def figures_of_course(course: Course, known: StepsWithPeaks) -> DeviceSummary:
             name: PeakPlace(high.n_bytes, _number(steps, high.instant), high.time_ns)
             for name, high in course.highest.items()
         },
-        steps=_step_rows(steps, known.per_step),
+        steps=_rows_of(steps, known.per_step.allocated_bytes, known.per_step.reserved_bytes),
         phases=known.phases,
         n_failed=course.n_failed,
     )
@@ -138,23 +138,17 @@ def short_notes(notes: Sequence[Note]) -> tuple[Note, ...]:
 
 def _from_samples(recording: Recording, found: DeviceSummary) -> DeviceSummary:
     """The peaks of a recording that has samples and no events."""
-    sampled = sampled_peaks(recording)
-    if not len(recording.counters) or sampled is None:
+    if not len(recording.counters):
         return replace(found, is_exact=False)
+    sampled, unknown = sampled_peaks(recording), np.full(len(recording.steps), -1)
     known = {"allocated": sampled.allocated_bytes, "reserved": sampled.reserved_bytes}
-    per_step = sampled.per_step if len(sampled.per_step) else None
-    n_steps = len(recording.steps)
-    unknown = np.full(n_steps, -1)
+    per_step = sampled.per_step.allocated_bytes, sampled.per_step.reserved_bytes
     return replace(
         found,
         is_exact=False,
         peak={name: PeakPlace(max(n_bytes, 0), None, 0) for name, n_bytes in known.items()},
         end={},
-        steps=_rows_of(
-            recording.steps,
-            per_step.allocated_bytes if per_step is not None else unknown,
-            per_step.reserved_bytes if per_step is not None else unknown,
-        ),
+        steps=_rows_of(recording.steps, *(per_step if len(sampled.per_step) else (unknown, unknown))),
         phases={},
     )
 
@@ -267,10 +261,6 @@ def _pruned(stacks: Stacks, ids: NDArray[Any]) -> tuple[Stacks, NDArray[Any]]:
         ),
         new[ids],
     )
-
-
-def _step_rows(steps: Steps, peaks: IntervalPeaks) -> StepRows:
-    return _rows_of(steps, peaks.allocated_bytes, peaks.reserved_bytes)
 
 
 def _rows_of(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> StepRows:

@@ -25,13 +25,7 @@ def test_without_an_instant_it_is_the_peak(recording):
     assert (found.instant, found.total_bytes) == (2, 1024)
 
 
-def test_it_says_what_share_has_no_stack(recording):
-    found = by_stack(recording((A, 1, 512, 0), (A, 2, 1536, 3)))
-
-    assert found.no_stack_fraction == 0.25
-
-
 def test_nothing_was_held_by_nobody():
     found = by_stack(Recording())
 
-    assert (len(found), found.total_bytes, found.no_stack_fraction) == (0, 0, 0)
+    assert (len(found), found.total_bytes) == (0, 0)

@@ -25,37 +25,22 @@ from vramscope.steps.unrecorded import unrecorded
 
 
 class Reason(IntEnum):
-    """Why a block is in its category."""
+    """Why a block is in its category; ``why.tsv`` says what each means."""
 
     NONE = 0
-    """No rule or label applies."""
     IDENTITY = 1
-    """Capture knew the tensor by its storage."""
     SAVED = 2
-    """Allocated on the way forward and alive when a backward of its step began."""
     RECOMPUTED = 3
-    """Allocated by a forward that a checkpoint ran again, for the backward around it."""
     KEPT_GRAPH = 4
-    """Allocated by a backward and freed by a later one of the same step: a graph of the gradient itself."""
     LEFT_BY_BACKWARD = 5
-    """Alive after the end of the backward that allocated it."""
     LEFT_BY_OPTIMIZER = 6
-    """Alive after the end of the optimizer step that allocated it."""
     LOADED = 7
-    """Allocated by a data loader, or between the phases before a step's first forward, and alive in backward.
-    """
     WITHIN = 8
-    """Allocated and freed within one phase, between the same two phases, or before backward needed it."""
     WORKSPACE = 9
-    """Has the size and life of a library's workspace."""
     COLLECTIVE = 10
-    """Requested by torch's code for several devices."""
     UNFINISHED = 11
-    """Held by a forward that ran out of memory, or still runs, before its backward."""
     STACKS = 12
-    """Decided by the stacks of its allocation and later events, where forward and backward have no marks."""
     CONSTRUCTED = 13
-    """Requested by a module's constructor, and not labeled before it was freed or replaced."""
 
 
 _STRETCH = 1 << 14

@@ -11,6 +11,7 @@ from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
+from vramscope.package_data import rows, words
 
 # Code in which torch itself allocates what devices send each other: buckets, replicas, FSDP's buffers.
 # Not all of torch/distributed: DTensor computes in there.
@@ -20,48 +21,21 @@ _COLLECTIVE = re.compile(
     r"|(?:fsdp/_fully_shard|_composable/fsdp)/_fsdp_(?:collectives|param))"
     r"|nn/parallel/(?:distributed|comm|_functions|replicate)|cuda/nccl)"
 )
-# Functions of torch that allocate one thing alone, by file: FSDP2 (torch 2.4 and 2.5 had it in _composable),
-# FSDP1, and the stages of a pipeline.
-_FSDP2 = re.compile(r"torch/distributed/(?:fsdp/_fully_shard|_composable/fsdp)/_fsdp_param\.py$")
-_FSDP1 = re.compile(r"torch/distributed/fsdp/_flat_param\.py$")
-_STAGES = re.compile(r"torch/distributed/pipelining/stage\.py$")
-_OPTIMIZERS = re.compile(r"torch/optim/\w+\.py$")
-_OF_NEIGHBORS = (
-    "create_recv_tensor",
-    "_create_grad_recv_info",
-    "_setup_forward_recv_info",
-    "_prepare_forward_infra",
-    "get_bwd_send_ops",
+_MEANT = tuple(
+    (re.compile(file), tuple(functions.split()), Category[category.upper()])
+    for file, functions, category in rows(__file__, "by_stack_frame.tsv", "means")
 )
-_MEANT = (
-    (_FSDP2, ("_init_sharded_param", "to_sharded_post_forward"), Category.SHARDED_PARAMETER),
-    (_FSDP2, ("init_all_gather_outputs", "alloc_all_gather_outputs"), Category.UNSHARDED_PARAMETER),
-    (_FSDP2, ("to_accumulated_grad_if_needed",), Category.GRADIENT),
-    (_FSDP1, ("_get_shard",), Category.SHARDED_PARAMETER),
-    (_FSDP1, ("_alloc_padded_unsharded_flat_param",), Category.UNSHARDED_PARAMETER),
-    (_FSDP1, ("flatten_tensors",), Category.PARAMETER),  # before FSDP shards it, or for NO_SHARD
-    (_STAGES, _OF_NEIGHBORS, Category.COMMUNICATION),
-    (_OPTIMIZERS, ("_init_group",), Category.OPTIMIZER_STATE),  # of a step that fails before it has names
-)
+"""Functions of torch that allocate one thing alone, by file, and the category of that."""
 
 # Modules of torch that allocate parameters and no buffers where they are constructed.
 _CONSTRUCTED = re.compile(r"torch/nn/modules/(?:linear|conv|sparse|normalization|rnn|activation)\.py$")
 
 # A C++ frame acts for its caller, and so does torch's code that calls operators or gives a storage its bytes.
 _IN_PYTHON = re.compile(r"(?<!torch/storage)(?<!torch/_ops)\.py$")
-_FOR_ITS_CALLER = (
-    "alloc_storage",
-    "_alloc_storage",
-    "unsafe_alloc_storage",
-    "_to_dtype_if_needed",
-    "_make_tensor_from_meta",
+_FOR_ITS_CALLER, _COMPREHENSIONS = (
+    tuple(words(__file__, "by_stack_frame.tsv", "functions")[name].split())
+    for name in ("for_its_caller", "comprehensions")
 )
-_COMPREHENSIONS = (
-    "<listcomp>",
-    "<genexpr>",
-    "<dictcomp>",
-    "<setcomp>",
-)  # frames of their own until Python 3.12
 _OF_STORAGES = re.compile(r"torch/distributed/(?:utils|pipelining/_utils|.*/_fsdp_(?:param|common))\.py$")
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: 4096 KiB twice and 16 KiB eight times; 32 MiB from Hopper on.

@@ -131,33 +131,25 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
 
 
 def _of_samples(recording: Recording, other: Recording, tolerance: float) -> Comparison:
-    before, after = highest_level(recording), highest_level(other)
-    least = max(int(tolerance * before), 1)
+    peaks = highest_level(recording), highest_level(other)
+    least = max(int(tolerance * peaks[0]), 1)
     changes = [
         Change("total", name, *pair, pair[1] - pair[0], 0)
         for name, pair in highest_pairs(recording.counters, other.counters).items()
         if abs(pair[1] - pair[0]) >= least
     ]
-    ordered = tuple(sorted(changes, key=lambda change: -abs(change.n_bytes)))
-    index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
-    return Comparison(
-        steps=index,
-        before_bytes=step_levels(recording)[rows],
-        after_bytes=step_levels(other)[other_rows],
-        only_before=len(recording.steps) - len(index),
-        only_after=len(other.steps) - len(index),
-        tolerance_bytes=least,
-        changes=ordered,
-        peak_before_bytes=before,
-        peak_after_bytes=after,
-    )
+    changes.sort(key=lambda change: -abs(change.n_bytes))
+    _, rows, other_rows = _common_steps(recording, other)
+    levels = step_levels(recording)[rows], step_levels(other)[other_rows]
+    return _comparison((recording, other), levels, peaks, least, changes)
 
 
 def _compared(recording: Recording, other: Recording, tolerance: float) -> Comparison:
-    index, rows, other_rows = np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
+    _, rows, other_rows = _common_steps(recording, other)
     before, after = _side(recording, rows), _side(other, other_rows)
     totals = _totals(before), _totals(after)
-    least = max(int(tolerance * before.run_peaks["allocated"]), 1)
+    peaks = before.run_peaks["allocated"], after.run_peaks["allocated"]
+    least = max(int(tolerance * peaks[0]), 1)
     changed_totals = _total_changes(before, after, totals, least)
     phases = _paired(_by_phase(before), _by_phase(after))
     chosen = _steps_compared(totals[0][0], totals[1][0])
@@ -168,17 +160,24 @@ def _compared(recording: Recording, other: Recording, tolerance: float) -> Compa
         *_changes("category", *_paired(_by_category(before), _by_category(after)), least),
         *_line_changes(before, after, least),
     ]
-    return Comparison(
-        steps=index,
-        before_bytes=totals[0][0],
-        after_bytes=totals[1][0],
-        only_before=len(recording.steps) - len(index),
-        only_after=len(other.steps) - len(index),
-        tolerance_bytes=least,
-        changes=tuple(changes),
-        peak_before_bytes=before.run_peaks["allocated"],
-        peak_after_bytes=after.run_peaks["allocated"],
-    )
+    return _comparison((recording, other), (totals[0][0], totals[1][0]), peaks, least, changes)
+
+
+def _common_steps(recording: Recording, other: Recording) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return the steps that both have by their index, and their rows in each."""
+    return np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
+
+
+def _comparison(
+    runs: tuple[Recording, Recording],
+    levels: tuple[NDArray[Any], NDArray[Any]],
+    peaks: tuple[int, int],
+    least: int,
+    changes: list[Change],
+) -> Comparison:
+    index = _common_steps(*runs)[0]
+    only = [len(each.steps) - len(index) for each in runs]
+    return Comparison(index, *levels, only[0], only[1], least, tuple(changes), *peaks)
 
 
 # --------------------------------------------------------------------------------- what is compared

@@ -6,7 +6,7 @@ from enum import Enum
 
 from vramscope.analysis.batch_fit import BatchFit
 from vramscope.analysis.fit.reruns import Reruns
-from vramscope.analysis.settings_advice import Candidate, SettingsAdvice
+from vramscope.analysis.settings_advice import SAME, Candidate, SettingsAdvice, comes_to
 from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.model.cards import Card
@@ -15,8 +15,6 @@ from vramscope.units import format_bytes
 
 UNKNOWN_OUTSIDE_BYTES = 600 << 20
 """Bytes assumed for CUDA's context and libraries if not recorded: 300 to 600 MiB are usual."""
-_REPRODUCED = 0.02
-"""Largest difference between the replay and the recorded reserved bytes, as a share of these."""
 
 
 class FitVerdict(str, Enum):
@@ -152,11 +150,7 @@ class FitAnswer:
 
         True where the recording says nothing about reserved bytes.
         """
-        found = 0 if self.as_recorded is None else self.as_recorded.peak_reserved_bytes
-        return (
-            not self.recorded_peak_bytes
-            or abs(found - self.recorded_peak_bytes) <= _REPRODUCED * self.recorded_peak_bytes
-        )
+        return comes_to(self.as_recorded, self.recorded_peak_bytes)
 
     @property
     def fits(self) -> bool | None:
@@ -224,7 +218,7 @@ class FitAnswer:
             return FitVerdict.TOO_SMALL, ""
         if self.ending:
             return FitVerdict.UNKNOWN, self.ending
-        has_past = self.cached_before_bytes > _REPRODUCED * recorded
+        has_past = self.cached_before_bytes > SAME * recorded
         if room < recorded and (has_past or not self.is_reproduced):
             reached = format_bytes(outcome.peak_reserved_bytes)
             reserved = f"{format_bytes(recorded)} were reserved when it was recorded"
@@ -252,7 +246,7 @@ class FitAnswer:
         if min(self.recorded_allocated_bytes, self.recorded_requested_bytes) > room:
             return FitVerdict.TOO_SMALL
         is_decided = recorded and not (self.ending or self.has_run_short or self.has_failed_on(target))
-        return FitVerdict.FITS if is_decided and room >= (1 + _REPRODUCED) * recorded else None
+        return FitVerdict.FITS if is_decided and room >= (1 + SAME) * recorded else None
 
     def verdict_by_bytes(self, target: Target, free: ReplayResult) -> FitVerdict | None:
         """Return the verdict on *target* that the peaks of *free* decide; None where they do not.

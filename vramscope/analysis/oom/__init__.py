@@ -29,7 +29,7 @@ from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Int32, Int64, Table
 from vramscope.model.trace import Action
-from vramscope.package_data import rows
+from vramscope.package_data import rows, words
 from vramscope.units import format_bytes, format_name
 
 # A batch-size search fails a few times; a program that fails all the time would fill the page.
@@ -37,23 +37,13 @@ _MOST_FINDINGS = 5
 _WORTH_AN_INDEX = 5
 
 
-_WORDS = {Cause(cause): words for cause, *words in rows(__file__, "causes.tsv")}
+_WORDS = {Cause(cause): texts for cause, *texts in rows(__file__, "causes.tsv")}
 """The sentence and the advice for each cause."""
-_TOOLS = {"hip": "rocm-smi", "xpu": "xpu-smi", "mps": "Activity Monitor"}
+_TOOLS = words(__file__, "advice.tsv", "tool")
 """What lists the processes of a device, by its kind; nvidia-smi for others."""
-_TO_RECORD = {
-    Cause.CAPACITY: ": a recording (`vramscope run`) lists it by category and line",
-    Cause.FRAGMENTATION: "`vramscope fit` of a recording (`vramscope run`) says whether another setting fits",
-}
-"""Advice for an input that has totals alone."""
-
-_ADVICE_STATE = (
-    "Its state takes less in 8 bits (bitsandbytes.optim.AdamW8bit), with one moment (Lion), on "
-    "the CPU (torchao.optim.CPUOffloadOptimizer), or over several GPUs (ZeroRedundancyOptimizer)"
-)
-_ADVICE_EXPANDABLE = (
-    "What is in use keeps a little of each 20 MiB: allocate what stays before what comes and goes"
-)
+_TO_RECORD = words(__file__, "advice.tsv", "totals_alone")
+"""Advice for an input that has totals alone, by the cause."""
+_SPECIAL = words(__file__, "advice.tsv", "special")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +250,7 @@ def _finding(failures: Failures, row: int) -> Finding:
         Severity.ERROR,
         claim if room is None or why is None else f"{claim}. {_because(why, room)}{_of_state(at, held)}",
         cause=why and why.value,
-        advice=_ADVICE_STATE if at.optimizer else _advice(why, room, held, failures),
+        advice=_SPECIAL["state"] if at.optimizer else _advice(why, room, held, failures),
         **placed(at.frame),
         module=(failures.modules[row] if row < len(failures.modules) else "") or None,
         n_bytes=evidence["size"],
@@ -273,7 +263,7 @@ def _advice(why: Cause | None, room: Room | None, held: InUse, failures: Failure
         raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
         return f"{raised} what is allocated at that moment: {held.words}"
     if why is Cause.FRAGMENTATION and room is not None and room.is_expandable:
-        return _ADVICE_EXPANDABLE
+        return _SPECIAL["expandable"]
     is_blind = room is None or min(room.device_free_bytes, room.reserved_bytes) < 0
     if why is None or (why is Cause.UNKNOWN and is_blind):
         return None

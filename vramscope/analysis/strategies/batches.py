@@ -10,26 +10,17 @@ from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Frame, Stacks
+from vramscope.package_data import words
 from vramscope.steps.evaluations import evaluations
 
 _MICRO_BATCHES = 2
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
 _OF_AN_EVALUATION = (Category.ACTIVATION, Category.TEMPORARY, Category.UNKNOWN)
 _TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
-_LAYERS = frozenset(
-    f"{name}.py"
-    for name in (
-        *("linear", "conv", "rnn", "normalization", "batchnorm", "activation", "pooling", "dropout"),
-    )
-)
+_OF_SAMPLES = words(__file__, "batches.tsv", "of_samples")
+_LAYERS = frozenset(f"{name}.py" for name in _OF_SAMPLES["layers"].split())
 """Files in torch/nn/modules whose results have a row for each sample."""
-_FUNCTIONS = frozenset(
-    (
-        *("_in_projection_packed", "_in_projection", "multi_head_attention_forward", "layer_norm"),
-        *("group_norm", "batch_norm", "dropout", "relu", "gelu", "silu", "leaky_relu", "elu"),
-        *("_max_pool2d", "interpolate"),
-    )
-)
+_FUNCTIONS = frozenset(_OF_SAMPLES["functions"].split())
 """The same of the functions in torch/nn/functional.py."""
 
 
