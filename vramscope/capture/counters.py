@@ -65,6 +65,8 @@ class CountersOnly(hooks.Listener):
         self._sampler = Sampler(self._device, self.devices[0].uuid, failed) if has_device else None
         self._sink: Sink | None = None
         self._lock = threading.Lock()
+        self._writing = threading.RLock()
+        """Held while rows are taken and written: two threads would write them out of order."""
         self._marks: list[MarkRow] = []
         self._has_noted_mode = False
 
@@ -97,14 +99,15 @@ class CountersOnly(hooks.Listener):
         sink = self._sink
         if sink is None:
             return
-        with self._lock:
-            marks, self._marks = self._marks, []
-        if marks:
-            sink.append(marks_table(marks), self._device)
-        if self._sampler is not None:
-            sink.append(self._sampler.take(), self._device)
-            for limit in self._sampler.take_limits():
-                sink.note(limit, self._device)
+        with self._writing:
+            with self._lock:
+                marks, self._marks = self._marks, []
+            if marks:
+                sink.append(marks_table(marks), self._device)
+            if self._sampler is not None:
+                sink.append(self._sampler.take(), self._device)
+                for limit in self._sampler.take_limits():
+                    sink.note(limit, self._device)
 
     def catch_up(self) -> None:
         """Write everything recorded so far now."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vramscope.analysis.sampled_peaks import sampled_peaks
+from vramscope.analysis.step_peaks import step_peaks
 from vramscope.loading import load
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Outcome
@@ -312,6 +314,41 @@ def test_the_limit_of_a_process_is_recorded_while_it_runs(run_on_cuda, mode: str
 
     assert fraction == 0.25
     assert limits == [total_bytes // 4]
+
+
+@pytest.mark.parametrize("options", [{"every": 4}, {"mode": "counters"}])
+def test_a_flush_by_the_program_leaves_the_order_of_what_is_written(run_on_cuda, tmp_path, options) -> None:
+    """The recorder's own thread is slow to write, and the program flushes, switches events on and off."""
+    (steps,) = run_on_cuda(
+        f"""
+        import random, threading, time
+        from vramscope.store.write.writer import Writer
+
+        append, main, draw = Writer.append, threading.main_thread(), random.Random(3)
+
+        def slow(self, table, device):
+            if threading.current_thread() is not main:
+                time.sleep(0.03)
+            append(self, table, device)
+
+        Writer.append = slow
+        peaks = []
+        with vramscope.record("run", **{options!r}) as recorder:
+            for number in range(200):
+                torch.cuda.reset_peak_memory_stats()
+                torch.empty(draw.randint(1, 4000), 256, device="cuda")
+                step()
+                recorder.step()
+                peaks.append(torch.cuda.max_memory_allocated())
+                if number % 10 == 5:
+                    recorder.flush()
+        print(json.dumps(peaks))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+    found = step_peaks(recording) if "every" in options else sampled_peaks(recording)
+
+    assert found.per_step.allocated_bytes.tolist() == steps
 
 
 def test_nothing_of_ours_stays_with_the_allocator(run_on_cuda):

@@ -107,10 +107,11 @@ class Cuda(LabelingListener):
     def flush(self) -> None:
         """Write the samples; the guard of the ring reads the events."""
         self._reader.write_kept()
-        for device, sampler in list(self._samplers.items()):
-            if self._reader.sink is not None:
-                self._reader.sink.append(sampler.take(), device)
-                self._write_limits(device, sampler)
+        with self._reader.writing:
+            for device, sampler in list(self._samplers.items()):
+                if self._reader.sink is not None:
+                    self._reader.sink.append(sampler.take(), device)
+                    self._write_limits(device, sampler)
 
     def catch_up(self) -> None:
         """Write everything recorded so far now; 1.1 µs per new event."""

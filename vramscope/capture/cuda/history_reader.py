@@ -62,6 +62,8 @@ class HistoryReader:
         """The reading at the end of the last block, if its state is not written yet."""
         self._moment = threading.local()
         self._lock = threading.RLock()
+        self.writing = threading.RLock()
+        """Held while rows without events are taken and written: two threads would write them out of order."""
 
     @property
     def _device(self) -> int:
@@ -161,11 +163,14 @@ class HistoryReader:
 
     def write_kept(self) -> None:
         """Write the marks of steps without events, on each device that is used."""
-        rows, self.kept = self.kept, []
-        for device, log in self.logs.items():
-            if self.sink is not None and rows and log.is_begun:
-                placed = [(*row[:3], log.n_events, *row[4:]) for row in rows]
-                self.sink.append(marks_table(placed), device)
+        with self.writing:
+            n = len(self.kept)
+            rows = self.kept[:n]
+            del self.kept[:n]  # never another list: a thread may be about to append to this one
+            for device, log in self.logs.items():
+                if self.sink is not None and rows and log.is_begun:
+                    placed = [(*row[:3], log.n_events, *row[4:]) for row in rows]
+                    self.sink.append(marks_table(placed), device)
 
     def _switched(self, *, is_on: bool) -> None:
         self.kept.append((int(MarkKind.EVENTS), int(Phase.OTHER), time_ns(), 0, 0, int(is_on), ""))
