@@ -148,7 +148,7 @@ def test_what_could_not_be_had_is_in_the_trace_with_what_was_there_then(death, k
         at -= 1
     assert before["step"] == step
     assert [int(getattr(totals, f"{name}_bytes")[at]) for name in QUANTITIES] == before["bytes"]
-    assert len(recording.live_set(instant=int(at))) == before["live"]
+    assert len(recording.lifetimes().rows_at(int(at))) == before["live"]
 
 
 def test_a_disk_that_was_full_is_reported_in_a_warning(death):

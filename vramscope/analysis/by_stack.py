@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.live_set import live_rows
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording
 from vramscope.model.table import Int32, Int64, Table
@@ -47,7 +46,7 @@ def by_stack(recording: Recording, instant: int | None = None) -> StackBytes:
 
 def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
     """The same result as ``by_stack`` from lifetimes that are known already."""
-    live = allocations.rows(live_rows(allocations, instant))
+    live = allocations.rows(allocations.largest_at(instant))
     stack_id, group, count = np.unique(live.stack_id, return_inverse=True, return_counts=True)
     n_bytes, requested = _sums(group, live.block_size, len(stack_id)), _sums(group, live.size, len(stack_id))
     order = np.argsort(-n_bytes, kind="stable")

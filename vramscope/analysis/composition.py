@@ -12,7 +12,6 @@ from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.lines import code_lines
-from vramscope.analysis.live_set import live_rows
 from vramscope.analysis.private_pools import pool_names
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.analysis.timeline import instant_of
@@ -70,7 +69,7 @@ def composition(recording: Recording, by: str = "phase", instant: int | None = N
         For an unknown property, or an instant outside of the recording.
     """
     at, found = instant_of(recording, instant), lifetimes(recording)
-    rows = live_rows(found, at)
+    rows = found.largest_at(at)
     group, names = grouped(recording, by, found, rows)
     n_bytes, count, requested = (np.zeros(len(names), "i8") for _ in range(3))
     np.add.at(n_bytes, group, found.block_size[rows])

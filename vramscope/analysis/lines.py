@@ -16,7 +16,6 @@ from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import Assigned
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.analysis.live_set import live_rows
 from vramscope.analysis.step_and_phase import phases_at
 from vramscope.analysis.tree import depths
 from vramscope.model.marks import Category, Phase
@@ -122,7 +121,7 @@ def live_bytes(
     *holder_of* has the name that keeps an allocation, by its row.
     """
     owners = owners_of(recording, allocations, assigned)
-    live = live_rows(allocations, instant)
+    live = allocations.largest_at(instant)
     folded = fold(recording.stacks)
     stack_id = allocations.stack_id[live]
     unplaced, words = _without_a_line(recording, folded, allocations, live)

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from vramscope.analysis.findings import Shared, ranks_words
-from vramscope.analysis.rank_comparison import Ended, FirstFailure, RankGroup
+from vramscope.analysis.rank_comparison import Ended, RankGroup
 from vramscope.analysis.rank_comparison.imbalance import Imbalance
-from vramscope.analysis.rank_comparison.odd import Odd, Stray
+from vramscope.analysis.rank_comparison.odd import FirstFailure, Odd, Stray
 from vramscope.analysis.rank_comparison.words import (
     group_words,
     imbalance_words,

@@ -285,7 +285,7 @@ class Prediction:
 
         Raises KeyError, TypeError or ValueError where it is not one.
         """
-        low, high = document["peak_allocated_range_bytes"]
+        (low, high), whole = document["peak_allocated_range_bytes"], document.get("without_limit")
         return cls(
             peak_allocated_bytes=int(document["peak_allocated_bytes"]),
             peak_reserved_bytes=int(document["peak_reserved_bytes"]),
@@ -303,18 +303,14 @@ class Prediction:
             cards=tuple(map(_card_of, document.get("cards", ()))),
             out_of_memory_point=_point_of(document.get("out_of_memory")),
             ended_after=str(document["ended_after"]),
-            otherwise=tuple(map(_other_of, document["otherwise"])),
-            without_limit=_without_limit_of(document.get("without_limit")),
+            otherwise=tuple(OtherRun(**_known(OtherRun, each)) for each in document["otherwise"]),
+            without_limit=None if whole is None else cls.from_json(whole),
         )
 
 
 def _point(point: OutOfMemoryPoint) -> dict[str, Any]:
     frames = [{"file": file, "line": line, "function": function} for file, line, function in point.frames]
     return asdict(point) | {"frames": frames}
-
-
-def _without_limit_of(document: Mapping[str, Any] | None) -> Prediction | None:
-    return None if document is None else Prediction.from_json(document)
 
 
 def _point_of(document: Mapping[str, Any] | None) -> OutOfMemoryPoint | None:
@@ -328,10 +324,6 @@ def _card_of(document: Mapping[str, Any]) -> OnCard:
     headroom = document["headroom_bytes"]
     found = _known(OnCard, document)
     return OnCard(**(found | {"headroom_bytes": None if headroom is None else Headroom(*headroom)}))
-
-
-def _other_of(document: Mapping[str, Any]) -> OtherRun:
-    return OtherRun(**_known(OtherRun, document))
 
 
 def _known(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:

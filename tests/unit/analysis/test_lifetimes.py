@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, block_ends, lifetimes
-from vramscope.analysis.live_set import live_set
 from vramscope.analysis.timeline import timeline
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action
@@ -88,15 +87,15 @@ def test_lives_sum_up_to_the_totals(play, ops, n_before):
 
     for instant in range(len(totals)):
         assert found.block_size[found.allocated_at(instant)].sum() == totals.allocated_bytes[instant]
-        assert found.block_size[found.active_at(instant)].sum() == totals.active_bytes[instant]
-        assert found.size[found.active_at(instant)].sum() == totals.requested_bytes[instant]
+        assert found.block_size[found.rows_active_at(instant)].sum() == totals.active_bytes[instant]
+        assert found.size[found.rows_active_at(instant)].sum() == totals.requested_bytes[instant]
 
 
 def test_the_live_set_is_the_largest_block_first(recording):
     history = recording((A, 1, 10), (A, 2, 5000), (A, 3, 10), (R, 3, 10))
 
-    assert live_set(history, instant=4).tolist() == [1, 0]
-    assert live_set(history).tolist() == [1, 0, 2]
+    assert lifetimes(history).largest_at(4).tolist() == [1, 0]
+    assert lifetimes(history).largest_at(3).tolist() == [1, 0, 2]
 
 
 def in_turn(moves):

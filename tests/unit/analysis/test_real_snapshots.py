@@ -11,7 +11,6 @@ from vramscope.analysis.by_stack import by_stack
 from vramscope.analysis.categories import categories
 from vramscope.analysis.identity import identity
 from vramscope.analysis.lifetimes import lifetimes
-from vramscope.analysis.live_set import live_rows
 from vramscope.analysis.peak import peak
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.analysis.tree import prune, tree
@@ -63,7 +62,7 @@ def test_no_quantity_exceeds_the_one_that_contains_it(path):
 def test_what_is_live_at_the_peak_is_what_is_allocated(path):
     for recording, totals in recordings(path):
         found, at = lifetimes(recording), peak(recording).allocated.instant
-        assert found.block_size[live_rows(found, at)].sum() == totals.allocated_bytes[at]
+        assert found.block_size[found.largest_at(at)].sum() == totals.allocated_bytes[at]
         assert by_stack(recording).total_bytes == totals.allocated_bytes[at]
         assert categories(recording).n_bytes.sum() == totals.allocated_bytes[at]
 
@@ -74,8 +73,8 @@ def test_lives_sum_up_to_the_totals_at_random_instants(path):
         found = lifetimes(recording)
         for at in np.random.default_rng(1).integers(0, len(totals), 20).tolist():
             assert found.block_size[found.allocated_at(at)].sum() == totals.allocated_bytes[at]
-            assert found.block_size[found.active_at(at)].sum() == totals.active_bytes[at]
-            assert found.size[found.active_at(at)].sum() == totals.requested_bytes[at]
+            assert found.block_size[found.rows_active_at(at)].sum() == totals.active_bytes[at]
+            assert found.size[found.rows_active_at(at)].sum() == totals.requested_bytes[at]
 
 
 @each_file

@@ -41,7 +41,7 @@ def test_what_is_live_sums_up_to_what_was_allocated(
     whole = sample.recording.timeline()
 
     assert sum(row["size"] for row in rows) == int(whole.allocated_bytes[at])
-    assert sum(row["count"] for row in rows) == len(sample.recording.live_set(at))
+    assert sum(row["count"] for row in rows) == len(sample.recording.lifetimes().rows_at(at))
 
 
 @pytest.mark.parametrize("group", ["line", "module", "category"])

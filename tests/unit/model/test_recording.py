@@ -16,8 +16,8 @@ def test_an_unknown_analysis_is_an_attribute_error():
 
 
 def test_an_analysis_called_wrongly_is_named_in_the_error():
-    with pytest.raises(TypeError, match=r"\blive_set\(\)"):
-        Recording().live_set(astrology=1)
+    with pytest.raises(TypeError, match=r"\bidentity\(\)"):
+        Recording().identity(astrology=1)
 
 
 def test_recordings_copy_and_pickle_like_any_value():

@@ -34,6 +34,8 @@ class Field(Code):
     FILE = "file"
     FUNCTION = "function"
     STREAM = "stream"
+    ANNOTATION = "annotation"
+    """A part of a text that the program put on it."""
     LINE = "line"
     """The line of the program that allocated it, which tables name: ``line:train.py:13``."""
     LIVE = "live"
@@ -44,8 +46,6 @@ class Field(Code):
     """Bytes of the block."""
     LIFE = "life"
     """Time from the allocation to the free."""
-    ANNOTATION = "annotation"
-    """A part of a text that the program put on it."""
     ALIVE = "alive"
     """Never freed."""
     BEFORE = "before"
@@ -54,19 +54,8 @@ class Field(Code):
 
 FLAGS = frozenset({Field.ALIVE, Field.BEFORE})
 LIMITS = frozenset({Field.SIZE, Field.LIFE})
-NAMED = (
-    Field.CATEGORY,
-    Field.PHASE,
-    Field.MODULE,
-    Field.STEP,
-    Field.FILE,
-    Field.FUNCTION,
-    Field.STREAM,
-    Field.ANNOTATION,
-    Field.LINE,
-    Field.LIVE,
-    Field.ADDRESS,
-)
+_NAMELESS = FLAGS | LIMITS | {Field.WORD, Field.EXACT, Field.PLACE}
+NAMED = tuple(field for field in Field if field not in _NAMELESS)
 """Fields that are followed by a colon and a value."""
 
 

@@ -10,7 +10,7 @@ from vramscope.analysis.leaks.holders import Bound, Statement
 from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.equality import EqualByValue
-from vramscope.model.finding import Finding
+from vramscope.model.finding import Finding, placed
 from vramscope.units import format_bytes
 
 _MOST_LINES = 5
@@ -78,9 +78,7 @@ class Leak(EqualByValue):
             kind=kind,
             severity=severity,
             claim=claim,
-            file=frame and frame.file,
-            line=frame and frame.line,
-            function=frame and frame.function,
+            **placed(frame),
             cause=self.cause,
             holder=self.holder,
             n_bytes=self.n_bytes,

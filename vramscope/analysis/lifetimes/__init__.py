@@ -44,12 +44,9 @@ class Allocations(Table):
     """Time of the free, in nanoseconds; 0 where there is none."""
 
     def allocated_at(self, instant: int) -> NDArray[Any]:
-        """Mask of the rows that served a tensor at *instant*."""
-        return self._from_to(instant, self.free_event)
-
-    def active_at(self, instant: int) -> NDArray[Any]:
-        """Mask of the rows that were in use or pending at *instant*."""
-        return self._from_to(instant, self.completed_event)
+        """Mask of the rows that served a tensor at *instant*: event k changes the state from k + 1 on."""
+        end = self.free_event
+        return (self.alloc_event < instant) & ((end == ALIVE) | (end >= instant))
 
     def rows_at(self, instant: int) -> NDArray[Any]:
         """Indices of the rows that served a tensor at *instant*; the rows are in the order of ``lifetimes``.
@@ -60,16 +57,17 @@ class Allocations(Table):
         return self._rows_begun(instant, self.free_event)
 
     def rows_active_at(self, instant: int) -> NDArray[Any]:
-        """Indices of the rows whose block was not reusable at *instant*, as :meth:`active_at` has them."""
+        """Indices of the rows whose block was in use or pending at *instant*."""
         return self._rows_begun(instant, self.completed_event)
 
     def _rows_begun(self, instant: int, end: NDArray[Any]) -> NDArray[Any]:
         begun = end[: np.searchsorted(self.alloc_event, np.int64(instant))]
         return np.flatnonzero((begun == ALIVE) | (begun >= instant))
 
-    def _from_to(self, instant: int, end: NDArray[Any]) -> NDArray[Any]:
-        """Mask of the rows alive at *instant*: event k changes the state from instant k + 1 on."""
-        return (self.alloc_event < instant) & ((end == ALIVE) | (end >= instant))
+    def largest_at(self, instant: int) -> NDArray[Any]:
+        """The same rows as :meth:`rows_at`, the largest block first."""
+        rows = self.rows_at(instant)
+        return rows[np.argsort(-self.block_size[rows], kind="stable")]
 
 
 @memoized

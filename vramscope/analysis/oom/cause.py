@@ -7,7 +7,7 @@ candidate, in order of certainty, that alone would have been enough.
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,7 +217,6 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
     samples = _sample(recording, event)
     capacity = _capacity(recording, samples)
     limit = _limit(recording, settings, capacity)
-    free = _free(state, place, is_large=need > SMALL_LIMIT)
     allocated = int(state.blocks.size[state.blocks.state == BlockState.ALLOCATED].sum())
     outside, growth, others = _outside(samples)
     if outside < 0 and min(capacity, device_free) >= 0:
@@ -231,11 +230,7 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         from_driver_bytes=_from_driver(state, asked, settings, place) or settings.segment_size(need),
         allocated_bytes=allocated,
         reserved_bytes=int(state.segments.size.sum()),
-        free_here_bytes=free.here,
-        largest_here_bytes=free.largest,
-        free_other_streams_bytes=free.other_streams,
-        free_other_sizes_bytes=free.other_sizes,
-        free_private_bytes=free.private,
+        **_free(state, place, is_large=need > SMALL_LIMIT),
         device_free_bytes=device_free,
         capacity_bytes=capacity,
         limit_bytes=limit,
@@ -283,31 +278,17 @@ def _limit(recording: Recording, settings: Settings, capacity: int) -> int:
 
 def without_totals(room: Room) -> Room:
     """Return *room* where nobody says what was allocated and reserved, nor what was free in the cache."""
-    return replace(
-        room,
-        allocated_bytes=-1,
-        reserved_bytes=-1,
-        free_here_bytes=-1,
-        largest_here_bytes=-1,
-        free_other_streams_bytes=-1,
-        free_other_sizes_bytes=-1,
-        free_private_bytes=-1,
-        others_bytes=-1,
-    )
+    names = [field.name for field in fields(room) if field.name.startswith("free_")]
+    names += ["allocated_bytes", "reserved_bytes", "largest_here_bytes", "others_bytes"]
+    unknown: dict[str, Any] = dict.fromkeys(names, -1)
+    return replace(room, **unknown)
 
 
-class _Free(NamedTuple):
-    """Free bytes by whom they serve; the names are those of ``Room``."""
+def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> dict[str, int]:
+    """Count the free bytes at *place* (stream, pool) and elsewhere, for a request of that size class.
 
-    here: int
-    largest: int
-    other_streams: int
-    other_sizes: int
-    private: int
-
-
-def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> _Free:
-    """Count the free bytes at *place* (stream, pool) and elsewhere, for a request of that size class."""
+    The names are those of ``Room``.
+    """
     segments, blocks = state.segments, state.blocks
     owner, is_free = blocks.segment, blocks.state == BlockState.INACTIVE
     same_pool = segments.pool[owner] == place[1]
@@ -319,13 +300,13 @@ def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> _Free:
     def total(rows: NDArray[Any]) -> int:
         return int(blocks.size[rows].sum())
 
-    return _Free(
-        here=total(serves & is_free),
-        largest=int(blocks.size[serves & is_free].max(initial=0)),
-        other_streams=total(same_size & may_serve & ~(serves & is_free)),
-        other_sizes=total(same_pool & ~same_size & may_serve),
-        private=total(~same_pool & is_free),
-    )
+    return {
+        "free_here_bytes": total(serves & is_free),
+        "largest_here_bytes": int(blocks.size[serves & is_free].max(initial=0)),
+        "free_other_streams_bytes": total(same_size & may_serve & ~(serves & is_free)),
+        "free_other_sizes_bytes": total(same_pool & ~same_size & may_serve),
+        "free_private_bytes": total(~same_pool & is_free),
+    }
 
 
 def _sample(recording: Recording, event: int) -> Counters:

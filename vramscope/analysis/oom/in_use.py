@@ -11,7 +11,6 @@ from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import common_module, module_words, place_words
-from vramscope.analysis.live_set import live_rows
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
@@ -70,7 +69,7 @@ def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
     category, owners = assigned.category, owners_of(recording, found, assigned)
     result = []
     for event in events:
-        live = live_rows(found, event)
+        live = found.largest_at(event)
         n_bytes = found.block_size[live]
         sums = np.zeros(len(Category), "i8")
         np.add.at(sums, category[live], n_bytes)

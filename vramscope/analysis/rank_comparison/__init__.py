@@ -12,7 +12,15 @@ from vramscope.analysis.rank_comparison.clocks import Clocks, clocks_of
 from vramscope.analysis.rank_comparison.groups import groups_of
 from vramscope.analysis.rank_comparison.imbalance import Imbalance, imbalance_of
 from vramscope.analysis.rank_comparison.members import Member, MemberKey, MemberTable, is_embedding, table_of
-from vramscope.analysis.rank_comparison.odd import Odd, Stray, failed_first, odd_ones, shared_devices, strays
+from vramscope.analysis.rank_comparison.odd import (
+    FirstFailure,
+    Odd,
+    Stray,
+    failed_first,
+    odd_ones,
+    shared_devices,
+    strays,
+)
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
 
@@ -49,24 +57,6 @@ class Ended:
     time_ns: int
     """Unix time of its last record, on the clock of the first rank's host."""
     last_step: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FirstFailure:
-    """The first allocation that failed in any rank."""
-
-    rank: int
-    device: int
-    host: str
-    step: int | None
-    time_ns: int
-    requested_bytes: int
-    allocated_bytes: int
-    n_ranks: int
-    """The number of ranks in which an allocation failed."""
-    excess_bytes: int
-    """The bytes that it held at ``line`` beyond what its group does at the peak; 0 where it held no more."""
-    line: LineBytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +111,7 @@ def compare_ranks(summaries: Sequence[RankSummary], restarts: Mapping[int, int] 
         ended=ended,
         groups=_groups(table, of),
         odd=odd_ones(table, of, gone),
-        failure=_first_failure(table, of, clocks),
+        failure=failed_first(table, of, clocks),
         imbalance=imbalance_of(members, of),
         clocks=clocks,
         sharing=(sharing := shared_devices(members)),
@@ -179,24 +169,3 @@ def _groups(table: MemberTable, of: np.ndarray) -> tuple[RankGroup, ...]:
         found.append(group)
     fewest = min((group.embedding_bytes for group in found), default=0)
     return tuple(replace(group, embedding_bytes=group.embedding_bytes - fewest) for group in found)
-
-
-def _first_failure(table: MemberTable, of: np.ndarray, clocks: Clocks) -> FirstFailure | None:
-    found = failed_first(table, of, clocks)
-    if found is None:
-        return None
-    member, time_ns, n_ranks, excess, line = found
-    failure = member.summary.failure
-    assert failure is not None  # noqa: S101 - for the type checker: only members with a failure are asked
-    return FirstFailure(
-        rank=member.rank,
-        device=member.summary.device.index,
-        host=member.host,
-        step=failure.step,
-        time_ns=time_ns,
-        requested_bytes=failure.requested_bytes,
-        allocated_bytes=failure.allocated_bytes,
-        n_ranks=n_ranks,
-        excess_bytes=excess,
-        line=line,
-    )

@@ -185,28 +185,55 @@ def _growth(steps: StepRows) -> float:
     return float(max(late - early, 0.0)) * len(peaks) / max(len(peaks) - 2 * quarter, 1)
 
 
-def failed_first(
-    table: MemberTable, of: NDArray[Any], clocks: Clocks
-) -> tuple[Member, int, int, int, LineBytes | None] | None:
-    """The member in which an allocation failed first, when, in how many, and what it held more."""
+@dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """The first allocation that failed in any rank."""
+
+    rank: int
+    device: int
+    host: str
+    step: int | None
+    time_ns: int
+    requested_bytes: int
+    allocated_bytes: int
+    n_ranks: int
+    """The number of ranks in which an allocation failed."""
+    excess_bytes: int
+    """The bytes that it held at ``line`` beyond what its group does at the peak; 0 where it held no more."""
+    line: LineBytes | None
+
+
+def failed_first(table: MemberTable, of: NDArray[Any], clocks: Clocks) -> FirstFailure | None:
+    """The first allocation that failed in any member, on one clock; None where none did."""
     failures = [
-        (member.summary.failure.time_ns - clocks.offset_ns.get(member.host, 0), row)
+        (failure.time_ns - clocks.offset_ns.get(member.host, 0), row, failure)
         for row, member in enumerate(table.members)
-        if member.summary.failure is not None
+        if (failure := member.summary.failure) is not None
     ]
     if not failures:
         return None
-    time_ns, row = min(failures)
+    time_ns, row, failure = min(failures, key=lambda each: each[:2])
     member = table.members[row]
     others = np.flatnonzero((of == of[row]) & (np.arange(len(of)) != row))
     excess, line = 0, None
-    if len(others) and member.summary.failure is not None:
-        here = bytes_by_line(table, member.summary.failure.lines)
+    if len(others):
+        here = bytes_by_line(table, failure.lines)
         found = _largest(table, here - np.median(table.line_bytes[others], axis=0))
         least = max(_LEAST_FRACTION * float(np.median(table.allocated_bytes[others])), _LEAST_BYTES)
         if found is not None and found[1] > least:
             line, excess = found
-    return member, time_ns, len({table.members[row].rank for _, row in failures}), excess, line
+    return FirstFailure(
+        rank=member.rank,
+        device=member.summary.device.index,
+        host=member.host,
+        step=failure.step,
+        time_ns=time_ns,
+        requested_bytes=failure.requested_bytes,
+        allocated_bytes=failure.allocated_bytes,
+        n_ranks=len({table.members[row].rank for _, row, _ in failures}),
+        excess_bytes=excess,
+        line=line,
+    )
 
 
 def _peak(summary: DeviceSummary) -> int:
