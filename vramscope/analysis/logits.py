@@ -52,16 +52,31 @@ def logits(recording: Recording) -> list[Finding]:
 
 
 def of_logits(recording: Recording, found: Allocations) -> NDArray[Any]:
-    """Return which allocations have the size of the logits, in 32 or 16 bits, and are none of the model."""
+    """Return which allocations have the size of the logits, in 32 or 16 bits, and are none of the model.
+
+    Scores of attention may have that size too: nothing larger than labels is allocated between what belongs
+    to the loss and cross entropy, neither before it nor after.
+    """
     of_loss = _of_loss(recording, found)
     if not of_loss.any():
         return of_loss
     size = int(found.size[of_loss].max())
-    of_others = np.isin(undivided(assign(recording, found)).category, _OTHERS) | (found.size < 1 << 20)
+    category = undivided(assign(recording, found)).category
+    of_others = np.isin(category, _OTHERS) | (found.size < 1 << 20)
     of_layer = passes_through(recording.stacks, "forward", "torch/nn/modules/linear.py")[found.stack_id]
     # Anything may have half their size, but a layer's result of half their size is what was converted.
-    is_half = (found.size == size // 2) & ~of_others
-    return ((found.size == size) & ~of_others) | (is_half & (is_half & of_layer).any())
+    has_size, is_half = found.size == size, (found.size == size // 2) & ~of_others
+    is_other = ~has_size & ~is_half & (found.size > size >> 10) & (category != Category.WORKSPACE)
+    near = _near(found.alloc_event, np.flatnonzero(of_loss), is_other)
+    return near & ((has_size & ~of_others) | (is_half & (is_half & of_layer).any()))
+
+
+def _near(event: NDArray[Any], loss: NDArray[Any], is_other: NDArray[Any]) -> NDArray[Any]:
+    """Return which rows have none of the others between them and the next or the last row of the loss."""
+    n_before = np.cumsum(is_other)
+    after = np.searchsorted(event[loss], event, side="left")
+    following, last = loss[np.minimum(after, len(loss) - 1)], loss[np.maximum(after - 1, 0)]
+    return (n_before == n_before[following]) | (n_before == n_before[last])
 
 
 def _of_loss(recording: Recording, found: Allocations) -> NDArray[Any]:

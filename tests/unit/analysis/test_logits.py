@@ -35,8 +35,26 @@ class Language(nn.Module):
         return sum(checkpoint(self.part, *piece, use_reentrant=False) for piece in pieces) / len(tokens)
 
 
-def recorded(path, vocabulary, is_chunked=False):
-    model = Language(vocabulary, is_chunked)
+class Scored(Language):
+    """Keeps four tensors of the logits' size in its layers, as scores of attention may be."""
+
+    def __init__(self, vocabulary, is_chunked):
+        super().__init__(vocabulary, is_chunked)
+        self.up = nn.ModuleList([nn.Linear(32, vocabulary, bias=False) for _ in range(4)])
+
+    def forward(self, tokens):
+        scored = self.embed(tokens)
+        for up in self.up:
+            scored = scored + torch.tanh(up(scored)) @ up.weight
+        hidden = torch.tanh(self.body(scored))
+        pieces = zip(hidden.chunk(8), tokens.chunk(8), strict=True)
+        if self.is_chunked:
+            return sum(checkpoint(self.part, *piece, use_reentrant=False) for piece in pieces) / len(tokens)
+        return self.part(hidden, tokens) / len(tokens)
+
+
+def recorded(path, vocabulary, is_chunked=False, kind=Language):
+    model = kind(vocabulary, is_chunked)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with vramscope.record(path, device="simulated", quiet=True):
         for _ in range(3):
@@ -58,6 +76,16 @@ def test_logits_of_a_large_vocabulary_are_most_of_the_peak_and_chunks_lower_it(t
     assert said.kind == "large_logits"
     assert said.n_bytes >= 64 * MIB
     assert said.n_bytes % (32 * MIB) == 0
+    assert advice.low_bytes <= truth <= advice.high_bytes
+
+
+def test_what_layers_make_of_the_size_of_logits_is_none_of_the_loss(tmp_path):
+    """Layers keep 4 times 32 MiB; the loss has three times 32 MiB beside them, which chunks lower."""
+    whole = recorded(tmp_path / "whole", 8192, kind=Scored)
+    truth = recorded(tmp_path / "chunks", 8192, is_chunked=True, kind=Scored).peak().allocated.n_bytes
+
+    assert all(each.n_bytes <= 4 * 32 * MIB for each in logits(whole))
+    (advice,) = [each for each in strategies(whole).advised if "chunks" in each.name]
     assert advice.low_bytes <= truth <= advice.high_bytes
 
 
