@@ -163,8 +163,8 @@ def test_every_query_of_the_dashboard_is_of_a_metric_that_exists():
     assert asked <= {f"{of.name}_total" if of.is_count else of.name for of in EVERY}
 
 
-PACKAGES = {"prometheus": "prometheus_client", "ray_train": "ray", "_live_view": "anywidget"}
-MODULES = ["prometheus", "opentelemetry", "transformers", "lightning", "accelerate", "_live_view"]
+PACKAGES = {"prometheus": "prometheus_client", "ray_train": "ray"}
+MODULES = ["prometheus", "opentelemetry", "transformers", "lightning", "accelerate"]
 
 
 @pytest.mark.parametrize("module", [*MODULES, "ray_train", "torchtitan"])

@@ -15,7 +15,7 @@ FRAMEWORKS = {
     "mlflow",
     "tensorboard",
 }
-FRAMEWORKS |= {"prometheus_client", "opentelemetry", "mcp", "IPython", "ray", "anyio", "anywidget"}
+FRAMEWORKS |= {"prometheus_client", "opentelemetry", "mcp", "IPython", "ray", "anyio"}
 FRAMEWORKS |= {"torchtitan"}
 RECORD = """
 import sys

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vramscope.commands._document import Block
 
 _PACKAGES = ("numpy", "pyarrow", "nvidia-ml-py", "rich")
-_EXTRAS = {"dashboard": "dash", "metrics": "prometheus-client", "notebook": "anywidget", "remote": "fsspec"}
+_EXTRAS = {"dashboard": "dash", "metrics": "prometheus-client", "remote": "fsspec"}
 _EXTRAS |= {name: name for name in ("torch", "pandas", "perfetto", "mcp", "ray")}
 """One package of each extra: where it is installed, the extra is taken for installed."""
 

@@ -2,14 +2,13 @@
 
 import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from html import escape
 from typing import Any
 
 from vramscope.errors import CaptureError, UsageError
 from vramscope.model.recording import Run
-from vramscope.recorder import Recorder, record
+from vramscope.recorder import record
 from vramscope.units import format_bytes
 
 _ROWS = 8
@@ -21,8 +20,7 @@ def load_ipython_extension(shell: Any) -> None:
     def vramscope(line: str, cell: str) -> None:
         """Record the cell, and show its memory over time, the lines at the peak, and the findings.
 
-        ``%%vramscope [--live] [DIRECTORY]``; without a directory it goes to ``traces/cell-<time>``. With
-        ``--live`` the memory is shown while the cell runs as well; that needs ``vramscope[notebook]``.
+        ``%%vramscope [DIRECTORY]``; without a directory it goes to ``traces/cell-<time>``.
         """
         _record_cell(shell, line, cell)
 
@@ -31,40 +29,24 @@ def load_ipython_extension(shell: Any) -> None:
 
 def _record_cell(shell: Any, line: str, cell: str) -> None:
     words = shlex.split(line)
-    is_live = "--live" in words
-    words = [word for word in words if word != "--live"]
     if len(words) > 1:
-        raise UsageError("%%vramscope [--live] [DIRECTORY]: one directory at most")
+        raise UsageError("%%vramscope [DIRECTORY]: one directory at most")
     directory = words[0] if words else f"traces/cell-{datetime.now():%Y%m%d-%H%M%S-%f}"  # noqa: DTZ005
     recorder = record(directory, quiet=True)
-    view, handle = _live(recorder) if is_live else (nullcontext(), None)
     try:
         recorder.__enter__()
     except CaptureError as why:
         raise UsageError(f"this cell is not recorded: {why}") from None
     error: BaseException | None = None
     try:
-        with view:
-            result = shell.run_cell(cell)
+        result = shell.run_cell(cell)
         # The shell has shown it; the recording has to know of it.
         error = result.error_before_exec or result.error_in_exec
     finally:
         recorder.__exit__(type(error) if error else None, error, None)
     from IPython.display import HTML, display
 
-    shown = HTML(page(recorder.load()))
-    display(shown) if handle is None else handle.update(shown)
-
-
-def _live(recorder: Recorder) -> tuple[AbstractContextManager[Any], Any]:
-    """Return what follows the recorder while it is entered, and the output that it is shown in."""
-    # Late: anywidget takes 0.2 s to import.
-    from IPython.display import display
-
-    from vramscope.integrations._live_view import LiveView
-
-    view = LiveView(recorder)
-    return view, display(view.widget, display_id=True)
+    display(HTML(page(recorder.load())))
 
 
 def page(run: Run) -> str:
