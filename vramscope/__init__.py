@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         UsageError,
         VramscopeError,
     )
-    from vramscope.integrations.batch_size import find_batch_size
     from vramscope.loading import follow, load
     from vramscope.model.recording import Recording, Run
     from vramscope.prediction import Prediction, predict, predict_largest
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CaptureError", "FormatError", "MissingExtraError", "Prediction", "Recorder", "Recording", "Run",
     "StoreError", "UnknownNameError", "UsageError", "VramscopeError", "__version__", "allow_attach",
-    "find_batch_size", "follow", "load", "predict", "predict_largest", "record",
+    "follow", "load", "predict", "predict_largest", "record",
 ]  # fmt: skip
 
 _HOME = {
@@ -46,7 +45,6 @@ _HOME = {
     "UsageError": "vramscope.errors",
     "VramscopeError": "vramscope.errors",
     "allow_attach": "vramscope.recorder.from_outside.listener",
-    "find_batch_size": "vramscope.integrations.batch_size",
     "follow": "vramscope.loading",
     "load": "vramscope.loading",
     "load_ipython_extension": "vramscope.integrations.notebook",  # for IPython: %load_ext vramscope

@@ -17,7 +17,7 @@ API = ROOT / "docs" / "api.md"
 NO_TORCH = importlib.util.find_spec("torch") is None
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 OBJECTS = {
-    "vramscope": [vramscope.load, vramscope.follow, vramscope.record, vramscope.find_batch_size],
+    "vramscope": [vramscope.load, vramscope.follow, vramscope.record],
     "Recorder": [vramscope.Recorder.phase, vramscope.Recorder.mark, vramscope.Recorder.load],
     "Recording": [vramscope.Recording.summary, vramscope.Recording.findings],
     "Run": [vramscope.Run.findings],
@@ -83,13 +83,12 @@ def test_the_reference_names_every_public_member(kind):
 
 def test_the_reference_shows_the_true_signatures():
     text = API.read_text(encoding="utf-8")
-    for function in (vramscope.record, vramscope.find_batch_size):
-        shown = re.search(rf"`{function.__name__}\((.*?)\)` \|", text)[1]
-        parameters = inspect.signature(function).parameters.values()
-        plain = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
-        expected = str(inspect.Signature(plain)).replace("'", '"')
+    shown = re.search(rf"`{vramscope.record.__name__}\((.*?)\)` \|", text)[1]
+    parameters = inspect.signature(vramscope.record).parameters.values()
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+    expected = str(inspect.Signature(plain)).replace("'", '"')
 
-        assert f"({shown})" == expected
+    assert f"({shown})" == expected
 
 
 def test_public_errors_are_the_whole_tree():
