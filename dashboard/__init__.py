@@ -62,13 +62,13 @@ def _data(root: Path | str, pace: Pace | None = None, **of_store: float) -> Data
 
 def _read_ahead(root: Path | str, allowed: Access) -> Any:
     """Return the app, and start to read the newest runs while the browser starts."""
-    from .server import prefetch
+    from .server import pending_pages
     from .server.app import build_app
 
     data = _data(root)
     # From a store, what nobody asked for is not copied.
     if data.runs.shown_root == str(data.runs.root):
-        prefetch.begin(data)
+        pending_pages.read_ahead(data)
     return build_app(data, allowed)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vramscope.analysis.categories import by_stack_frame
-from vramscope.export._public_names import FILE, digest
+from vramscope.export.redaction import FILE, digest
 
 _TORCH = ("torch", "torchgen", "functorch", "triton")
 # Of no training: tests, and what torch and Python generate code or interfaces with.

@@ -13,8 +13,8 @@ from vramscope.model.recording import Outcome, Recording
 from vramscope.units import format_bytes, format_rough_duration
 
 from ..address import UNZOOMED, Address
-from ..answers.outlook import ahead, words
 from ..data import Data, View
+from ..queries.headline import ahead, forecast_words
 from .definitions import DEFINITION, explained
 from .prose import sentence
 
@@ -52,7 +52,7 @@ def standing(
 ) -> list[Any]:
     """Return the state of a run, and how far it is; a run that stalls has no pace to count on.
 
-    *ahead* says when the limit of the device is reached, as ``answers.outlook.words`` returns it.
+    *ahead* says when the limit of the device is reached, as ``forecast_words`` returns it.
     """
     known = [outcome_dot(outcome, stalled_s), " ", progress(outcome, far, 0 if stalled_s else total_steps)]
     if not ahead or stalled_s:
@@ -104,7 +104,7 @@ def run_header(view: View, address: Address, data: Data | None = None) -> html.H
                     view.run.outcome,
                     pace(view.recording.steps),
                     total_steps=process.total_steps,
-                    ahead=words(ahead(data, view)) if data is not None and view.is_live else (),
+                    ahead=forecast_words(ahead(data, view)) if data is not None and view.is_live else (),
                 ),
                 id="standing",
             ),

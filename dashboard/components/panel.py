@@ -1,9 +1,9 @@
-"""What panels consist of: a bar with the title, a key of colors, a table."""
+"""What panels consist of: a bar with the title, a key of colors, a table, a choice among a few values."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dash import html
+from dash import dcc, html
 
 from .definitions import explained
 
@@ -50,3 +50,16 @@ def peak_bar(held: int, own: int, top: int) -> html.Div:
         html.I(style=mark, className="own"),
     ]
     return html.Div(bars, className="diff-bar plain")
+
+
+def segments(name: str, links: Iterable[tuple[str, str, bool]], key: str = "") -> Any:
+    """Return a row of links of which one is current.
+
+    *links* are word, address and whether it is the current one, for each value; *key* is the id of the
+    component.
+    """
+    shown = [dcc.Link(word, href=url, className="here" if here else "") for word, url, here in links]
+    label = html.Span(name, className="segments-name")
+    more = {"id": key} if key else {}
+    nav = html.Nav(shown, className="segments", **more, **{"aria-label": name})
+    return html.Div([label, nav], className="choice-of")

@@ -143,3 +143,11 @@ def gone(why: str = "") -> html.Div:
     text = f"This run can no longer be read: {why} " if why else "This run was moved or deleted. "
     shown = [html.Strong(word), text, "What you see is the last state that was read. "]
     return html.Div([*shown, html.A("All runs", href="/")], className="banner", role="alert")
+
+
+def copyable(text: str, *, name: str = "Copy the command") -> Any:
+    """Return *text* as a line of code; the script ``copy.js`` serves the button."""
+    button = html.Button("Copy", type="button", className="copy", title=name)
+    return html.Div(
+        [html.Pre(html.Code(html.Bdi(text)), className="copy-text"), button], className="copyable"
+    )

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from vramscope.model.marks import MarkKind
 
 from .drawing.envelope import Envelope, envelope
-from .drawing.lanes import MAX_BANDS, phase_bands
 from .drawing.m4 import even_edges, m4, time_edges
-from .drawing.series import DRAWN, RETRY, Series, Spans
+from .drawing.series import DRAWN, MAX_BANDS, RETRY, Series, Spans, phase_bands
 from .drawing.window import Window, entry, window
 
 PAD = 0.25

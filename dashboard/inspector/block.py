@@ -12,7 +12,7 @@ from vramscope.model.snapshot import BlockState
 from vramscope.units import format_bytes, format_count
 
 from ..answers import folded, moment, owners, state_of
-from ..components.panels import allocation
+from ..components.panels import found_table
 from ..data import Data, View
 from .parts import amount, blocks_link, facts, holder, pick, section, stack_section, title
 
@@ -30,7 +30,7 @@ def content(data: Data, view: View, row: int, at: int) -> Any:
     found = data.ask(view, "lifetimes")
     if not 0 <= row < len(found):
         return None
-    texts = allocation.words(data, view, row)
+    texts = found_table.words(data, view, row)
     extra = int(found.block_size[row]) - int(found.size[row])
     size = f"{format_bytes(int(found.size[row]))} requested"
     return [

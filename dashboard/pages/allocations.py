@@ -21,10 +21,9 @@ from vramscope.units import format_bytes
 
 from ..address import MAX_SEARCH, Address, restore
 from ..answers import folded, owners, series_of, totals
-from ..components import legend, states, typed
-from ..components.choice import segments
-from ..components.panel import panel
-from ..components.panels import allocation, found_table, stack_table
+from ..components import legend, scripts, states
+from ..components.panel import panel, segments
+from ..components.panels import found_table, stack_table
 from ..components.scripts import in_browser
 from ..components.timeline import raster
 from ..data import Data, View
@@ -101,7 +100,7 @@ def _ways(address: Address, way: str) -> Any:
 def _search(address: Address) -> Any:
     look = {"type": "search", "className": "search wide", "maxLength": MAX_SEARCH}
     words = "Find: model.py:13  category:activation  size>64MiB"
-    box = typed.box("al-search", address.q, placeholder=words, **look)
+    box = scripts.box("al-search", address.q, placeholder=words, **look)
     name = html.Span("Find allocations", className="unseen")
     return html.Label([name, *box], title=_HELP)
 
@@ -217,7 +216,7 @@ def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text
 
 
 def _register(app: Any, data: Data) -> None:
-    typed.register(app, "al-search")
+    scripts.register(app, "al-search")
     app.server.add_url_rule("/api/active", "active", lambda: _active(data))
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
     app.server.add_url_rule("/api/allocations.csv", "found", lambda: _file(data))
@@ -248,7 +247,7 @@ def _alloc(data: Data) -> Response:
     row = api.whole("id", -1, 1 << 40)
     if not 0 <= row < len(lives(data, view)):
         api.absent()
-    return api.answer(allocation.words(data, view, row))
+    return api.answer(found_table.words(data, view, row))
 
 
 def _complete(data: Data) -> Response:

@@ -24,11 +24,11 @@ from ..components import header, renewal, states
 from ..components.graph import graph
 from ..components.panel import color_key, panel, titled
 from ..components.panels import call_tree, ranks
-from ..components.panels.code_box import stack_of
 from ..components.panels.differences import Difference, table
+from ..components.panels.stack_table import stack_of
 from ..components.prose import claim_heading
 from ..data import Data, View, answer
-from ..figures import growth, icicle
+from ..figures import curves, icicle
 from ..queries.rank_answers import opened_address
 from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page
@@ -178,8 +178,8 @@ def _steps(found: Comparison) -> list[Any]:
     if len(found.steps) < 2:
         return []
     levels = np.stack([found.after_bytes, found.before_bytes])
-    drawn = growth.figure(levels, ("after", "before"), found.steps, ("solid", "dot"))
-    key = color_key(zip(growth.COLORS, ("after", "before (dotted)"), strict=False), "parts")
+    drawn = curves.growth(levels, ("after", "before"), found.steps, ("solid", "dot"))
+    key = color_key(zip(curves.COLORS, ("after", "before (dotted)"), strict=False), "parts")
     picture = graph("cp-graph", drawn, f"Peaks of {len(found.steps)} steps, before and after.", "steps")
     return [panel("Peak of each step", picture, beside=key, kind="chart", label="Peaks of both")]
 

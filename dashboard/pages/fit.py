@@ -15,10 +15,10 @@ from vramscope.model.cards import CARDS
 from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
-from ..components import states, typed
+from ..components import scripts, states
 from ..components.panel import panel
 from ..components.panels import allocator_settings
-from ..components.panels.savings import another_batch, savings
+from ..components.panels.allocator_settings import another_batch, savings
 from ..components.prose import claim_heading, sentence
 from ..components.scripts import in_browser
 from ..data import Data
@@ -82,7 +82,7 @@ def _body(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
         _capacity(data, search, here, address),
         html.Div(
             [
-                allocator_settings.panel(search, address),
+                allocator_settings.settings_panel(search, address),
                 html.Div(allocator_settings.reserved_panel(data, search, here.room, address), id="fi-curves"),
             ],
             className="fit-pair",
@@ -132,7 +132,7 @@ def printed(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
     return [
         _opening(search.fit, here),
         html.Div(_cards(data, search, here, address), className="fit-cards"),
-        allocator_settings.panel(search, address),
+        allocator_settings.settings_panel(search, address),
         _savings(search),
         _batch(search, here),
         _basis(search.fit),
@@ -230,7 +230,7 @@ def _capacity(data: Data, search: SettingsSearch, here: DeviceVerdict, address: 
     assert search.fit is not None  # noqa: S101 - for the type checker
     fit = search.fit
     notch = str(_notch(fit, here.total_bytes))
-    slider = typed.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
+    slider = scripts.box("fi-size", notch, type="range", min=0, max=_NOTCHES, step=1, className="fit-slider")
     label = html.Label([html.Span("On a device of", className="fit-slider-name"), *slider])
     size = html.Output(_size(here), id="fi-room", className="fit-room")
     shown = _cards(data, search, here, address)
@@ -316,7 +316,7 @@ def _basis(fit: FitAnswer) -> html.P:
 
 
 def _register(app: Any, data: Data) -> None:
-    typed.register(app, "fi-size")
+    scripts.register(app, "fi-size")
     in_browser(app, "addressed", Output("fi-done", "data"), Input("fi-by", "data"))
 
     _follow(app, data)

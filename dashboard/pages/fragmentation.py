@@ -16,8 +16,7 @@ from ..answers import moment, series_of, state_of, totals
 from ..components import legend, states, timeline
 from ..components.definitions import DEFINITION, explained
 from ..components.panel import panel
-from ..components.panels import allocation, reserved, stack_table
-from ..components.panels import pins as pinned
+from ..components.panels import found_table, reserved, stack_table
 from ..components.prose import claim_heading
 from ..components.scripts import in_browser
 from ..components.timeline import raster
@@ -75,7 +74,7 @@ def _layout(context: Context) -> Any:
                    className="dim map-foot"),
             beside=_SUMS, kind="chart", label="Segments and blocks",
         ),
-        pinned.panel(data, view, at, state_of(data, view, at)),
+        reserved.panel(data, view, at, state_of(data, view, at)),
         dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
         dcc.Store(id="fr-done"),
     ]  # fmt: skip
@@ -247,7 +246,7 @@ def _block(data: Data) -> Response:
     if row >= 0:
         if row >= len(data.ask(view, "lifetimes")):
             api.absent()
-        return api.answer(allocation.words(data, view, row))
+        return api.answer(found_table.words(data, view, row))
     k = segment_map.FIRST_FREE - row
     if not 0 <= k < len(state.blocks):
         api.absent()
@@ -316,7 +315,7 @@ def _tell(app: Any, data: Data) -> None:
     def tell(at: int | None, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
         chosen = _instant(data, view, at)
-        heading, rows = pinned.rows(data, view, chosen, state_of(data, view, chosen))
+        heading, rows = reserved.pin_rows(data, view, chosen, state_of(data, view, chosen))
         return rows, heading
 
 

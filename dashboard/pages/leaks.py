@@ -18,10 +18,10 @@ from ..components import renewal, states
 from ..components.graph import graph
 from ..components.panel import color_key, panel
 from ..components.panels import cause
-from ..components.panels.code_box import stack_of, to_code
+from ..components.panels.stack_table import stack_of, to_code
 from ..components.prose import claim_heading, sentence
 from ..data import Data, View
-from ..figures import growth
+from ..figures import curves
 from ..figures.drawing.names import place
 from ..queries.kept_sources import kept_sources
 from . import Context, Page, counting
@@ -47,7 +47,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     claim = f"{many}: {format_bytes(total)} more with every {turn}"
     shown = found.leaks[:MOST_SHOWN]
     names = [_group(leak) for leak in shown]
-    figure = growth.figure(np.array([leak.level_bytes for leak in shown]), names, _turns(view, found))
+    figure = curves.growth(np.array([leak.level_bytes for leak in shown]), names, _turns(view, found))
     word = "steps" if found.has_steps else "loop iterations"
     support = f"Compared at the same point of {len(found.iteration_boundaries)} {word}."
     return [
@@ -55,7 +55,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
                      className="opening"),
         panel("What the leaking lines hold",
               graph("lk-graph", figure, f"Growth of {len(shown)} leaks over the steps.", "steps"),
-              beside=color_key(zip(growth.COLORS, map(html.Bdi, names), strict=False), "parts"),
+              beside=color_key(zip(curves.COLORS, map(html.Bdi, names), strict=False), "parts"),
               kind="chart", label="Growth"),
         *[_card(leak, address, view) for leak in shown],
         *(_growing_batch(found, found.batch, address, view) if found.batch else []),
@@ -66,7 +66,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
 def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> list[Any]:
     """Return the message for a batch that grows: each step gets more than the one before, without a leak."""
     claim = f"The batch grows: {format_bytes(batch.bytes_per_step)} more with every step, no leak"
-    figure = growth.figure(
+    figure = curves.growth(
         np.array([batch.level_bytes]), ["most allocated in each step"], _turns(view, found)
     )
     return [

@@ -21,18 +21,18 @@ from vramscope.units import format_bytes, format_share
 
 from ..address import Address, restore
 from ..answers import folded, held, last_oom, moment, series_of
-from ..components import copyable, renewal, states
+from ..components import renewal, states
 from ..components.graph import graph
 from ..components.panel import panel, table
 from ..components.panels import cause, stack_table
-from ..components.panels.code_box import to_code
-from ..components.panels.pins import function_of
+from ..components.panels.reserved import function_of
+from ..components.panels.stack_table import to_code
 from ..components.prose import claim_heading, prose, sentence
 from ..data import Data, View
 from ..figures import approach
+from ..figures.approach import known_parts
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
-from ..figures.room import known_parts
 from ..queries.kept_sources import kept_sources
 from ..server.callbacks import Stored, view_or_nothing
 from . import Behind, Context, Page
@@ -248,7 +248,7 @@ def helps(found: Remedies) -> list[Any]:
     none = found.no_setting and found.remedies
     title = "To try" if any(each.is_replayed for each in found.remedies) else "To run it again"
     lacked = f"{format_bytes(found.lacking_bytes)} were lacking." if found.lacking_bytes > 0 else ""
-    again = [html.P(title, className="dim nothing"), copyable.command(found.command)] if found.command else []
+    again = [html.P(title, className="dim nothing"), states.copyable(found.command)] if found.command else []
     return [html.P(lacked, className="dim nothing"), shown, *([setting] if none else []), *again]
 
 

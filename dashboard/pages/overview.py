@@ -13,12 +13,11 @@ from vramscope.units import format_bytes, format_duration, format_share
 
 from ..address import Address, restore
 from ..answers import clamp, findings, fullest, moment, series_of, totals
-from ..answers.outlook import ahead
 from ..components import legend, states
 from ..components import timeline as track
 from ..components.definitions import term
 from ..components.panels import live_set, stack_table
-from ..components.panels.code_box import stack_of, to_code
+from ..components.panels.stack_table import stack_of, to_code
 from ..components.prose import claim_heading, prose, sentence
 from ..components.scripts import in_browser
 from ..data import Data, View
@@ -26,7 +25,7 @@ from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
 from ..figures.drawing.window import highest, zoomed
 from ..queries.findings_process import LatestFindings
-from ..queries.headline import claim, headline, leading, past_peak, past_words
+from ..queries.headline import ahead, claim, headline, leading, past_peak, past_words
 from ..server.callbacks import Standing, Stored, edges_of, view_or_nothing
 from . import Context, Page
 

@@ -18,10 +18,9 @@ from ..address import Address, restore
 from ..answers import category_bytes, folded, fullest, held, owners, totals
 from ..components import panel as panels
 from ..components import states, timeline
-from ..components.choice import segments
 from ..components.definitions import term
 from ..components.graph import DRAWN, as_data, plot
-from ..components.panel import panel
+from ..components.panel import panel, segments
 from ..components.panels.differences import Difference, table
 from ..components.panels.past import MEANING, AllSteps, steps_with_past
 from ..components.prose import claim_heading

@@ -20,7 +20,7 @@ from ..address import UNZOOMED, Address, restore
 from ..components import header, states
 from ..components.graph import graph
 from ..components.panel import panel
-from ..components.panels.two_ranks import chosen, groups, pair, ranks_in_words, typical
+from ..components.panels.ranks import chosen, groups, pair, ranks_in_words, typical
 from ..components.prose import claim_heading
 from ..components.scripts import in_browser
 from ..data import Data, View

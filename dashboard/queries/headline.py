@@ -1,7 +1,8 @@
-"""The headline of a recording: its peak, the largest holder, and the findings."""
+"""The headline of a recording: its peak, the largest holder, the findings, and when it reaches the limit."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from vramscope.analysis.forecast import NOTHING_KNOWN, Outlook, forecast, forecast_of
 from vramscope.analysis.peak import PeakPoint, bare_highs
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.missing import missing_parts
@@ -11,8 +12,15 @@ from vramscope.model.recording import Recording
 from vramscope.units import format_bytes, format_share
 
 from ..answers import folded, fullest, held, last_oom, moment, totals
+from ..answers.lagging import Lag
 from ..data import Data, View
 from ..figures.drawing.names import place
+
+if TYPE_CHECKING:
+    from ..data import Data, View
+
+_OF_FORECASTS = Lag(longer=1.05, meanwhile=NOTHING_KNOWN)
+"""No page of a live run waits for a forecast: it takes 1 s per million events."""
 
 
 class Headline(NamedTuple):
@@ -113,3 +121,18 @@ def leading(found: list[Finding]) -> str | None:
         return None
     claim = found[0].claim[:300]
     return f"{claim[:1].upper()}{claim[1:]}"
+
+
+def forecast_words(outlook: Outlook) -> list[str]:
+    """Return a few words for a header, the whole sentence, and the tone; nothing where nothing is known."""
+    return [outlook.short, outlook.text, "near" if outlook.forecast else ""] if outlook.text else []
+
+
+def ahead(data: "Data", view: "View") -> Outlook:
+    """Return the outlook of a recording; of a live one, that of its version some seconds ago."""
+    known: Outlook
+    if view.is_live:
+        known = data.answers(view).lagging("forecast", lambda: forecast(view.recording), _OF_FORECASTS)
+    else:
+        known = data.derive(view, "outlook", lambda found: forecast_of(found, data.ask(view, "leaks")))
+    return known

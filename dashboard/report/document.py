@@ -9,16 +9,19 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from flask import Response
+
 from vramscope.model.recording import Recording, Run
 
 from ..address import Address
 from ..components import header
+from ..components.header import REPORT_PATH
 from ..data import Data, View
 from ..figures.drawing.theme import CONFIG, palette_css
 from ..pages.overview import PAGE as OVERVIEW
+from ..server import api
 from .chapters import chapters
-from .in_memory import in_memory
-from .static import Printer, script_json
+from .static import Printer, in_memory, script_json
 
 MOST_RECORDINGS = 8
 _POLICY = (
@@ -84,3 +87,15 @@ def _recording(data: Data, run: Run, recording: Recording, printer: Printer) -> 
         parts += chapters(data, view, address)
     parts.append(header.notes(view))
     return printer.html(parts)
+
+
+def register(app: Any, data: Data) -> None:
+    """Register the URL that the header of every page links to."""
+    app.server.add_url_rule(REPORT_PATH, "report", lambda: _report(data))
+
+
+def _report(data: Data) -> Response:
+    view = api.view_of(data)
+    named = f'attachment; filename="{view.run_id}.html"'
+    kept = {"Content-Disposition": named, "Cache-Control": "no-store"}
+    return Response(document(view.run), mimetype="text/html", headers=kept)

@@ -47,7 +47,7 @@ def _served(shown: Recording | Run, other: Recording | None, is_of_ranks: bool) 
     """Yield the door to the recordings, as pages have it, and the address of the one that is shown."""
     from ..address import Address
     from ..data import Data
-    from .in_memory import in_memory
+    from .static import in_memory
 
     if is_of_ranks and isinstance(shown, Run):
         data = Data(Path(shown.path))
@@ -157,7 +157,7 @@ def _parts_of_reserved(data: Any, view: Any, at: int | None) -> dict[str, Any] |
 def _bands(data: Any, view: Any) -> dict[str, Any]:
     """Return the bands of all allocations, by category where any is known, else by line."""
     from ..answers import folded, series_of, totals
-    from ..figures import painted
+    from ..figures import timeline
     from ..figures.bands import bands
     from ..figures.drawing.paint import by_category, by_line
     from ..figures.drawing.series import TIME
@@ -169,7 +169,7 @@ def _bands(data: Any, view: Any) -> dict[str, Any]:
         else by_line(folded(data, view), lives)
     )
     index = bands(lives, totals(data, view).allocated_bytes)
-    return painted.figure(series_of(data, view, TIME), index, paint, painted.shades(lives.stack_id))
+    return timeline.painted(series_of(data, view, TIME), index, paint, timeline.shades(lives.stack_id))
 
 
 def _alone(drawn: dict[str, Any], title: str, support: str, dark: bool | None) -> Any:

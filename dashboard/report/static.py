@@ -1,17 +1,23 @@
 """Dash components as plain HTML, so that a report shows what the page shows, without a server."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import plotly.utils
 from dash.development.base_component import Component
 
+from vramscope.model.recording import Run
 from vramscope.units import format_bytes, format_share
 
 from ..components.graph import DRAWN
+from ..data import Data
 from ..figures.drawing.theme import in_unit
+from ..runs import Follower, Library
 
 MAX_ROWS = 100
 _KEPT = ("title", "style", "role", "src", "alt", "colSpan", "scope", "open")
@@ -100,3 +106,37 @@ def _cell(row: dict[str, Any], column: dict[str, Any]) -> str:
 def script_json(data: Any) -> str:
     """Return JSON for use inside a script element: without ``<``, nothing can end the element."""
     return json.dumps(data, cls=plotly.utils.PlotlyJSONEncoder).replace("<", "\\u003c")
+
+
+@contextmanager
+def in_memory(*runs: Run) -> Iterator[tuple[Data, list[str]]]:
+    """Yield the door to *runs*, as pages have it, and their ids in the same order."""
+    with TemporaryDirectory(prefix="vramscope-") as folder:
+        # A page asks whether the files of its run still exist.
+        places = {Path(folder) / f"run{number}": run for number, run in enumerate(runs)}
+        for place in places:
+            place.mkdir()
+        data = Data(Path(folder), _Opened(places))
+        yield data, [*data.runs.paths()]
+
+
+class _Opened(Library):
+    """A source of runs that are read already."""
+
+    def __init__(self, runs: dict[Path, Run]) -> None:
+        self._runs = runs
+
+    def discover(self, root: Path) -> Sequence[Path]:  # noqa: ARG002
+        """Return the place of each run."""
+        return [*self._runs]
+
+    def follow(self, path: Path, *_: object) -> Follower:
+        """Return the run at *path*."""
+        return _Still(self._runs[path])
+
+
+class _Still(Follower):
+    """A run that does not grow while it is shown."""
+
+    def __init__(self, run: Run) -> None:
+        self._source = run

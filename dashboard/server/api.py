@@ -7,6 +7,7 @@ types and lengths. A raster is sent as runs of equal pixels; its ids are rows of
 import gzip
 import json
 import math
+import secrets
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..address import restore
 from ..data import Data, View
 
 MOST_COLUMNS, MOST_ROWS = 2000, 1600
+PATH = "/alive"
 
 
 def view_of(data: Data) -> View:
@@ -117,3 +119,13 @@ def _small(column: NDArray[Any]) -> NDArray[Any]:
     kinds = ("u1", "u2", "u4") if low >= 0 else ("i1", "i2", "i4")
     fitting = next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
     return column.astype(fitting)
+
+
+def register(app: Any) -> None:
+    """Register the URL; its answer is a word of its own for every server process."""
+    server = secrets.token_hex(8)
+    app.server.add_url_rule(PATH, "alive", lambda: _answer(server))
+
+
+def _answer(server: str) -> Response:
+    return Response(server, mimetype="text/plain", headers={"Cache-Control": "no-store"})

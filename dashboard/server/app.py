@@ -15,15 +15,15 @@ from vramscope.model.recording import Outcome
 
 from .. import inspector
 from ..address import Address, parse, restore
-from ..answers.outlook import ahead, words
 from ..components import header, states, timeline
 from ..components.scripts import in_browser
 from ..data import Data, View
 from ..figures.drawing.theme import palette_css
 from ..pages import Behind, Context, Page, pages
+from ..queries.headline import ahead, forecast_words
 from ..queries.rank_answers import opened_address, queries_of
-from ..report import route
-from . import alive, bundle
+from ..report import document
+from . import api, compression
 from .callbacks import OutcomeWord, Ready, Standing, Stored, guard
 from .compression import compress
 from .pending_pages import PendingPages
@@ -53,7 +53,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
         on_error=_ignore_deleted_run,
         hooks={"request_pre": "window.vramscope.startPlotly"},
     )
-    bundles = bundle.register(app.server, Path(app.config.assets_folder))
+    bundles = compression.register(app.server, Path(app.config.assets_folder))
     index = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
     index = index.replace("{palette}", palette_css())
     app.index_string = index.replace("{sheets}", bundles["css"]).replace("{ours}", bundles["js"])
@@ -63,8 +63,8 @@ def build_app(data: Data, allowed: Access) -> Dash:
     _watch(app, data, {page.path for page in all_pages if not page.reads_events})
     timeline.register(app, data)
     inspector.register(app, data)
-    route.register(app, data)
-    alive.register(app)
+    document.register(app, data)
+    api.register(app)
     for page in all_pages:
         page.register(app, data)
     # Last, because the hashes must cover every inline script that callbacks add.
@@ -337,7 +337,7 @@ def _standing(data: Data, address: Address) -> Standing | None:
     except VramscopeError as error:
         return {"run": address.run, "version": -1, "outcome": "gone", "why": str(error)[:600]}
     state = _shown(address, view) | {"version": version}
-    if view.is_live and (outlook := words(ahead(data, view))):
+    if view.is_live and (outlook := forecast_words(ahead(data, view))):
         state["ahead"] = outlook
     stalled_s = data.stalled_s(address.run)
     if stalled_s:

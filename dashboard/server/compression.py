@@ -2,6 +2,8 @@
 
 import gzip
 from collections import OrderedDict
+from hashlib import blake2s
+from pathlib import Path
 from threading import Lock
 
 from flask import Flask, Response, request
@@ -18,6 +20,11 @@ _MOST_KEPT = 64
 
 _kept: OrderedDict[tuple[str, str, str, int], bytes] = OrderedDict()
 _lock = Lock()
+_BUNDLES = {"js": "text/javascript", "css": "text/css"}
+_FIRST = "theme.js"
+"""Stands in the head of the page by itself, so that nothing is painted in the other theme."""
+_STORE = "store.js"
+"""Comes before every other script of the bundle: they subscribe to it."""
 
 
 def compress(server: Flask) -> None:
@@ -71,3 +78,31 @@ def _once(data: bytes, coding: str) -> bytes:
         while len(_kept) > _MOST_KEPT:
             _kept.popitem(last=False)
     return packed
+
+
+def bundled(assets: Path, kind: str) -> str:
+    """Return every file of a *kind* in *assets*, those of the folder before those of its folders.
+
+    *kind* is ``js`` or ``css``.
+    """
+    files = sorted(assets.rglob(f"*.{kind}"), key=lambda file: (file.name != _STORE, file.parent, file.name))
+    # A script may end without a semicolon, and a comment without a line break.
+    return "\n".join(file.read_text(encoding="utf-8") for file in files if file.name != _FIRST)
+
+
+def register(server: Flask, assets: Path) -> dict[str, str]:
+    """Register the route of each bundle, and return its address by kind.
+
+    The address has a digest of the content, so browsers keep it until it changes.
+    """
+    addresses = {}
+    for kind, mimetype in _BUNDLES.items():
+        text = bundled(assets, kind)
+        digest = blake2s(text.encode(), digest_size=6).hexdigest()
+
+        def answer(text: str = text, mimetype: str = mimetype) -> Response:
+            return Response(text, mimetype=mimetype)
+
+        server.add_url_rule(f"/assets/pages.{kind}", f"pages.{kind}", answer)
+        addresses[kind] = f"assets/pages.{kind}?m={digest}"
+    return addresses

@@ -119,13 +119,13 @@ def test_a_local_server_of_mlflow_has_every_scalar_and_the_page(trained, tmp_pat
 def test_a_page_that_cannot_be_made_is_a_warning_and_the_scalars_stay(trained, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     from vramscope.errors import MissingExtraError
-    from vramscope.integrations import _report_page
+    from vramscope.integrations import loop
     from vramscope.integrations.tensorboard import TensorBoardLog
 
     def missing(*_):
         raise MissingExtraError("dash", "dashboard")
 
-    monkeypatch.setattr(_report_page.registry, "part", missing)
+    monkeypatch.setattr(loop.registry, "part", missing)
     with pytest.warns(RuntimeWarning, match=r"attaches no page .*pip install"):
         trained(TensorBoardLog(tmp_path / "board"))
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vramscope.integrations._uncaught import UncaughtErrors
+from vramscope.integrations._trainer import UncaughtErrors
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A parallel map over forked processes, with a progress bar."""
+"""A parallel map over forked processes with a progress bar, and a message while something is read."""
 
 import multiprocessing
 import os
@@ -6,6 +6,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Timer
 from typing import Any, TypeVar
 
 Input = TypeVar("Input")
@@ -19,6 +21,7 @@ _BAR_WIDTH = 12
 """The width of the bar; with the best result so far, the line must fit into 80 columns."""
 _work: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
 """The work for forked children, which inherit it: only the index of an input is sent to them."""
+_SILENT_S = 1.0
 
 
 def crew(
@@ -77,3 +80,31 @@ def _with_bar(results: Iterator[Output], inputs: Sequence[Input], words: str, sa
         for given, result in zip(inputs, results, strict=True):
             progress.update(task, advance=1, description=escape(say(given, result)))
             yield result
+
+
+def progress(text: str) -> None:
+    """Show how far a long command is: in place on a terminal, else as a line."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Show *text* after one second, only on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    display = Console(stderr=True).status(escape(text))
+    timer = Timer(_SILENT_S, display.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it may be starting the display this moment
+        display.stop()

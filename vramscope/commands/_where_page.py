@@ -1,4 +1,4 @@
-"""The page of ``vramscope report --where``: the allocations that a search finds."""
+"""The pages of ``report --where`` and ``report --at``: allocations that a search finds, and one instant."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,10 +7,12 @@ from vramscope.analysis.allocations import FoundAllocations, allocations
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lines import NO_STACK, frame_words
 from vramscope.analysis.step_and_phase import phase_words, step_and_phase_at
+from vramscope.analysis.summary import Instant
 from vramscope.commands._document import Block, Grid, Heading, Text
+from vramscope.commands._summary_page import live_table
 from vramscope.model.marks import Category
 from vramscope.model.recording import Recording
-from vramscope.units import format_bytes, format_count, format_duration, format_name
+from vramscope.units import format_bytes, format_count, format_duration, format_name, format_share
 
 
 def where_page(recordings: Sequence[Recording], where: str, top: int) -> Iterator[Block]:
@@ -95,3 +97,32 @@ def _of_recording(recording: Recording, found: FoundAllocations) -> dict[str, An
         "total_bytes": found.total_bytes,
         "allocations": rows,
     }
+
+
+def at_page(found: Sequence[Instant], word: str, top: int) -> Iterator[Block]:
+    """Yield what each recording had allocated at the instant that *word* names."""
+    when = f"at the {word}" if word.isalpha() else f"after {int(word):,} events"
+    for each in found:
+        process, device = each.recording.process, each.recording.device
+        of = f" (rank {process.rank}, device {device.index})" if len(found) > 1 else ""
+        allocated = each.allocated.n_bytes
+        yield Heading(f"{format_bytes(allocated)} allocated {when}{of}", level=1)
+        yield Text(_where(each), "quiet")
+        for note in each.recording.notes:
+            yield Text(note.text, "note")
+        if each.live:
+            yield live_table(each.live, top, has_holders=True)
+        kinds = sorted((each.categories or {}).items(), key=lambda pair: -pair[1])
+        words = (
+            f"{format_bytes(n)} {name.replace('_', ' ')} ({format_share(n, allocated)})" for name, n in kinds
+        )
+        yield Text(", ".join(words))
+
+
+def _where(each: Instant) -> str:
+    below = each.peak_bytes - each.allocated.n_bytes
+    parts = [each.allocated.where, f"instant {each.allocated.instant:,}"]
+    if each.recording.has_reserved:
+        parts.append(f"{format_bytes(each.reserved_bytes)} reserved")
+    parts.append(f"{format_bytes(below)} below the peak" if below else "the peak")
+    return ", ".join(filter(None, parts))

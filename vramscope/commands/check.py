@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramscope.commands import described
-from vramscope.commands._waiting import waiting
+from vramscope.commands._crew import waiting
 from vramscope.errors import UsageError
 from vramscope.units import format_bytes, parse_bytes, printable
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
+from vramscope.commands._crew import waiting
 from vramscope.commands._document import Block, Grid, Heading, Text, print_page
-from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
 from vramscope.units import format_bytes, format_count
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vramscope.commands import described
-from vramscope.commands._waiting import waiting
+from vramscope.commands._crew import waiting
 from vramscope.errors import UsageError
 from vramscope.units import format_bytes, format_count
 

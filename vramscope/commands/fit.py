@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
+from vramscope.commands._crew import progress, waiting
 from vramscope.commands._document import print_terminal
-from vramscope.commands._waiting import progress, waiting
 from vramscope.errors import UsageError
 from vramscope.units import format_bytes, parse_bytes
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
+from vramscope.commands._crew import waiting
 from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
-from vramscope.commands._waiting import waiting
 from vramscope.units import format_bytes, format_duration
 
 if TYPE_CHECKING:

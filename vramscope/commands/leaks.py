@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vramscope.commands import described
+from vramscope.commands._crew import waiting
 from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
-from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
 from vramscope.model.codes import FindingKind, Severity
 from vramscope.units import format_bytes, parse_bytes, printable

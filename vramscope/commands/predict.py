@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
+from vramscope.commands._crew import progress
 from vramscope.commands._document import print_terminal
-from vramscope.commands._waiting import progress
 from vramscope.units import format_bytes
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
+from vramscope.commands._crew import waiting
 from vramscope.commands._document import Heading, print_page
-from vramscope.commands._waiting import waiting
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def _report_where(args: Namespace) -> int:
 
 def _report_at(args: Namespace) -> int:
     from vramscope.analysis.summary import at_instant
-    from vramscope.commands._at_page import at_page
     from vramscope.commands._pairs import chosen
+    from vramscope.commands._where_page import at_page
     from vramscope.loading import load
 
     with waiting(f"reading {args.path}"):
@@ -161,8 +161,7 @@ def as_json(summaries: "list[Summary]") -> dict[str, Any]:
 
 
 def _recording(summary: "Summary") -> dict[str, Any]:
-    from vramscope.commands._driver_calls_json import driver_calls_as_json
-    from vramscope.commands._sampled_json import levels, waterfall
+    from vramscope.commands._report_json import driver_calls_as_json, levels, waterfall
 
     recording = summary.recording
     return {

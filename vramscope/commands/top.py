@@ -81,7 +81,7 @@ def _draw(standings: "Standings") -> None:
     from rich.live import Live
 
     from vramscope.commands import _top_page as page
-    from vramscope.commands._keys import Keys
+    from vramscope.commands._top_page import Keys
 
     console, view = Console(highlight=False), page.TopState()
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:

@@ -9,12 +9,14 @@ import builtins
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
+from hashlib import blake2s
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from vramscope.analysis.folding import PLUMBING, Origin, origins
-from vramscope.export._public_names import is_public
 from vramscope.model.cards import CARDS
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
@@ -58,6 +60,8 @@ _SOURCES = frozenset({"cuda", "simulated", "snapshot", "predicted", "counters", 
 _CARD_WORDS = frozenset(
     word for card in CARDS for word in (*card.label.split(), *card.label.replace("-", " ").split())
 ) | {"NVIDIA", "Tesla", "GeForce", "Quadro", "HBM2", "HBM2e", "HBM3", "HBM3e", "PCIe", "SXM", "SXM4", "SXM5"}
+FILE = Path(__file__).with_name("_public_names.bin")
+_DIGEST_BYTES = 5
 
 
 def redacted(run: Run) -> Run:
@@ -275,3 +279,19 @@ def _holders(holders: Holders, words: _Replacements) -> Holders:
 
 def _index(strings: dict[str, int], text: str) -> int:
     return strings.setdefault(text, len(strings))
+
+
+def digest(name: str) -> bytes:
+    """Return what stands for a name in the file."""
+    return blake2s(name.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+
+
+def is_public(name: str) -> bool:
+    """Return whether a file, a ``file:function``, a ``word:`` of C++ or of a node is torch's or Python's."""
+    return digest(name) in _digests()
+
+
+@cache
+def _digests() -> frozenset[bytes]:
+    data = FILE.read_bytes()
+    return frozenset(data[at : at + _DIGEST_BYTES] for at in range(0, len(data), _DIGEST_BYTES))

@@ -17,8 +17,13 @@ from vramscope.allocator.torch_history.rows import Rows
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, parsed
-from vramscope.formats._pairs import Pairs
-from vramscope.formats._totals_trace import NO_LAYOUT, NO_LAYOUT_NOR_TOTALS, REAL_ADDRESSES, TotalsTrace
+from vramscope.formats._totals_trace import (
+    NO_LAYOUT,
+    NO_LAYOUT_NOR_TOTALS,
+    REAL_ADDRESSES,
+    Pairs,
+    TotalsTrace,
+)
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import MarkKind, Marks, Note

@@ -12,8 +12,7 @@ from typing import Any
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, parsed
-from vramscope.formats._pairs import Pairs
-from vramscope.formats._totals_trace import NO_LAYOUT, TotalsTrace
+from vramscope.formats._totals_trace import NO_LAYOUT, Pairs, TotalsTrace
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, Labels, Note

@@ -4,8 +4,7 @@ import logging
 from typing import Any
 
 from vramscope.errors import MissingExtraError, UsageError
-from vramscope.integrations._trainer import TrainerRecording
-from vramscope.integrations._uncaught import UncaughtErrors
+from vramscope.integrations._trainer import TrainerRecording, UncaughtErrors
 
 try:
     from accelerate.tracking import GeneralTracker

@@ -1,14 +1,21 @@
 """Records a training loop of one's own, with scalars for any log."""
 
 import logging
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
-from vramscope.errors import UsageError
+from vramscope import export, registry
+from vramscope.errors import UsageError, VramscopeError
 from vramscope.integrations._trainer import TrainerRecording
+from vramscope.loading import load
 
 _log = logging.getLogger("vramscope")
+PAGE_NAME = "vramscope.html"
 
 
 class VramscopeHandler:
@@ -78,3 +85,19 @@ class VramscopeHandler:
     def phase(self, name: str) -> Any:
         """Name a stretch of the loop, as ``Recorder.phase``."""
         return self.recording.recorder.phase(name)
+
+
+@contextmanager
+def report_page(recording: Path) -> Iterator[Path | None]:
+    """Write the page of the run in *recording* to a temporary folder; None, and a warning, where that fails.
+
+    The page needs ``vramscope[dashboard]``, and a second per million events.
+    """
+    with TemporaryDirectory(prefix="vramscope-") as folder:
+        page: Path | None = Path(folder) / PAGE_NAME
+        try:
+            registry.part(export, export.Export, "html").write(load(recording), Path(folder) / PAGE_NAME)
+        except (VramscopeError, OSError) as error:
+            warnings.warn(f"vramscope attaches no page of {recording}: {error}", RuntimeWarning, stacklevel=3)
+            page = None
+        yield page

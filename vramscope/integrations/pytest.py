@@ -6,10 +6,12 @@ Marked tests are recorded on CUDA if there is a GPU, else on the simulated devic
 plugin costs nothing: it imports neither torch nor NumPy.
 """
 
+import fcntl
+import json
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,6 +33,7 @@ _MARKERS = (
         "one call of the test to the next where it has none; fixtures are made once"
     ),
 )
+_SCHEMA = 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,7 +90,6 @@ def _check_limits(
 def _check_baseline(
     item: pytest.Function, recordings: "tuple[Recording, ...]", file: Path, tolerance: float
 ) -> None:
-    from vramscope.integrations._baseline import keep_peak, known_peak
 
     fullest = max(recordings, key=_own_peak)
     # The file lies beside the test, so its own path is no part of the name.
@@ -205,3 +207,39 @@ def _leaks(recording: "Recording") -> "list[Finding]":
 def _words(finding: "Finding") -> str:
     where = f"\n  allocated at {finding.file}:{finding.line}" if finding.file else ""
     return f"{finding.claim}{where}\n  {finding.advice}"
+
+
+def known_peak(file: Path, test: str, source: str) -> int | None:
+    """The committed peak of a test in bytes, on CUDA or the simulated device; None where there is none.
+
+    Raises FormatError if the file is no baseline.
+    """
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    peak = _tests(file, text).get(test, {}).get(source)
+    return None if peak is None else int(peak)
+
+
+def keep_peak(file: Path, test: str, source: str, n_bytes: int) -> None:
+    """Write the peak of a test into the file; tests of several workers may do so at once."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+", encoding="utf-8") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        opened.seek(0)
+        tests = _tests(file, opened.read())
+        tests.setdefault(test, {})[source] = n_bytes
+        opened.truncate(0)
+        opened.write(json.dumps({"schema": _SCHEMA, "tests": tests}, indent=2, sort_keys=True) + "\n")
+
+
+def _tests(file: Path, text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        content = json.loads(text)
+        if content["schema"] != _SCHEMA:
+            raise FormatError(
+                f"{file}: a baseline of schema {content['schema']}: this version reads {_SCHEMA}"
+            )
+        return dict(content["tests"])
+    except (ValueError, KeyError, TypeError):
+        raise FormatError(f"{file}: no baseline; delete it, and write it again with --vram-update") from None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vramscope.errors import MissingExtraError
-from vramscope.integrations._report_page import PAGE_NAME, report_page
+from vramscope.integrations.loop import PAGE_NAME, report_page
 
 try:
     from torch.utils.tensorboard import SummaryWriter

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramscope.errors import MissingExtraError
-from vramscope.integrations._trainer import TrainerRecording
-from vramscope.integrations._uncaught import UncaughtErrors
+from vramscope.integrations._trainer import TrainerRecording, UncaughtErrors
 
 try:
     from torchtitan.components.metrics import MetricsProcessor

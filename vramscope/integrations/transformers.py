@@ -4,8 +4,7 @@ import sys
 from typing import Any
 
 from vramscope.errors import MissingExtraError
-from vramscope.integrations._trainer import TrainerRecording
-from vramscope.integrations._uncaught import UncaughtErrors
+from vramscope.integrations._trainer import TrainerRecording, UncaughtErrors
 
 try:
     from transformers import TrainerCallback

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vramscope.errors import MissingExtraError, UsageError
-from vramscope.integrations._report_page import report_page
+from vramscope.integrations.loop import report_page
 
 try:
     import wandb

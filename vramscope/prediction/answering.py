@@ -14,7 +14,7 @@ from vramscope.errors import VramscopeError
 from vramscope.model.prediction import ChangedAnswer, Choice, OtherRun, Prediction
 from vramscope.prediction.on_cards import with_cards
 from vramscope.prediction.trial import UNLIMITED_BYTES, Trial, rooms
-from vramscope.store.write.prediction import write
+from vramscope.store.prediction import write
 
 if TYPE_CHECKING:
     from vramscope.model.marks import Phase

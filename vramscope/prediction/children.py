@@ -22,7 +22,7 @@ from vramscope.prediction.on_cards import own_verdict
 from vramscope.prediction.once import run_once
 from vramscope.prediction.script import execute
 from vramscope.prediction.trial import Trial, rooms
-from vramscope.store.write.prediction import write
+from vramscope.store.prediction import write
 
 _GRACE_S = 2.0
 

@@ -8,7 +8,7 @@ from dash import html
 from vramscope.units import format_bytes
 
 from .. import panel as panels
-from .code_box import to_code
+from .stack_table import to_code
 
 
 class Difference(NamedTuple):

@@ -1,4 +1,4 @@
-"""The table of the allocations that a search found: each, or summed up by line, module or category."""
+"""The allocations that a search found: each, or summed up by line, module or category; and one in words."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from vramscope.units import format_bytes, format_duration, format_name
 
 from ...answers import folded, moment, owners, totals
 from ...data import Data, View
-from . import allocation, stack_table
+from . import stack_table
 
 MAX_ROWS = 500
 GROUPS = {"": "Blocks", "line": "Lines", "module": "Modules", "category": "Categories"}
@@ -108,7 +108,7 @@ def _modules(data: Data, view: View, which: NDArray[Any]) -> list[str]:
 
 
 def _block(data: Data, view: View, row: int, path: str, at: int | None) -> dict[str, Any]:
-    texts = allocation.words(data, view, row)
+    texts = words(data, view, row)
     life = "not freed" if not texts["freed"] else texts["lived"] or "–"
     return {
         "id": str(row), "block": row, "where": texts["where"], "place": texts["place"], "module": path[:160],
@@ -240,3 +240,46 @@ def as_csv(data: Data, view: View, found: Found) -> Iterator[str]:
 
 def _safe(text: str) -> str:
     return f"'{text}" if re.match(LIKE_A_FORMULA, text) else text
+
+
+def words(data: Data, view: View, row: int) -> dict[str, Any]:
+    """Return short texts about one row of the lifetimes; under 1 kB, because every hover fetches them."""
+    found = data.ask(view, "lifetimes")
+    stack = int(found.stack_id[row])
+    code = folded(data, view)
+    frame = code.frame(stack)
+    via = code.strings[int(code.via[stack])]
+    born, freed = int(found.alloc_event[row]), int(found.free_event[row])
+    return {
+        "id": row,
+        "where": frame.function[:160] if frame else (via[:160] or _unplaced(stack, born)),
+        "place": stack_table.marked_place(code, int(code.place[stack]))[:120],
+        "via": via[:80] if frame else "",
+        "bytes": int(found.block_size[row]),
+        "asked": int(found.size[row]),
+        "category": _category_of(data, view, row),
+        "born": "before the recording" if born < 0 else moment(data, view, born + 1).words,
+        "freed": "" if freed < 0 else moment(data, view, min(freed + 1, len(view.recording.trace))).words,
+        "lived": _lived(found, row, view),
+        "stack": stack,
+    }  # fmt: skip
+
+
+def _unplaced(stack: int, born: int) -> str:
+    if born < 0 and not stack:
+        return "from before the recording"
+    return stack_table.NO_FRAME if stack else NO_STACK
+
+
+def _category_of(data: Data, view: View, row: int) -> str:
+    known = data.ask(view, "categories")
+    return format_name(Category(int(known.assigned.category[row])))
+
+
+def _lived(found: Any, row: int, view: View) -> str:
+    born, freed = int(found.alloc_event[row]), int(found.free_event[row])
+    if born < 0 or freed < 0:
+        return ""
+    if view.recording.trace.has_clock:
+        return format_duration(int(found.free_ns[row] - found.alloc_ns[row]))
+    return f"{freed - born:,} events"

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import dash_ag_grid as dag
+import numpy as np
 from dash import Input, Output, State, dcc, html
 
 from vramscope.analysis.folding import BytesByLine, Folded, user_files
 from vramscope.analysis.lines import CALLERS_SHOWN, NO_STACK
 from vramscope.analysis.source_text import Excerpt, excerpt, kept_excerpt
-from vramscope.model.stacks import Frame
+from vramscope.model.stacks import Frame, Stacks
 from vramscope.units import format_bytes
 
 from ...data import View
@@ -261,3 +262,21 @@ def summary(held: BytesByLine) -> str:
         f"{format_bytes(held.total_bytes)} in {blocks:,} block{'s' if blocks != 1 else ''} "
         f"from {lines:,} line{'s' if lines != 1 else ''}"
     )
+
+
+def to_code(shown: Any, stack: int, name: str = "") -> Any:
+    """Return *shown* as a button that shows *stack* in the inspector; unchanged where *stack* is 0."""
+    if stack <= 0:
+        return shown
+    title = f"Show the line of code{f' of {name}' if name else ''}"
+    return html.Button(
+        shown, type="button", className="to-code", title=title, **{"data-inspect": f"l{stack}"}
+    )
+
+
+def stack_of(stacks: Stacks, file: str, line: int) -> int:
+    """Return a stack whose innermost frame is that line; 0 where none is."""
+    at = np.flatnonzero(stacks.line == line)
+    names = np.array([stacks.strings[i] == file for i in stacks.file[at].tolist()], "?")
+    found = at[names] if len(at) else at
+    return int(found[0]) if len(found) else 0

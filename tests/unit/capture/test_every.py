@@ -15,7 +15,7 @@ from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
-from vramscope.store.retention.old_steps import downsample_counters
+from vramscope.store.retention.carry_over import downsample_counters
 from vramscope.units import format_bytes
 
 

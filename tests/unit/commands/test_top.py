@@ -18,8 +18,7 @@ from rich.console import Console
 
 from vramscope.analysis.pace import pace_of_rows
 from vramscope.cli import main
-from vramscope.commands._keys import names_of
-from vramscope.commands._top_page import TopState, frame, ordered
+from vramscope.commands._top_page import TopState, frame, names_of, ordered
 from vramscope.fleet.standings import RankStanding, Standings
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.server.app import build_app
-from vramscope.dashboard.server.bundle import bundled
+from vramscope.dashboard.server.compression import bundled
 from vramscope.dashboard.server.security import Access
 
 BASE = "http://127.0.0.1:8050"

@@ -1,7 +1,7 @@
 """The header of a live page says in few words when the limit is reached; the whole sentence is its title."""
 
-from vramscope.dashboard.answers.outlook import words
 from vramscope.dashboard.components.header import standing
+from vramscope.dashboard.queries.headline import forecast_words
 
 from vramscope.analysis.forecast import NOTHING_KNOWN, Forecast, Outlook
 from vramscope.analysis.pace import StepPace
@@ -11,7 +11,7 @@ FULL_SOON = Outlook(Forecast(598, (557, 639), 1 << 27, 1 << 18, 160 << 20, 240.0
 
 
 def shown(outlook, stalled_s=0):
-    parts = standing(Outcome.RUNNING, StepPace(84, 2.0), stalled_s, 0, words(outlook))
+    parts = standing(Outcome.RUNNING, StepPace(84, 2.0), stalled_s, 0, forecast_words(outlook))
     return [part for part in parts if "ahead" in getattr(part, "className", "")]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.runs import Library
-from vramscope.dashboard.server import prefetch
+from vramscope.dashboard.server import pending_pages
 from vramscope.dashboard.server.pending_pages import (
     MOST_PENDING,
     PendingPages,
@@ -66,7 +66,7 @@ def test_the_newest_run_is_read_before_anybody_asks(tmp_path: Path, run_at: Any)
     run_at("gpt")
     library = Counted(Data(tmp_path).runs.library)
     data = Data(tmp_path, library)
-    prefetch.begin(data).join(30)
+    pending_pages.read_ahead(data).join(30)
     assert library.n_followed == 1
     (run,) = data.runs.paths()
     view = data.view(Address(run=run))
@@ -77,7 +77,7 @@ def test_the_newest_run_is_read_before_anybody_asks(tmp_path: Path, run_at: Any)
 
 def test_a_broken_file_read_ahead_harms_nobody(tmp_path: Path) -> None:
     (tmp_path / "odd.pickle").write_bytes(b"\x80\x04broken")
-    prefetch.begin(Data(tmp_path)).join(30)
+    pending_pages.read_ahead(Data(tmp_path)).join(30)
 
 
 def test_another_run_is_asked_about_while_one_is_read(tmp_path: Path, run_at: Any) -> None:

@@ -15,7 +15,7 @@ from vramscope.dashboard.address import Address
 from vramscope.dashboard.answers import totals
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.queries.precedence import Precedence
-from vramscope.dashboard.server import prefetch
+from vramscope.dashboard.server import pending_pages
 
 from vramscope import conversion_cache
 from vramscope.errors import UnknownNameError
@@ -195,7 +195,7 @@ def test_prefetch_computes_the_headline_after_the_page(large: Path) -> None:
     data.precedence = Precedence(quiet_s=0.0)
     (run,) = data.runs.paths()
     with data.precedence.page():
-        thread = prefetch.begin(data)
+        thread = pending_pages.read_ahead(data)
         view = data.view(Address(run=run))
         answers = data._opened(run).answers
         thread.join(0.2)

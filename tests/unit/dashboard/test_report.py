@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dash import dcc, html
-from vramscope.dashboard.components.panels.code_box import to_code
+from vramscope.dashboard.components.panels.stack_table import to_code
 from vramscope.dashboard.report import EXPORT
 from vramscope.dashboard.report.document import document
 from vramscope.dashboard.report.static import Printer, script_json

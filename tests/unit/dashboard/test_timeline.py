@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vramscope.dashboard.figures.drawing.lanes import (
-    phase_bands,
-)
 from vramscope.dashboard.figures.drawing.series import (
     Curve,
     Flags,
     Series,
     Spans,
+    phase_bands,
 )
 from vramscope.dashboard.figures.drawing.theme import pack
 from vramscope.dashboard.figures.drawing.window import is_long_start, window

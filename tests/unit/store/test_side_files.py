@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from vramscope.remote.upload import STATE_FILE, read_state
-from vramscope.store import sources
-from vramscope.store.read import prediction, side_file
+from vramscope.store import prediction, sources
+from vramscope.store.read import side_file
 from vramscope.store.summaries import parse_summary, read_summary
 
 SAMPLE = Path(__file__).parents[3] / "sample_traces" / "transformer" / "rank0"

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vramscope.formats.log.lines import Shaped
 from vramscope.formats.log.patterns import Amount, Wording, amounts, device_in, names_memory
 from vramscope.formats.log.places import LogMoment
 from vramscope.formats.log.series import Figures
-from vramscope.formats.log.shapes import Shaped
 from vramscope.formats.log.times import time_ns
 from vramscope.model.counters import UNKNOWN
 

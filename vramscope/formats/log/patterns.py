@@ -8,7 +8,7 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from vramscope.formats.log.shapes import Shaped, places
+from vramscope.formats.log.lines import Shaped, places
 from vramscope.model.counters import UNKNOWN
 from vramscope.package_data import rows
 

@@ -8,8 +8,7 @@ import numpy as np
 from vramscope.formats._totals_trace import NO_LAYOUT, TotalsAt, TotalsTrace
 from vramscope.formats.log.oom_messages import Message
 from vramscope.formats.log.patterns import column_words, table_rows
-from vramscope.formats.log.places import MOST_ROWS, LoggedSeries, LogMoment, PlaceFigures, Sample
-from vramscope.formats.log.runs import RunsAtPlace
+from vramscope.formats.log.places import MOST_ROWS, LoggedSeries, LogMoment, PlaceFigures, RunsAtPlace, Sample
 from vramscope.formats.log.summaries import SummaryTable
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters

@@ -4,8 +4,8 @@ import re
 from datetime import datetime, timezone
 from functools import lru_cache
 
+from vramscope.formats.log.lines import Shaped, places
 from vramscope.formats.log.places import LogMoment
-from vramscope.formats.log.shapes import Shaped, places
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN
 from vramscope.model.marks import Note

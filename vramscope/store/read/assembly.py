@@ -1,7 +1,7 @@
-"""Builds a recording from the streams of one device."""
+"""Builds a recording from the streams of one device, without rows that refer to missing ones."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TypeVar
@@ -11,22 +11,24 @@ import numpy as np
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.device import Device
-from vramscope.model.holders import Holders
-from vramscope.model.marks import Labels, Marks, Note, Phases
+from vramscope.model.holders import PREFIX, Holders, holding_of
+from vramscope.model.marks import Category, Labels, MarkKind, Marks, Note, Phase, Phases
 from vramscope.model.past import Past
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
+from vramscope.model.table import Table
 from vramscope.model.trace import Action, Trace
 from vramscope.steps import StepFinder
 from vramscope.steps.innermost import of_several_threads, owners_of, train_at_once
 from vramscope.steps.retained import retained_timeline
 from vramscope.store.manifest import Cap, Manifest
-from vramscope.store.read import repair
 from vramscope.store.read.streams import ColumnStream, DeviceStreams
 from vramscope.units import format_bytes, format_duration, parse_bytes
 
 OfBlocks = TypeVar("OfBlocks", Labels, Holders)
+AnyTable = TypeVar("AnyTable", bound=Table)
+Placed = TypeVar("Placed", Marks, Counters)
 
 
 def recording(
@@ -46,15 +48,15 @@ def recording(
     limits = {"stack_id": len(stacks), "pool": len(pools)}
     trace, in_trace = streams.table("events"), 0
     if not streams.tables["events"].is_within(limits):
-        trace, in_trace = repair.keep_known(trace, limits)
-    initial, in_initial = repair.keep_known_state(streams.states.initial or Snapshot(), limits)
+        trace, in_trace = keep_known(trace, limits)
+    initial, in_initial = keep_known_state(streams.states.initial or Snapshot(), limits)
     final, in_final = _final(streams, limits)
-    labels, older = repair.holders_of_labels(repair.labels_within(streams.table("labels"), end))
+    labels, older = holders_of_labels(labels_within(streams.table("labels"), end))
     holders = streams.table("holders") if not len(older) else older
     marks = streams.table("marks")
     end_ns, outcome = ended
     missing = _missing(marks, end, manifest.outcome)
-    marks = repair.marks_within(marks, end)
+    marks = marks_within(marks, end)
     found = retained_timeline(
         marks,
         (streams.stretch_peaks(), streams.summarized_steps()),
@@ -74,8 +76,8 @@ def recording(
         steps=found.steps,
         phases=found.phases,
         labels=_from(labels, first),
-        holders=_from(repair.holders_within(holders, end), first),
-        counters=_counters(repair.counters_within(streams.table("samples"), end), first),
+        holders=_from(holders_within(holders, end), first),
+        counters=_counters(counters_within(streams.table("samples"), end), first),
         past=found.past,
         notes=(
             *missing,
@@ -141,7 +143,7 @@ def _final(streams: DeviceStreams, limits: dict[str, int]) -> tuple[Snapshot | N
     reported = streams.states.reported
     if reported is None or reported.event != streams.first_event + len(streams):
         return None, 0
-    return repair.keep_known_state(replace(reported, event=len(streams)), limits)
+    return keep_known_state(replace(reported, event=len(streams)), limits)
 
 
 def _from(table: OfBlocks, first: int) -> OfBlocks:
@@ -175,7 +177,7 @@ def _thinned(cap: Cap | None, past: Past) -> list[Note]:
 
 def stacks_of(stream: ColumnStream) -> tuple[Stacks, list[Note]]:
     """Return every call stack of a rank, and notes on broken references."""
-    stacks, n_strays = repair.keep_known_parents(Stacks(**stream.columns(), strings=stream.names()))
+    stacks, n_strays = keep_known_parents(Stacks(**stream.columns(), strings=stream.names()))
     return stacks, stray_notes(n_strays)
 
 
@@ -205,3 +207,82 @@ def obituary(started_ns: int, last_ns: int) -> Note:
     return Note(
         NoteCode.DIED, f"the process is gone and never closed the trace; its data reach until {when}{after}"
     )
+
+
+def keep_known(table: AnyTable, limits: Mapping[str, int], instead: int = 0) -> tuple[AnyTable, int]:
+    """Replace values of the columns *limits* that are negative or reach their limit by *instead*.
+
+    Returns the table and the number of replaced values.
+    """
+    changed, n_strays = {}, 0
+    for name, limit in limits.items():
+        column = getattr(table, name)
+        if len(column) and (column.min() < 0 or column.max() >= limit):
+            stray = (column < 0) | (column >= limit)
+            changed[name] = np.where(stray, column.dtype.type(instead), column)
+            n_strays += int(stray.sum())
+    return (replace(table, **changed) if changed else table), n_strays  # type: ignore[type-var]
+
+
+def keep_known_state(state: Snapshot, limits: Mapping[str, int]) -> tuple[Snapshot, int]:
+    """Do the same for the ``stack_id`` and ``pool`` of a state's segments and blocks."""
+    segments, in_segments = keep_known(state.segments, limits)
+    blocks, in_blocks = keep_known(state.blocks, {"stack_id": limits["stack_id"]})
+    return replace(state, segments=segments, blocks=blocks), in_segments + in_blocks
+
+
+def keep_known_parents(stacks: Stacks) -> tuple[Stacks, int]:
+    """Make a node whose parent does not precede it a root: such a parent could make an endless loop."""
+    parent = stacks.parent
+    stray = (parent < 0) | (parent >= np.maximum(np.arange(len(parent)), 1))
+    if not stray.any():
+        return stacks, 0
+    return replace(stacks, parent=np.where(stray, parent.dtype.type(0), parent)), int(stray.sum())
+
+
+def marks_within(marks: Marks, n_events: int) -> Marks:
+    """Move marks of events that are missing (yet) to the end; unknown codes become the nearest known."""
+    marks, _ = keep_known(marks, {"kind": max(MarkKind) + 1}, instead=MarkKind.MARK)
+    marks, _ = keep_known(marks, {"phase": max(Phase) + 1}, instead=Phase.OTHER)
+    return _within(marks, 0, n_events)
+
+
+def labels_within(labels: Labels, n_events: int) -> Labels:
+    """Drop labels of missing events.
+
+    A label is about the block that is live at its instant; at another instant it would name another block.
+    """
+    known, _ = keep_known(labels, {"category": max(Category) + 1}, instead=Category.UNKNOWN)
+    beyond = (known.event > n_events) | (known.event < 0)
+    return known.rows(~beyond) if beyond.any() else known
+
+
+def holders_within(holders: Holders, n_events: int) -> Holders:
+    """Drop paths to blocks of missing events, and words before the first path begins."""
+    is_known = (holders.event <= n_events) & (holders.event >= 0) & (np.cumsum(holders.position == 0) > 0)
+    return holders if is_known.all() else holders.rows(is_known)
+
+
+def holders_of_labels(labels: Labels) -> tuple[Labels, Holders]:
+    """Return the labels without holders, and these: before 1.4 and 2.3 they were names of labels."""
+    found = {at: holding_of(name) for at, name in enumerate(labels.names) if name.startswith(PREFIX)}
+    rows = np.flatnonzero(np.isin(labels.name, list(found)))
+    if not len(rows):
+        return labels, Holders.of()
+    places = zip(
+        labels.event[rows].tolist(), labels.address[rows].tolist(), labels.name[rows].tolist(), strict=True
+    )
+    paths = [(event, address, known.words) for event, address, at in places if (known := found[at])]
+    return labels.rows(np.delete(np.arange(len(labels)), rows)), Holders.of_paths(paths)
+
+
+def counters_within(counters: Counters, n_events: int) -> Counters:
+    """Move samples of missing events to the end; −1 stays the unknown instant."""
+    return _within(counters, -1, n_events)
+
+
+def _within(table: Placed, first: int, last: int) -> Placed:
+    """Return *table* with its events clipped; the same table where none is beyond, which is nearly always."""
+    if not len(table) or (table.event.min() >= first and table.event.max() <= last):
+        return table
+    return replace(table, event=np.clip(table.event, first, last))

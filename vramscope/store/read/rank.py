@@ -12,12 +12,12 @@ from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording
 from vramscope.steps import StepFinder
 from vramscope.store import manifest as manifests
-from vramscope.store import parts
+from vramscope.store import parts, prediction
 from vramscope.store.directory import COPY_INDEX, MANIFEST
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, Owner
 from vramscope.store.liveness import is_alive
-from vramscope.store.read import assembly, completeness, prediction
+from vramscope.store.read import assembly, completeness
 from vramscope.store.read.streams import ColumnStream, DeviceStreams, FileChain
 from vramscope.store.schema import EVERY_DEVICE, NOTES, STACKS, device_of, file_name
 

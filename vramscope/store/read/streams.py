@@ -12,7 +12,7 @@ from vramscope.columns import GrowingColumn
 from vramscope.columns.scratch import Scratch
 from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
-from vramscope.store.columns import Names, numbers, strings
+from vramscope.store.batches import Names, numbers, strings
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import Owner
 from vramscope.store.schema import (

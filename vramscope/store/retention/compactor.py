@@ -25,8 +25,7 @@ from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
 from vramscope.store.manifest import Cap
 from vramscope.store.read.streams import DeviceStreams
-from vramscope.store.retention.carry_over import CarriedState, DevicePart, compact_part
-from vramscope.store.retention.old_steps import compact_summary
+from vramscope.store.retention.carry_over import CarriedState, DevicePart, compact_part, compact_summary
 from vramscope.store.schema import PEAKS, STATES, STEPS, TABLES, device_of, file_name
 
 _N_PARTS = 64

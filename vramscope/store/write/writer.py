@@ -24,17 +24,15 @@ from vramscope.model.table import Table
 from vramscope.package_data import words
 from vramscope.store import manifest as manifests
 from vramscope.store import parts
-from vramscope.store.batches import SealedFile, array, arrays, batch, row_of_state
-from vramscope.store.columns import string_array
+from vramscope.store.batches import SealedFile, array, arrays, batch, row_of_state, string_array
 from vramscope.store.directory import MANIFEST, rank_name
 from vramscope.store.integrity import FileSum, Owner
 from vramscope.store.liveness import current_incarnation
 from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.retention.compactor import Compactor
 from vramscope.store.schema import EVERY_DEVICE, IN_EACH_PART, NOTES, POOLS, STACKS, STATES, TABLES, file_name
-from vramscope.store.write.claim import Claim
 from vramscope.store.write.launcher_frames import LaunchFrames
-from vramscope.store.write.own_file import Identity, OwnFile
+from vramscope.store.write.own_file import Claim, Identity, OwnFile
 from vramscope.units import format_bytes
 
 _SYNC_EVERY_S = 30.0

@@ -1,13 +1,17 @@
-"""Reads the answer of a dry run from its recording: the file ``prediction.json`` of the rank."""
+"""The answer of a dry run in its recording: the file ``prediction.json`` of the rank."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+from vramscope.errors import StoreError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.prediction import Prediction
-from vramscope.store.directory import PREDICTION
+from vramscope.store import manifest as manifests
+from vramscope.store.directory import MANIFEST, PREDICTION, ranks_of
 from vramscope.store.read import side_file
+from vramscope.store.write.own_file import replace_file
 
 _FORMAT, _MAJOR = "vramscope prediction", 1
 _LARGEST_BYTES = 4 << 20
@@ -37,3 +41,20 @@ def _note(why: str) -> Note:
     return Note(
         NoteCode.DAMAGED, f"{PREDICTION} cannot be read, so the verdict of the dry run is not known: {why}"
     )
+
+
+def write(prediction: Prediction) -> None:
+    """Write the file in one step, in the place of an earlier one; raises StoreError."""
+    rank = ranks_of(prediction.run)[0]
+    document = {
+        "format": _FORMAT,
+        "schema": {"major": _MAJOR, "minor": 0},
+        "trace": manifests.read(rank / MANIFEST).id,
+        # The directory may move: where it lies is known when it is read.
+        "prediction": replace(prediction, run=Path()).to_json(),
+    }
+    path = rank / PREDICTION
+    try:
+        replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}") from error
