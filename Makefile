@@ -52,6 +52,7 @@ demo: $(READY)  ## train a small transformer for real and watch its memory in th
 
 pictures: $(TOOLS) browser  ## the pictures of the documentation, from the samples
 	$(BIN)/python scripts/pictures.py
+	$(BIN)/python scripts/moving_picture.py
 
 test: $(TOOLS) browser allocator  ## all tests
 	@$(TESTS)

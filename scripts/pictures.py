@@ -34,8 +34,6 @@ class Picture(NamedTuple):
 
 
 PICTURES = (
-    Picture("overview-light", "light", "transformer-cuda", "overview", 1210),
-    Picture("overview-dark", "dark", "transformer-cuda", "overview", 1210),
     Picture("allocations-light", "light", "transformer-cuda", "allocations", 800),
     Picture("fragmentation-light", "light", "transformer-cuda", "fragmentation", 860),
     Picture("leaks-dark", "dark", "gan-retain-graph", "leaks", 840),

@@ -9,6 +9,7 @@ from dash import dcc, html
 
 from vramscope.analysis.pace import StepPace, left_s, pace
 from vramscope.analysis.verdicts.missing import Part, missing_parts
+from vramscope.model.codes import NoteCode
 from vramscope.model.recording import Outcome, Recording
 from vramscope.units import format_bytes, format_rough_duration
 
@@ -170,7 +171,12 @@ def incomplete(view: View) -> list[Any]:
         return []
     what = "Totals and peaks are lower bounds, and steps" if lacking[0].part is Part.EVENTS else "Steps"
     text = f"{sentence(lacking[0].text)} {what} and findings may be missing: no verdict rests on them."
-    return [html.Div([html.Strong("Incomplete. "), text], className="banner", role="status")]
+    # A source that never has events is not damaged: only what should be there and is missing is red.
+    tone = "banner" if lacking[0].code not in _NEVER_HAD else "banner quiet"
+    return [html.Div([html.Strong("Incomplete. "), text], className=tone, role="status")]
+
+
+_NEVER_HAD = (NoteCode.MOMENTS_ONLY, NoteCode.TOTALS_ONLY, NoteCode.COUNTERS_ONLY, NoteCode.NO_HISTORY)
 
 
 def notes(view: View) -> Any:

@@ -34,8 +34,10 @@ def color_key(colors: Iterable[tuple[str, Any]], kind: str) -> html.Div:
 
 def table(columns: Sequence[Any], aligned: str, rows: Sequence[html.Tr], kind: str = "") -> html.Table:
     """Return a table; *aligned* has a letter for each column: ``l``, or ``r`` for numbers."""
+    sides = {"r": "number", "l": None}
+    # A column of bars has no name: a heading without words is none to a reader of screens.
     head = [
-        html.Th(column, className="number") if side == "r" else html.Th(column)
+        html.Th(column, className=sides[side]) if column else html.Td()
         for column, side in zip(columns, aligned, strict=True)
     ]
     whole = [html.Thead(html.Tr(head)), html.Tbody(rows)]

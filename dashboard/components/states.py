@@ -5,7 +5,6 @@ from typing import Any
 from dash import dcc, html
 
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
-from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 from ..address import Address
@@ -46,12 +45,6 @@ def no_runs(folder: str) -> html.Section:
     )
 
 
-def is_bare(recording: Recording) -> bool:
-    """Return whether no allocation is in it: nothing at all, or totals of a message made into events."""
-    has_any = bool(len(recording.trace) or len(recording.initial.blocks))
-    return not has_any or not (recording.has_layout or recording.trace.has_clock)
-
-
 def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
     """Return the message for a run without events; of *view*, the highest totals that are known."""
     if live:
@@ -70,9 +63,18 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
         f"Peak {'' if known.is_exact else 'at least '}{most}" if most else "No single allocation is in it",
         "Totals at moments are in it, and no single allocation: who allocated is not known.",
         *([["The totals are shown in the ", fall, "."]] if has_samples else []),
-        ["To see who allocated: ", command("vramscope run SCRIPT"), " or ",
-         command("with vramscope.record():"), " before the model is built"],
-    )  # fmt: skip
+        ["To see who allocated: ", *_TO_RECORD],
+    )
+
+
+_TO_RECORD = (
+    command("vramscope run SCRIPT"), " or ", command("with vramscope.record():"), " before the model is built"
+)  # fmt: skip
+
+
+def without_answer(title: str, why: str) -> html.Section:
+    """Return the message for a question that a source says too little for: nothing is wrong with the run."""
+    return state(title, f"{why[:1].upper()}{why[1:]}.", ["With a recording it is known: ", *_TO_RECORD])
 
 
 def failure(message: str) -> html.Section:

@@ -43,7 +43,7 @@ _WORDS = {"category": "Category", "phase": "Phase", "module": "Module", "line": 
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
-    if states.is_bare(view.recording):
+    if not view.recording.has_allocations:
         return states.nothing_recorded(view.is_live, view)
     series = series_of(data, view, address.axis or TIME)
     way = address.by if address.by in WAYS else _usual(data, view)

@@ -43,7 +43,7 @@ _RECORDING = re.compile(r"(.+)\.r(\d{1,6})\.d(\d{1,4})(?:\.n(\d{1,4}))?", re.ASC
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
-    if not len(view.recording.trace):
+    if not len(view.recording.trace) and not len(view.recording.counters):
         return states.nothing_recorded(view.is_live, view)
     if not address.other:
         return [_question(view), *_together(data, view), _choice(data, view, address)]
@@ -86,11 +86,12 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     other = _other(data, address)
     found = _compared(data, view, other)
     follow = [dcc.Interval(id="cp-tick", interval=OTHER_MS)] if other.is_live else []
+    has_lines = view.recording.has_allocations and other.recording.has_allocations
     return [
         _opening(data, found, view, other),
         *_steps(found),
-        *_changes(found, view),
-        _calls(data, view, other, address.root),
+        *_changes(found, view, _KINDS if has_lines else _KINDS[-1:]),
+        *([_calls(data, view, other, address.root)] if has_lines else []),
         *_together(data, view),
         _choice(data, view, address),
         dcc.Store(id="cp-seen", data=other.version),
@@ -147,12 +148,12 @@ def _opening(data: Data, found: Comparison, view: View, other: View) -> html.Sec
     undecided = undecided_difference(other.recording, view.recording)
     if not found.changes:
         claim = "The same, within a thousandth of the peak"
-        if undecided:
-            claim = f"{claim}, in what was recorded"
     elif after == before:
         claim = "The same peak, of different parts"
     else:
         claim = _difference(before, after)
+    if undecided:
+        claim = f"{claim}, in what was recorded"
     steps = (
         f"{format_count(len(found.steps), 'step')} side by side"
         if len(found.steps)
@@ -178,9 +179,13 @@ def _steps(found: Comparison) -> list[Any]:
     if len(found.steps) < 2:
         return []
     levels = np.stack([found.after_bytes, found.before_bytes])
-    drawn = curves.growth(levels, ("after", "before"), found.steps, ("solid", "dot"))
+    is_known = (levels >= 0).all(axis=0)
+    steps, levels = found.steps[is_known], levels[:, is_known]
+    if len(steps) < 2:
+        return []
+    drawn = curves.growth(levels, ("after", "before"), steps, ("solid", "dot"))
     key = color_key(zip(curves.COLORS, ("after", "before (dotted)"), strict=False), "parts")
-    picture = graph("cp-graph", drawn, f"Peaks of {len(found.steps)} steps, before and after.", "steps")
+    picture = graph("cp-graph", drawn, f"Peaks of {len(steps)} steps, before and after.", "steps")
     return [panel("Peak of each step", picture, beside=key, kind="chart", label="Peaks of both")]
 
 
@@ -223,12 +228,12 @@ _KINDS = (
 """Kind of change, title of its panel, which figure Before and After are, and what that means."""
 
 
-def _changes(found: Comparison, view: View) -> list[Any]:
+def _changes(found: Comparison, view: View, kinds: tuple[tuple[str, str, str, str], ...]) -> list[Any]:
     if not found.changes:
         return []
     least = format_bytes(found.tolerance_bytes)
     panels = []
-    for kind, title, figure, meaning in _KINDS:
+    for kind, title, figure, meaning in kinds:
         changes = found.of(kind)
         rows = [
             Difference(*_words(change), change.before_bytes, change.after_bytes, _stack(change, view))

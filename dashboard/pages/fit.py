@@ -8,7 +8,7 @@ from typing import Any
 from dash import Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.fit import BASIS
+from vramscope.analysis.fit import BASIS, NOT_KNOWN, unanswerable
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict
 from vramscope.model.cards import BASIS as CARDS_BASIS
 from vramscope.model.cards import CARDS
@@ -58,6 +58,8 @@ def _layout(context: Context) -> Any:
     view = data.view(address)
     if not len(view.recording.trace):
         return states.nothing_recorded(view.is_live, view)
+    if why := unanswerable(view.recording):
+        return states.without_answer("What would fit is not known", why.removeprefix(f"{NOT_KNOWN}: "))
     search = searches(data).of(view)
     search.wait_for_recorded()
     search.wait(_AT_ONCE_S)

@@ -109,10 +109,10 @@ def _last(data: Data, view: View, finding: Finding, address: Address, found: Rem
             ],
             className="failure" if message else "",
         ),
-        *([] if states.is_bare(view.recording) else [_curve(data, view, failures)]),
+        *([_curve(data, view, failures)] if view.recording.has_allocations else []),
         _helps(data, view, address, found),
         *_pinned(data, view, finding, event, address),
-        *([] if states.is_bare(view.recording) else [_live(data, view, event, address)]),
+        *([_live(data, view, event, address)] if view.recording.has_allocations else []),
         *([_panel("Where the device's bytes were", _room(room, view.recording))] if room else []),
     ]
 
@@ -240,8 +240,8 @@ def _helps(data: Data, view: View, address: Address, found: Remedies | None) -> 
 def helps(found: Remedies) -> list[Any]:
     """Return the list of remedies and the command to try."""
     if not found.remedies:
-        shown: Any = html.P(prose(f"Nothing that was tried would have helped: {found.no_setting}."),
-                            className="dim nothing")  # fmt: skip
+        why = f"Nothing is known that would have helped. {sentence(found.no_setting)}"
+        shown: Any = html.P(prose(why), className="dim nothing")
     else:
         shown = html.Ul([_remedy(each, found.lacking_bytes) for each in found.remedies], className="helps")
     setting = html.P(prose(f"No allocator setting: {found.no_setting}."), className="dim nothing")

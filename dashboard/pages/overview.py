@@ -36,7 +36,7 @@ ENOUGH_STEPS = 7
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
-    if states.is_bare(view.recording):
+    if not view.recording.has_allocations:
         has_failed = len(view.recording.trace) > 0
         return opening(data, view) if has_failed else states.nothing_recorded(view.is_live, view)
     series = series_of(data, view, address.axis or TIME)

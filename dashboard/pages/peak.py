@@ -34,7 +34,7 @@ def _layout(context: Context) -> Any:
 
 def _content(data: Data, view: View, address: Address) -> Any:
     at = clamp(data, view, address.at)
-    if states.is_bare(view.recording):
+    if not view.recording.has_allocations:
         return states.nothing_recorded(view.is_live, view)
     if not held(data, view, at).total_bytes:
         return _empty(data, view, at, address)

@@ -8,6 +8,7 @@ from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from vramscope.model.recording import Outcome
+from vramscope.units import format_duration
 
 from ..address import Address
 from ..components import header, states
@@ -93,6 +94,7 @@ def row(name: str, summary: RunSummary) -> dict[str, Any]:
         "allocated_bytes": summary.peak_allocated_bytes,
         "reserved_bytes": summary.peak_reserved_bytes,
         "steps": summary.n_steps,
+        "step_time": format_duration(round(1e9 / summary.steps_per_s)) if summary.steps_per_s else "",
         "started_s": summary.started_ns // 10**9,
         "when": header.when(summary.started_ns),
         "verdict": summary.verdict,

@@ -6,8 +6,10 @@ from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
+from vramscope.analysis.lines import line_words, lines
+from vramscope.analysis.summary import at_instant, pinned_words
 from vramscope.analysis.waterfall import BAR_WORDS, missing_parts
-from vramscope.units import format_bytes, format_duration
+from vramscope.units import format_bytes, format_duration, format_share
 
 from ..address import restore
 from ..components import states
@@ -21,11 +23,20 @@ from ..figures import device
 from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Behind, Context, Page
 
+MOST_LINES = 10
+
 
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
     found = data.ask(view, "waterfall")
+    pinned = _pinned(data, view)
+    if not len(found) and pinned:
+        known = html.P("The memory that the program pinned on the host is known.", className="support")
+        return [
+            html.Section([claim_heading("The device was not sampled"), known], className="opening"),
+            *pinned,
+        ]
     if not len(found):
         return states.state(
             "The device was not sampled",
@@ -52,9 +63,34 @@ def _layout(context: Context) -> Any:
         html.Section(_opening(found, row), id="wf-opening", className="opening"),
         chart,
         html.Section(_bars(found, view, row), id="wf-bars", className="panel", **{"aria-label": "All bytes"}),
+        *pinned,
         *[cause.card(finding) for finding in findings],
         dcc.Store(id="wf-row", data=row),
     ]  # fmt: skip
+
+
+def _pinned(data: Data, view: View) -> list[html.Section]:
+    """Return the panel of the lines that pinned host memory; nothing where its events are not known."""
+    found = data.derive(view, "pinned", lambda each: at_instant(each.pinned, "peak") if each.pinned else None)
+    if found is None or not found.peak_bytes:
+        return []
+    title, held = pinned_words(view.recording, found)
+    shown, total = lines(found.live), found.peak_bytes
+    rows = [
+        html.Tr(
+            [
+                html.Td(html.Bdi(line_words(line)[:300]), className="where"),
+                html.Td(format_bytes(line.n_bytes), className="number", title=f"{line.n_bytes:,} bytes"),
+                html.Td(format_share(line.n_bytes, total), className="number dim"),
+                html.Td(f"{line.n_blocks:,}", className="number dim"),
+            ]
+        )
+        for line in shown[:MOST_LINES]
+    ]
+    more = f"the largest {MOST_LINES} of {len(shown)} lines · " if len(shown) > MOST_LINES else ""
+    body = table(("Line", "In use", "Share", "Blocks"), "lrrr", rows)
+    beside = html.Span(f"{more}{held}", className="dim")
+    return [panel(f"{title[:1].upper()}{title[1:]}", body, beside=beside, label="Pinned host memory")]
 
 
 def _opening(found: Any, row: int) -> list[Any]:
@@ -172,7 +208,9 @@ def _keyed(key: Any, row: Any, found: Any) -> int | None:
 
 def _behind(data: Data, view: View) -> Behind:  # noqa: ARG001 -- of every page
     return Behind(
-        nothing="" if len(view.recording.counters) or view.is_live else "The device was not sampled"
+        nothing=""
+        if len(view.recording.counters) or view.recording.pinned or view.is_live
+        else "The device was not sampled"
     )
 
 

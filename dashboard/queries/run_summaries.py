@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
+from vramscope.analysis.pace import StepPace, pace, pace_of_rows
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.summary import has_allocator
 from vramscope.analysis.verdicts import is_exact
@@ -64,6 +65,8 @@ class RunSummary:
     """The most severe finding in a few words; '' for runs with more than MOST_EVENTS_JUDGED events."""
     error: str = ""
     """Why the run cannot be opened; '' where it can."""
+    steps_per_s: float | None = None
+    """The pace of the last steps; None where it is not known, and in a dry run, whose times mean nothing."""
     stalled_s: int = 0
     """Seconds without new events of a running run; 0 where it is not stalled."""
 
@@ -199,6 +202,7 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
         is_least=any(not is_exact(missing_parts(one)) for one in run.recordings),
         allocated=outline(position, levels[0]),
         reserved=outline(position, levels[1]),
+        steps_per_s=_pace_of(recording.source, pace(recording.steps)),
         stalled_s=data.stalled_s(run_id) if run.outcome is Outcome.RUNNING else 0,
         verdict=data.answers(View(run_id, 0, run, recording)).lagging(
             "verdict", lambda: _verdict(run, recording)
@@ -253,8 +257,13 @@ def _of_summaries(place: str, ranks: list[RankSummary]) -> RunSummary:
         peak_reserved_bytes=max(_peak_of(one, "reserved") for _, _, one in each),
         allocated=outline(np.arange(len(device.steps)), device.steps.allocated),
         reserved=outline(np.arange(len(device.steps)), device.steps.reserved),
+        steps_per_s=_pace_of(device.source, pace_of_rows(device.steps)),
         verdict="ran out of memory" if any(one.n_failed for _, _, one in each) else "",
     )
+
+
+def _pace_of(source: str, found: StepPace | None) -> float | None:
+    return found.steps_per_s if found is not None and source != "predicted" else None
 
 
 def _peak_of(device: DeviceSummary, quantity: str) -> int:

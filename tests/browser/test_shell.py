@@ -101,9 +101,36 @@ def test_runs_are_sorted_searched_and_grouped_in_the_browser(listed: Any) -> Non
 
 def test_two_ticked_runs_are_compared_the_earlier_one_as_baseline(listed: Any) -> None:
     page = listed.page
-    for name in ("resnet-a", "gpt-a", "resnet-b"):
+    for name in ("gpt-a", "resnet-b"):
         page.check(f".tick input[aria-label='Compare {name}']")
     page.click(".compare-link")
     page.wait_for_selector(".claim")
 
     assert page.inner_text(".support").startswith("resnet-b → gpt-a")
+
+
+def test_three_ticked_runs_are_a_table_that_a_link_restores(listed: Any) -> None:
+    page = listed.page
+    names = ("resnet-a", "gpt-a", "resnet-b")
+    for name in names:
+        page.check(f".tick input[aria-label='Compare {name}']")
+    read = (
+        "[...document.querySelectorAll('.beside tbody tr')].map(tr => [...tr.children].map(e => e.innerText))"
+    )
+    rows = page.evaluate(read)
+    in_list = {
+        name: page.locator(".runs tr", has=page.locator(f"input[aria-label='Compare {name}']"))
+        .locator("td")
+        .all_inner_texts()
+        for name in names
+    }
+    page.reload()
+    page.wait_for_selector(".beside")
+
+    assert [row[0] for row in rows] == ["resnet-a", "resnet-b", "gpt-a"]  # the earliest first
+    assert [(row[1], row[3]) for row in rows] == [tuple(in_list[row[0]][3:5]) for row in rows]
+    assert [row[2] for row in rows] == ["baseline", "the same", "the same"]
+    assert [row[6] for row in rows] == [in_list[row[0]][7] for row in rows]
+    assert page.evaluate(read) == rows
+    page.uncheck(".tick input[aria-label='Compare gpt-a']")
+    page.wait_for_selector(".compare-link")

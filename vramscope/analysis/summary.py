@@ -26,16 +26,18 @@ from vramscope.analysis.sampled_peaks import SampledPeaks, peaks_between, sample
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import named_instant, timeline
-from vramscope.analysis.verdicts import Verdicts, verdicts_of
+from vramscope.analysis.verdicts import Verdicts, is_exact, verdicts_of
+from vramscope.analysis.verdicts.missing import missing_parts
 from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.model.codes import QUANTITIES, NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
-from vramscope.model.marks import Phase, Steps
+from vramscope.model.marks import MarkKind, Phase, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
+from vramscope.units import format_bytes
 
 _NO_LEVELS = ("time_ns", "event", "reserved_drift_bytes")
 
@@ -144,6 +146,16 @@ def at_instant(recording: Recording, word: str) -> Instant:
         reserved, peak = int(totals.reserved_bytes[known.instant]), int(totals.allocated_bytes.max())
         by_category = known.totals if known.is_known else None
         return Instant(recording, now, reserved, peak, _live(recording, known), by_category)
+
+
+def pinned_words(recording: Recording, found: Instant) -> tuple[str, str]:
+    """Return what is said of the pinned host memory *found* at its peak: a title, and what torch held."""
+    is_shared = any(note.code == NoteCode.SHARED_HISTORY for note in recording.notes)
+    has_gap = is_shared or MarkKind.GAP in found.recording.marks.kind
+    bound = "" if is_exact(missing_parts(recording)) and not has_gap else "at least "
+    of = "pinned host memory in use at its peak, by the line that pinned it"
+    held = f"torch's host allocator held {format_bytes(found.reserved_bytes)} then; it keeps what is freed"
+    return f"{bound}{format_bytes(found.peak_bytes)} of {of}", held
 
 
 def live_lines(recording: Recording, instant: int) -> tuple[LiveBytes, ...]:

@@ -62,7 +62,7 @@ def levels(summary: Summary) -> dict[str, Any]:
     """Return the memory at the end and at its peak; without events, the values of samples."""
     found = summary.sampled
     if found is None:
-        unknown = () if summary.recording.has_reserved else ("reserved",)
+        unknown = summary.recording.unknown_quantities
         end: dict[str, int | None] = {
             f"{name}_bytes": None if name in unknown else n_bytes for name, n_bytes in summary.end.items()
         }

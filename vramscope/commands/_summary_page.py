@@ -18,14 +18,13 @@ from vramscope.analysis.lines import (
 )
 from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.private_pools import pool_words
-from vramscope.analysis.summary import StepPeak, Summary, has_allocator
+from vramscope.analysis.summary import StepPeak, Summary, has_allocator, pinned_words
 from vramscope.analysis.verdicts.missing import why_stopped
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import by_fullness, ranks
 from vramscope.commands._waterfall_page import waterfall
-from vramscope.model.codes import QUANTITIES, NoteCode, Severity
+from vramscope.model.codes import QUANTITIES, Severity
 from vramscope.model.counters import Counters
-from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording, Run
 from vramscope.units import as_sentence, format_bytes, format_count, format_duration, format_share
 
@@ -196,14 +195,9 @@ def _samples(summary: Summary) -> Iterator[Block]:
 def _pinned(summary: Summary, top: int) -> Iterator[Block]:
     found = summary.pinned
     if found is not None and found.peak_bytes:
-        peak, held = format_bytes(found.peak_bytes), format_bytes(found.reserved_bytes)
-        is_shared = any(note.code == NoteCode.SHARED_HISTORY for note in summary.recording.notes)
-        has_gap = is_shared or MarkKind.GAP in found.recording.marks.kind
-        is_whole = summary.verdicts.peak_is_exact and not has_gap
-        bound = "" if is_whole else "at least "
-        of = "pinned host memory in use at its peak, by the line that pinned it"
-        yield Heading(f"{bound}{peak} of {of}", level=3)
-        yield Text(f"torch's host allocator held {held} then; it keeps what is freed", "quiet")
+        title, held = pinned_words(summary.recording, found)
+        yield Heading(title, level=3)
+        yield Text(held, "quiet")
         yield live_table(found.live, top)
 
 
@@ -259,10 +253,11 @@ def _extent(summary: Summary) -> str:
 
 
 def _quantities(summary: Summary) -> Grid:
+    unknown = summary.recording.unknown_quantities
     shown = [
-        (format_bytes(summary.end[quantity]), format_bytes(high.n_bytes), _when(high))
-        if quantity != "reserved" or summary.recording.has_reserved
-        else ("unknown", "unknown", "")
+        ("unknown", "unknown", "")
+        if quantity in unknown
+        else (format_bytes(summary.end[quantity]), format_bytes(high.n_bytes), _when(high))
         for quantity, high in ((quantity, summary.peak[quantity]) for quantity in QUANTITIES)
     ]
     rows = tuple(zip(("at the end", "peak", "peak in"), *shown, strict=True))

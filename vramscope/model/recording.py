@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from vramscope.model.finding import Finding
 
 _MOST_AT_A_GLANCE = 8
+_ALLOCATED_ALONE = frozenset({NoteCode.MOMENTS_ONLY, NoteCode.NO_STACKS, NoteCode.NO_ADDRESSES})
+"""Notes of sources that state allocated and, perhaps, reserved bytes: messages, traces of the profiler."""
 
 
 class Outcome(str, Enum):
@@ -91,9 +93,27 @@ class Recording(Questions):
         return bool(is_segment.any()) or not (trace.action == Action.ALLOC).any()
 
     @property
+    def unknown_quantities(self) -> frozenset[str]:
+        """Quantities that the source does not state: zeros or another one stand for them in the events."""
+        codes = {note.code for note in self.notes}
+        found = set() if self.has_reserved else {"reserved"}
+        if NoteCode.NO_REQUESTED in codes:
+            found.add("requested")
+        # A memory summary beside the messages of a log states all four.
+        if codes & _ALLOCATED_ALONE and NoteCode.TOTALS_ONLY not in codes:
+            found |= {"requested", "active"}
+        return frozenset(found)
+
+    @property
     def has_layout(self) -> bool:
         """Whether the source says where in the segments blocks lie; otherwise their places are made up."""
         return all(note.code != NoteCode.NO_LAYOUT for note in self.notes)
+
+    @property
+    def has_allocations(self) -> bool:
+        """Whether single allocations are in it; otherwise nothing, or a message's totals made into events."""
+        has_any = bool(len(self.trace) or len(self.initial.blocks))
+        return has_any and (self.has_layout or self.trace.has_clock)
 
     @property
     def run_words(self) -> str:

@@ -1,7 +1,7 @@
 // The list of runs: sorted, searched, filtered, grouped and compared in the browser, from the rows that the server sends.
 (function () {
   // More rows follow as one scrolls: of 1,000 runs, 120 rows took 600 ms to lay out again on a busy machine.
-  const CHUNK = 60, COLUMNS = 9;
+  const CHUNK = 60, COLUMNS = 9, MOST_TICKED = 8;
   const words = new Intl.Collator("en", { numeric: true });
   const known = { names: [], folders: {}, rows: {} };
   const view = { sort: "started_s", down: true, filter: "all", grouped: false, ticked: [], limit: CHUNK };
@@ -157,10 +157,11 @@
     if (HEADS.some(([name]) => name === key)) Object.assign(view, { sort: key, down: url.get("sort")[0] === "-" });
     if (FILTERS.some(([name]) => name === url.get("filter"))) view.filter = url.get("filter");
     view.grouped = url.get("folders") === "1" || view.grouped;
+    if (url.has("ticked")) view.ticked = url.get("ticked").split(" ").filter((id) => known.names.includes(id)).slice(-MOST_TICKED);
   }
   function remember() {
     const isUsual = view.sort === "started_s" && view.down;
-    window.vramscope.store.remember({ sort: isUsual ? null : `${view.down ? "-" : ""}${view.sort}`, filter: view.filter === "all" ? null : view.filter, folders: view.grouped ? 1 : null });
+    window.vramscope.store.remember({ sort: isUsual ? null : `${view.down ? "-" : ""}${view.sort}`, filter: view.filter === "all" ? null : view.filter, folders: view.grouped ? 1 : null, ticked: view.ticked.join(" ") });
   }
 
   function frame() {
@@ -211,16 +212,34 @@
     place.querySelector(".group-choice").hidden = new Set(Object.values(known.folders)).size < 2;
     compare();
   }
+  // Three and more are rows of one table; each says by how much it differs from the earliest.
+  function sideBySide(runs) {
+    const base = runs[0][1], change = (row, name) => {
+      const by = (row[name] / base[name] - 1) * 100, isKnown = base[name] && row[name] && !base.is_least && !row.is_least;
+      const text = row === base ? "baseline" : !isKnown ? "–" : Math.abs(by) < .05 ? "the same" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(1)} %`;
+      return element("td", { className: "number dim" }, text);
+    };
+    const heads = ["Run", "Peak allocated", "Change", "Peak reserved", "Change", "Step time", "Verdict"];
+    const head = element("tr", {}, ...heads.map((text, i) => element("th", { scope: "col", className: i && i < 6 ? "number" : "" }, text)));
+    const lines = runs.map(([, row]) => element("tr", {}, element("th", { scope: "row" }, link(row.url, "run-link", named(row.name))),
+      peak(row, "allocated_bytes", row.peak), change(row, "allocated_bytes"), peak(row, "reserved_bytes"), change(row, "reserved_bytes"),
+      element("td", { className: "number" }, row.step_time || "–"), element("td", { className: "judged" }, element("span", { className: TONE(row.verdict || "") }, row.verdict || "–"))));
+    return element("table", { className: "beside" }, element("caption", {}, `${runs.length} runs side by side`), element("thead", {}, head), element("tbody", {}, ...lines));
+  }
   function compare() {
     const bar = place.querySelector(".runs-compare");
-    bar.hidden = !view.ticked.length;
-    if (bar.hidden) return;
-    const [first, second] = view.ticked.map((id) => [id, known.rows[id]]).filter(([, row]) => row);
+    const runs = view.ticked.map((id) => [id, known.rows[id]]).filter(([, row]) => row && !row.error).sort(([, a], [, b]) => a.started_s - b.started_s);
+    bar.hidden = !runs.length;
+    // What is the same stays, with the focus on it.
+    const key = JSON.stringify(runs);
+    if (bar.hidden || bar.dataset.key === key) return;
+    bar.dataset.key = key;
+    if (runs.length > 2) { bar.replaceChildren(sideBySide(runs)); return; }
+    const [first, second] = runs;
     if (!second) { bar.replaceChildren("Tick one more run to compare ", named(first[1].name), " with it."); return; }
     // The earlier run is the baseline.
-    const [before, after] = first[1].started_s <= second[1].started_s ? [first, second] : [second, first];
-    const url = `/compare?run=${encodeURIComponent(after[0])}&other=${encodeURIComponent(before[0])}`;
-    bar.replaceChildren(named(before[1].name), " → ", named(after[1].name), link(url, "compare-link", "Compare"));
+    const url = `/compare?run=${encodeURIComponent(second[0])}&other=${encodeURIComponent(first[0])}`;
+    bar.replaceChildren(named(first[1].name), " → ", named(second[1].name), link(url, "compare-link", "Compare"));
   }
 
   function search(text) {
@@ -237,10 +256,11 @@
     if (!id) return;
     view.ticked = view.ticked.filter((each) => each !== id);
     if (event.target.checked) view.ticked.push(id);
-    for (const gone of view.ticked.splice(0, view.ticked.length - 2)) {
+    for (const gone of view.ticked.splice(0, Math.max(view.ticked.length - MOST_TICKED, 0))) {
       const box = place.querySelector(`.tick input[data-run="${gone}"]`);
       if (box) box.checked = false;
     }
+    remember();
     compare();
   });
   document.addEventListener("click", (event) => {

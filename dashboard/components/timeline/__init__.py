@@ -21,7 +21,7 @@ from ...figures.drawing.window import training, window
 from ...server import api
 from ...server.callbacks import Pressed, Stored, view_or_nothing
 from ...server.plain import plain
-from .. import legend, states
+from .. import legend
 from ..scripts import in_browser
 
 WIDEST_PX = 3000
@@ -34,7 +34,7 @@ def strip(data: Data, view: View, address: Address, stores: Mapping[str, str]) -
 
     *stores* are as in :class:`TrackStyle`.
     """
-    if not len(view.recording.trace) or states.is_bare(view.recording):
+    if not len(view.recording.trace) or not view.recording.has_allocations:
         return html.Span()
     series = series_of(data, view, address.axis or TIME)
     readings = plain(html.Div([legend.readings(series), legend.position()], className="strip-values"))

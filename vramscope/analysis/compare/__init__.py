@@ -154,12 +154,10 @@ def _compared(recording: Recording, other: Recording, tolerance: float) -> Compa
     phases = _paired(_by_phase(before), _by_phase(after))
     chosen = _steps_compared(totals[0][0], totals[1][0])
     before, after = _chosen(before, chosen), _chosen(after, chosen)
-    changes = [
-        *changed_totals,
-        *_changes("phase", *phases, least),
-        *_changes("category", *_paired(_by_category(before), _by_category(after)), least),
-        *_line_changes(before, after, least),
-    ]
+    changes = [*changed_totals, *_changes("phase", *phases, least)]
+    if recording.has_allocations and other.has_allocations:
+        changes += _changes("category", *_paired(_by_category(before), _by_category(after)), least)
+        changes += _line_changes(before, after, least)
     return _comparison((recording, other), (totals[0][0], totals[1][0]), peaks, least, changes)
 
 

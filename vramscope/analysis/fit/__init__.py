@@ -44,6 +44,8 @@ BASIS = (
     "by replay of the recorded requests: a program that does something else under other settings is not "
     "foreseen, nor is the time that releases and mappings take"
 )
+NOT_KNOWN = "what would fit is not known"
+"""How the reason begins where a source has too little for an answer."""
 _UNANSWERABLE = (
     NoteCode.NO_LAYOUT,
     NoteCode.MADE_UP_SEGMENTS,
@@ -274,7 +276,7 @@ def unanswerable(recording: Recording) -> str:
     if recording.device.kind == "cpu" or NoteCode.HOST_MEMORY in codes:
         return "this is the memory of a CPU: `fit` is about GPUs and does not apply"
     code = next((code for code in _UNANSWERABLE if code in codes), None)
-    return "" if code is None else f"what would fit is not known: {codes[code]}"
+    return "" if code is None else f"{NOT_KNOWN}: {codes[code]}"
 
 
 def own_target(recording: Recording) -> tuple[Target, ...]:
