@@ -140,6 +140,20 @@ for _ in range(2):
     optimizer.zero_grad()
 """
 
+# T5's: one number a distance and head. Transposed, its last dimension is apart, and no fused kernel takes it.
+BIAS = """
+near, made = nn.Embedding(63, 4).cuda(), nn.Linear(128, 384).cuda()
+optimizer = torch.optim.SGD([*near.parameters(), *made.parameters()], lr=0.1)
+for _ in range(2):
+    parts = made(torch.randn(6, 32, 128, device="cuda")).chunk(3, 2)
+    q, k, v = (part.view(6, 32, 4, 32).transpose(1, 2) for part in parts)
+    at = torch.arange(32, device="cuda")
+    bias = near(at[None] - at[:, None] + 31).permute(2, 0, 1)[None]
+    F.scaled_dot_product_attention(q, k, v, attn_mask=bias{then}).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 RUNS = {
     "float32 with AdamW": "train(torch.optim.AdamW)",
     "bfloat16 and a fused optimizer": "train(lambda p: torch.optim.AdamW(p, fused=True), torch.bfloat16)",
@@ -153,6 +167,8 @@ RUNS = {
     "streams": STREAMS,
     "CUDA graphs": GRAPHS,
     "nn.DataParallel on one card": SEVERAL_CARDS,
+    "a learned mask in one piece": BIAS.replace("{then}", ".contiguous()"),
+    "a learned mask, transposed": BIAS.replace("{then}", ""),
     "an odd length": "train(torch.optim.Adam, torch.bfloat16, length=333)",
 }
 

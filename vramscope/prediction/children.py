@@ -250,4 +250,8 @@ def _refusal(script: str, error: Exception) -> str:
         return f"{script} cannot run dry{at}: it needs the network ({text}); give it local files"
     if isinstance(error, ModuleNotFoundError):
         return f"{script} cannot run dry{at}: {text}; install it where vramscope runs"
+    if "uninitialized parameter" in text:
+        return (
+            f"{script} cannot run dry{at}: a lazy module has no sizes yet; write them, as in nn.Linear(94, 9)"
+        )
     return f"{script} cannot run dry{at}: {type(error).__name__}: {text}"

@@ -117,13 +117,16 @@ def attention(  # noqa: PLR0913 -- the schema's
         out = attention(one, two, three, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return out.squeeze(0)
     card = state().so_far.card
-    gqa_ok = enable_gqa or query.dim() != 4 or query.size(1) == key.size(1)
-    if gqa_ok and _prefers_cudnn((query, key, value), is_causal, card):
+    is_apart = attn_mask is not None and attn_mask.stride(-1) != 1
+    is_fusable = not is_apart and (enable_gqa or query.dim() != 4 or query.size(1) == key.size(1))
+    # cuDNN's kernel has no gradient of a mask.
+    is_learned = attn_mask is not None and attn_mask.requires_grad
+    if is_fusable and not is_learned and _prefers_cudnn((query, key, value), is_causal, card):
         return _by_cudnn((query, key, value), _additive(attn_mask, query.dtype), dropout_p, is_causal, scale)
-    if gqa_ok and _is_flash(query, key, value, attn_mask, is_causal, card):
+    if is_fusable and _is_flash(query, key, value, attn_mask, is_causal, card):
         return _flash((query, key, value), dropout_p, is_causal, scale)
     mask = _additive(attn_mask, query.dtype)
-    if gqa_ok and _is_efficient(query, key, value, card):
+    if is_fusable and _is_efficient(query, key, value, card):
         return _efficient((query, key, value), mask, dropout_p, is_causal, scale)
     return _plain(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
 
