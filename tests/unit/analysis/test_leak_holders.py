@@ -13,6 +13,7 @@ from vramscope.analysis.leaks.holders import (
     bound_of,
     container_of,
     kept_at,
+    line_words,
     root_of,
 )
 from vramscope.model.holders import PREFIX, holding_of
@@ -260,3 +261,9 @@ def test_an_unknown_cause_has_advice_also_where_a_statement_keeps_it():
     found = seen(*((step, (item(step), kept)) for step in range(4)))
 
     assert "explain_leaks" in advice("unknown", "seen", found[0], "simulated")
+
+
+def test_a_line_of_another_file_is_given_with_the_file():
+    assert line_words("train.py", 8, "train.py") == "line 8"
+    assert line_words("/app/memory.py", 8, "/app/train.py") == "memory.py:8"
+    assert line_words("C:\\app\\memory.py", 8, None) == "memory.py:8"

@@ -220,13 +220,21 @@ def bound_of(holding: Held) -> Bound | None:
     """Return the bound of the container that grows, or of any on the path if none was seen to grow."""
     for at, word in enumerate(holding.words):
         if word[0] == "limit" and len(word) > 4 and word[4] == holding.grows_at >= 0:
-            return Bound(int(word[5]) if len(word) > 5 else 0, f"{word[3]} in line {word[2]}")
+            file = next((each for each in holding.words[0][2:] if each == word[1]), None)
+            where = line_words(str(word[1]), int(word[2]), file)
+            return Bound(int(word[5]) if len(word) > 5 else 0, f"{word[3]} in {where}")
         is_asked = at == holding.grows_at or holding.grows_at < 0
         if is_asked and word[0] == "item" and " of " in str(word[-1]):
             kind, _, n_items = str(word[-1]).rpartition(" of ")
             argument = "maxsize" if kind == "lru_cache" else "maxlen"
             return Bound(int(n_items), f"{kind}({argument}={n_items})")
     return None
+
+
+def line_words(file: str, line: int, shown: str | None) -> str:
+    """Return ``line 8``, or ``memory.py:8`` where another file is *shown* beside it."""
+    name = re.split(r"[/\\]", file)[-1]
+    return f"line {line}" if file == shown else f"{name}:{line}"
 
 
 def container_of(holding: Held) -> str:

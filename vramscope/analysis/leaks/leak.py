@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.causes import CAUSES
-from vramscope.analysis.leaks.holders import Bound, Statement
+from vramscope.analysis.leaks.holders import Bound, Statement, line_words
 from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.equality import EqualByValue
@@ -99,7 +99,13 @@ class Leak(EqualByValue):
         why = CAUSES[self.cause].format(holder=variable).removesuffix(", in it")
         steps = "step" if self.has_steps else "turn of the loop"
         claim = f"memory grows by {format_bytes(round(self.bytes_per_step))} a {steps}"
-        kept = f" (`{self.kept_at.code}` in line {self.kept_at.line})" if self.kept_at else ""
+        kept = ""
+        if self.kept_at is not None:
+            shown = self.lines[0].frame if self.lines else None
+            where = line_words(
+                self.kept_at.file, self.kept_at.line, shown.file if shown else self.kept_at.file
+            )
+            kept = f" (`{self.kept_at.code}` in {where})"
         return f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if self.holder else ''}"
 
     def _claim_of_a_buffer(self, bound: Bound) -> str:
