@@ -264,6 +264,6 @@ def test_an_unknown_cause_has_advice_also_where_a_statement_keeps_it():
 
 
 def test_a_line_of_another_file_is_given_with_the_file():
-    assert line_words("train.py", 8, "train.py") == "line 8"
-    assert line_words("/app/memory.py", 8, "/app/train.py") == "memory.py:8"
-    assert line_words("C:\\app\\memory.py", 8, None) == "memory.py:8"
+    assert line_words("train.py", 8, ["train.py"]) == "line 8"
+    assert line_words("/app/memory.py", 8, ["/app/train.py"]) == "memory.py:8"
+    assert line_words("C:\\app\\memory.py", 8, []) == "memory.py:8"

@@ -220,8 +220,7 @@ def bound_of(holding: Held) -> Bound | None:
     """Return the bound of the container that grows, or of any on the path if none was seen to grow."""
     for at, word in enumerate(holding.words):
         if word[0] == "limit" and len(word) > 4 and word[4] == holding.grows_at >= 0:
-            file = next((each for each in holding.words[0][2:] if each == word[1]), None)
-            where = line_words(str(word[1]), int(word[2]), file)
+            where = line_words(str(word[1]), int(word[2]), holding.words[0])
             return Bound(int(word[5]) if len(word) > 5 else 0, f"{word[3]} in {where}")
         is_asked = at == holding.grows_at or holding.grows_at < 0
         if is_asked and word[0] == "item" and " of " in str(word[-1]):
@@ -231,10 +230,9 @@ def bound_of(holding: Held) -> Bound | None:
     return None
 
 
-def line_words(file: str, line: int, shown: str | None) -> str:
-    """Return ``line 8``, or ``memory.py:8`` where another file is *shown* beside it."""
-    name = re.split(r"[/\\]", file)[-1]
-    return f"line {line}" if file == shown else f"{name}:{line}"
+def line_words(file: str, line: int, shown: Sequence[Any]) -> str:
+    """Return ``line 8``, or ``memory.py:8`` if the file is none of those *shown* beside it."""
+    return f"line {line}" if file in shown else f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}"
 
 
 def container_of(holding: Held) -> str:

@@ -99,13 +99,10 @@ class Leak(EqualByValue):
         why = CAUSES[self.cause].format(holder=variable).removesuffix(", in it")
         steps = "step" if self.has_steps else "turn of the loop"
         claim = f"memory grows by {format_bytes(round(self.bytes_per_step))} a {steps}"
-        kept = ""
-        if self.kept_at is not None:
-            shown = self.lines[0].frame if self.lines else None
-            where = line_words(
-                self.kept_at.file, self.kept_at.line, shown.file if shown else self.kept_at.file
-            )
-            kept = f" (`{self.kept_at.code}` in {where})"
+        kept, at = "", self.kept_at
+        if at is not None:
+            shown = [each.frame.file for each in self.lines[:1] if each.frame] or [at.file]
+            kept = f" (`{at.code}` in {line_words(at.file, at.line, shown)})"
         return f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if self.holder else ''}"
 
     def _claim_of_a_buffer(self, bound: Bound) -> str:

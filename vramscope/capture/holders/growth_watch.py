@@ -121,10 +121,8 @@ class Watch:
 
     def _report(self, found: SearchResult, *beside: Word) -> None:
         for way in found.ways[:_MOST_REPORTED]:
-            words, files = way.words, way.class_files
-            self._add_holder(
-                way.storage, (*words, *kept_at(words, files), *bounded_at(words, files), *beside)
-            )
+            path = way.words, way.class_files
+            self._add_holder(way.storage, (*way.words, *kept_at(*path), *bounded_at(*path), *beside))
 
     def _note_once(self, code: NoteCode, text: str) -> None:
         if code not in self._noted and self._note is not None:
