@@ -22,7 +22,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: attack dist docs help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-left-on bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-all test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: attack dist docs help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-left-on bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-published bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-all test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ bench-programs: $(TOOLS) allocator  ## what recording costs real programs, into 
 bench-predict: $(TOOLS)  ## predictions against torch's genuine allocator, into benchmarks/PREDICTION.md
 	for torch in 2.13.0 2.14.1 2.15.0; do $(BIN)/python tests/standin/build.py --torch $$torch || exit 1; done
 	$(BIN)/python benchmarks/prediction.py --out benchmarks/PREDICTION.md $(BENCH)
+
+bench-published: $(TOOLS)  ## predictions beside what others measured on real cards, into docs/published.md
+	$(BIN)/python benchmarks/published.py $(BENCH)
 
 bench-reruns: $(TOOLS) allocator  ## what fit --rerun says about changes, against genuine runs of them
 	$(BIN)/python benchmarks/reruns.py $(BENCH)

@@ -54,11 +54,12 @@ def sharded(kind, model, group):
         views = kind == "ddp views"
         return nn.parallel.DistributedDataParallel(
             model, device_ids=[0], gradient_as_bucket_view=views, process_group=group)
-    if kind == "fsdp":
+    if kind in ("fsdp", "fsdp from the host"):
         from torch.distributed.fsdp import FullyShardedDataParallel
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
         return FullyShardedDataParallel(
-            model, auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}), device_id=0)
+            model, auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}), device_id=0,
+            use_orig_params=kind != "fsdp")
     from torch.distributed.fsdp import fully_shard
     for each in model.b:
         fully_shard(each, **ways(kind))
@@ -68,7 +69,7 @@ def train(kind, steps, group=None):
     dist.init_process_group("nccl")
     assert dist.get_world_size() == 8 and dist.get_rank() == 0
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    model = sharded(kind, Net().cuda(), group)
+    model = sharded(kind, Net() if "host" in kind else Net().cuda(), group)
     if kind == "zero":
         from torch.distributed.optim import ZeroRedundancyOptimizer
         optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)
@@ -131,7 +132,7 @@ def test_a_rank_of_data_parallel_training_needs_what_torch_counts(run_standin: A
     assert found.certainty == "estimate"
 
 
-@pytest.mark.parametrize("kind", ["fsdp2 kept", "fsdp2 by two", "fsdp2 hybrid"])
+@pytest.mark.parametrize("kind", ["fsdp2 kept", "fsdp2 by two", "fsdp2 hybrid", "fsdp from the host"])
 def test_a_rank_that_shards_in_another_way_needs_what_torch_counts(run_standin: Any, kind: str):
     truth = _genuine(run_standin, kind, steps=2)
 

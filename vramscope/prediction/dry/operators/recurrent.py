@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 
 _SOURCE = "aten/src/ATen/native/cudnn/RNN.cpp; reserves as measured on an H100 with cuDNN 9.19"
@@ -96,22 +95,18 @@ def _backward_shapes(source: Any, weights: Any, *settings: Any) -> Any:
 
 def _forward(call: Call) -> OwnMemory:
     """A random state for dropout is kept for all layers of the process."""
-    so_far, doubt = call.so_far, (Certainty.CANNOT_TELL, why_recurrent())
+    so_far = call.so_far
     if not (call.given("dropout", 0.0) and call.given("train")) or so_far.has_random_states:
-        return OwnMemory(doubt=doubt)
+        return OwnMemory()
     so_far.has_random_states = True
     n_threads = so_far.card.n_multiprocessors * so_far.card.threads_per_multiprocessor
-    return OwnMemory(kept=(_DROPOUT_BYTES * n_threads,), doubt=doubt)
-
-
-def _unknown(_: Call) -> OwnMemory:
-    return OwnMemory(doubt=(Certainty.CANNOT_TELL, why_recurrent()))
+    return OwnMemory(kept=(_DROPOUT_BYTES * n_threads,))
 
 
 ROWS = {
     "aten::_cudnn_rnn": Row(_SOURCE, _forward),
-    "aten::_cudnn_rnn_backward": Row(_SOURCE, _unknown),
-    **{f"aten::{name}": Row(_SOURCE, _unknown) for name in (*_MODES, "_thnn_fused_lstm_cell")},
+    # A layer says why it is not known where it is called, once.
+    **{f"aten::{name}": Row(_SOURCE) for name in (*_MODES, "_cudnn_rnn_backward", "_thnn_fused_lstm_cell")},
 }
 
 REPLACEMENTS = {f"{name}.input": _layer(name) for name in _MODES}

@@ -18,7 +18,7 @@ from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.unknown import assume, is_unknown, plain_within
 
 # Taken apart into many operators before they could be seen.
-_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell"})
 
 
 class OwnDevices(TorchFunctionMode):

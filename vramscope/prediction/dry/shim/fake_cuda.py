@@ -184,8 +184,11 @@ class FakeCuda:
         self._set(FakeTensor, "is_pinned", lambda *_: False)
         self._set(FakeTensor, "pin_memory", lambda tensor, *_: tensor)
         self._set(FakeTensor, "record_stream", lambda *_: None)
-        # Another address for each tensor: there is no memory to point to.
-        self._set(FakeTensor, "data_ptr", lambda tensor, *_: id(tensor))
+        self._set(torch.UntypedStorage, "data_ptr", _address)
+        self._set(
+            FakeTensor, "data_ptr", lambda it, *_: it.untyped_storage().data_ptr() + it.storage_offset()
+        )
+        self._set(FakeTensor, "data", property(_DATA.__get__, _set_data))
         self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
         when_imported(self.patches, "torch.distributed.tensor", self._sharded_tensors)
         when_imported(self.patches, "torch.distributed.tensor._sharding_prop", self._propagation)
@@ -345,6 +348,28 @@ class _Generator(torch.Generator):
 
     def __new__(cls, *_: Any, **__: Any) -> "_Generator":
         return super().__new__(cls, "cpu")
+
+
+_OWN_ADDRESS, _DATA = torch.UntypedStorage.data_ptr, torch.Tensor.data
+
+
+def _address(storage: Any) -> int:
+    """An address where there is no content: FSDP asks whether tensors lie on one storage, and 0 is freed."""
+    if storage.device.type not in ("meta", NAME):
+        return int(_OWN_ADDRESS(storage))
+    return int(storage._cdata) if storage.nbytes() else 0
+
+
+def _set_data(tensor: Any, value: Any) -> None:
+    """``tensor.data = value``, also from the host to the card: two kinds of fakes, one of tensors."""
+    if tensor.device.type == value.device.type:
+        _DATA.__set__(tensor, value)
+        return
+    gradient, new = tensor.grad, value.detach().requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, tensor.requires_grad)
+    new.grad = None if gradient is None else gradient.to(new.device)
+    torch.utils.swap_tensors(tensor, new)
 
 
 def _swap(first: Any, second: Any) -> None:
