@@ -170,15 +170,38 @@ def test_what_depends_on_values_is_unknown_and_says_where():
 
 def test_recurrent_layers_and_convolutions_are_not_predicted():
     def recurrent():
-        torch.nn.LSTM(8, 8).cuda()(torch.zeros(3, 2, 8, device="cuda"))
+        torch.nn.LSTM(8, 8).cuda()(torch.zeros(3, 2, 8, device="cuda"))[0].sum().backward()
 
     def convolution():
         torch.nn.Conv2d(3, 8, 3).cuda()(torch.zeros(1, 3, 32, 32, device="cuda"))
 
     # Other tests of this process may have switched cuDNN off, without which convolutions are known.
     with torch.backends.cudnn.flags(enabled=True):
-        certainties = [predict(one).certainty for one in (recurrent, convolution)]
-    assert certainties == ["cannot_tell"] * 2
+        found = [predict(one) for one in (recurrent, convolution)]
+    assert [one.certainty for one in found] == ["cannot_tell"] * 2
+    assert len(found[0].reasons) == 1  # of a layer, its forward and its backward
+
+
+def test_data_of_the_host_that_is_set_to_the_card_stays_the_same_tensor():
+    def program():
+        p = torch.nn.Parameter(torch.zeros(1 << 18))
+        p.grad = torch.zeros(1 << 18)
+        names = {p: "p"}
+        p.data = p.to("cuda")
+        view = p.detach()[256:]
+        assert names[p] == "p"
+        assert p.is_cuda
+        assert p.requires_grad
+        assert view.untyped_storage().data_ptr() == p.untyped_storage().data_ptr() == p.data_ptr()
+        assert view.data_ptr() == p.data_ptr() + 1024
+        assert torch.zeros(1 << 18, device="cuda").data_ptr() != p.data_ptr()
+        p.grad = None
+        (p * 2).sum().backward()
+        assert p.grad.is_cuda
+
+    found = predict(program)
+
+    assert found.peak_allocated_bytes >= 2 * MIB
 
 
 def test_a_module_is_trained_on_shapes_and_stays_as_it_was():

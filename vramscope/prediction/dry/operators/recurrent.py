@@ -30,30 +30,15 @@ def _layer(name: str) -> Callable[..., Any]:
     """``aten::lstm.input`` and its like, as they choose on the card."""
     own = getattr(torch.ops.aten, name).input
 
-    def layer(  # noqa: PLR0913, PLR0917 -- the schema's
-        source: Any,
-        states: Any,
-        weights: Any,
-        has_biases: bool,
-        n_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> Any:
+    def layer(source: Any, states: Any, weights: Any, *settings: Any) -> Any:
         if not torch.backends.cudnn.enabled:
-            settings = (has_biases, n_layers, dropout, train, bidirectional, batch_first)
             return own.decompose(source, states, weights, *settings)
+        has_biases, n_layers, dropout, train, bidirectional, batch_first = settings
         hidden, cell = states if name == "lstm" else (states, None)
         size = hidden.size(-1) if cell is None else cell.size(-1)
         projected = hidden.size(-1) if hidden.size(-1) != size else 0
-        out, hidden, cell, _, _ = torch.ops.aten._cudnn_rnn(
-            source,
-            weights,
-            (4 if has_biases else 2) + bool(projected),
-            None,
-            hidden,
-            cell,
+        stride = (4 if has_biases else 2) + bool(projected)
+        kept: Any = (
             _MODES[name],
             size,
             projected,
@@ -64,6 +49,9 @@ def _layer(name: str) -> Callable[..., Any]:
             bidirectional,
             [],
             None,
+        )
+        out, hidden, cell, _, _ = torch.ops.aten._cudnn_rnn(
+            source, weights, stride, None, hidden, cell, *kept
         )
         return (out, hidden, cell) if name == "lstm" else (out, hidden)
 

@@ -186,7 +186,9 @@ class FakeCuda:
         self._set(FakeTensor, "record_stream", lambda *_: None)
         self._set(torch.UntypedStorage, "data_ptr", _address)
         self._set(
-            FakeTensor, "data_ptr", lambda it, *_: it.untyped_storage().data_ptr() + it.storage_offset()
+            FakeTensor,
+            "data_ptr",
+            lambda it, *_: it.untyped_storage().data_ptr() + it.storage_offset() * it.element_size(),
         )
         self._set(FakeTensor, "data", property(_DATA.__get__, _set_data))
         self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
