@@ -93,7 +93,6 @@ def _forward(call: Call) -> OwnMemory:
 
 ROWS = {
     "aten::_cudnn_rnn": Row(_SOURCE, _forward),
-    # A layer says why it is not known where it is called, once.
     **{f"aten::{name}": Row(_SOURCE) for name in (*_MODES, "_cudnn_rnn_backward", "_thnn_fused_lstm_cell")},
 }
 

@@ -362,16 +362,14 @@ def _address(storage: Any) -> int:
     return int(storage._cdata) if storage.nbytes() else 0
 
 
-def _set_data(tensor: Any, value: Any) -> None:
+def _set_data(tensor: Any, value: Any) -> Any:
     """``tensor.data = value``, also from the host to the card: two kinds of fakes, one of tensors."""
     if tensor.device.type == value.device.type:
-        _DATA.__set__(tensor, value)
-        return
+        return _DATA.__set__(tensor, value)
     gradient, new = tensor.grad, value.detach().requires_grad_(tensor.requires_grad)
-    if isinstance(tensor, torch.nn.Parameter):
-        new = torch.nn.Parameter(new, tensor.requires_grad)
+    new._is_param = isinstance(tensor, torch.nn.Parameter)
     new.grad = None if gradient is None else gradient.to(new.device)
-    torch.utils.swap_tensors(tensor, new)
+    return torch.utils.swap_tensors(tensor, new)
 
 
 def _swap(first: Any, second: Any) -> None:
