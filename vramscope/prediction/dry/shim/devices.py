@@ -50,7 +50,8 @@ class OwnDevices(TorchFunctionMode):
         if func is torch.Tensor.to and len(args) > 1:
             args = (args[0], self._of(args[1]), *args[2:])
         elif func is torch.Tensor.type and len(args) > 1 and ".cuda." in str(args[1]):
-            return torch.Tensor.to(args[0], self._own, _TYPES.get(str(args[1]).rpartition(".")[2]))
+            kind = getattr(torch, str(args[1]).rpartition(".")[2], None)
+            return torch.Tensor.to(args[0], self._own, getattr(kind, "dtype", None))
         if not (is_unknown(args) or (kwargs and is_unknown(tuple(kwargs.values())))):
             return func(*args, **kwargs) if kwargs else func(*args)
         return self._of_unknown(func, name, args, kwargs or {})
@@ -110,10 +111,3 @@ def _without_device(args: Any, kwargs: Any) -> dict[str, Any]:
     given = dict(zip(names, args[1:], strict=False)) | (kwargs or {})
     given.pop("device", None)
     return given
-
-
-_TYPES = {
-    "FloatTensor": torch.float32, "HalfTensor": torch.float16, "BFloat16Tensor": torch.bfloat16,
-    "DoubleTensor": torch.float64, "LongTensor": torch.int64, "IntTensor": torch.int32,
-    "BoolTensor": torch.bool, "ByteTensor": torch.uint8,
-}  # fmt: skip
