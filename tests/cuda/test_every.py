@@ -159,3 +159,36 @@ def test_the_verdict_is_not_that_it_fits_or_that_nothing_differs(runs):
 
     assert verdicts.peak_is_exact
     assert [each.code for each in verdicts.missing] == ["some_steps"]
+
+
+KEPT = """
+import sys
+import vramscope
+
+kind, answer = sys.argv[2], []
+weight = torch.ones(256, 256, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=1e-6)
+held = {"x": torch.randn(64, 256, device="cuda")}
+with vramscope.record(sys.argv[1], quiet=True, every=8):
+    for number in range(90):
+        if kind == "comes again":
+            held["x"] = torch.randn(64 * (1 + number * 7 % 11), 256, device="cuda")
+        else:
+            held["x"] = torch.cat([held["x"], torch.randn(64, 256, device="cuda")])
+        (held["x"] @ weight).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("kind", ["comes again", "gets longer"])
+def test_what_gets_longer_in_the_steps_with_events_is_held_against_all_steps(python, tmp_path, kind):
+    """A length that comes again every eleven steps is longer in each eighth."""
+    (tmp_path / "script.py").write_text(BEFORE + KEPT + AFTER.format(path=str(tmp_path / "answer.json")))
+    done = python(tmp_path / "script.py", tmp_path / "run", kind, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (recording,) = load(tmp_path / "run").recordings
+
+    found = recording.leaks()
+
+    assert bool(found.leaks or found.batch) == (kind == "gets longer")

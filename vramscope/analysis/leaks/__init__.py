@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, Reason, assign, undivided
+from vramscope.analysis.leaks.all_steps import of_all_steps
 from vramscope.analysis.leaks.batch import Batch, growing_batch
 from vramscope.analysis.leaks.causes import Facts, cause_of
 from vramscope.analysis.leaks.edits import advice, as_written
@@ -30,7 +31,7 @@ from vramscope.analysis.leaks.holders import (
     path_of,
     root_of,
 )
-from vramscope.analysis.leaks.iterations import iteration_boundaries, steps_with_events
+from vramscope.analysis.leaks.iterations import iteration_boundaries
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.leaks.levels import LeakingLine, Levels, levels_of
 from vramscope.analysis.leaks.outside import (
@@ -53,8 +54,6 @@ from vramscope.units import format_bytes
 LEAST_BYTES_PER_STEP = 16 << 10
 _LEAST_BYTES_OF_A_LINE = 512
 _MOST_ITERATIONS = 320
-_MOST_ABOVE_LEVEL = 1.5
-_RATES_OF_LEVELS = ("cache_bytes_per_step", "pool_bytes_per_step", "outside_bytes_per_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,39 +125,10 @@ def _leaks(recording: Recording, min_bytes_per_step: int) -> Leaks:
         if found.leaks:
             found = replace(found, iteration_boundaries=now_and_then.iteration_boundaries)
     if len(unrecorded(recording)):
-        found = _of_all_steps(recording, found)
+        found = of_all_steps(recording, found)
     leaking = tuple(replace(leak, has_steps=has_steps) for leak in found.leaks)
     n_rises = max(len(every) - 1, 0)
     return replace(found, leaks=leaking, has_steps=has_steps, n_rises=n_rises, n_iterations=len(at))
-
-
-def _of_all_steps(recording: Recording, found: Leaks) -> Leaks:
-    """Return what grows in the steps that have events, where only some have them, by all steps.
-
-    Where the level itself grows less than the lines in these steps, the steps between keep less: it counts.
-    """
-    steps, at = steps_with_events(recording), found.iteration_boundaries
-    row, first = np.minimum(np.searchsorted(steps.end_event, at), len(steps) - 1), window(len(at))
-    number = steps.index[row]
-    n_steps, level = max(int(number[-1] - number[first]), 1), timeline(recording).allocated_bytes[at]
-    apart, rise = n_steps / max(len(at) - 1 - first, 1), float(level[-1] - level[first]) / n_steps
-
-    def placed(leak: Leak, share: float) -> Leak:
-        begin = int(steps.index[min(leak.first_step, len(steps) - 1)])
-        lines = tuple(replace(line, bytes_per_step=line.bytes_per_step * share) for line in leak.lines)
-        rate, n = leak.bytes_per_step * share, int(number[-1]) - begin + 1
-        return replace(leak, first_step=begin, n_steps=n, bytes_per_step=rate, lines=lines)
-
-    def of_lines(leaks: tuple[Leak, ...]) -> tuple[Leak, ...]:
-        total = sum(leak.bytes_per_step for leak in leaks)
-        share = rise / total if total > _MOST_ABOVE_LEVEL * rise else 1.0
-        return tuple(placed(leak, share) for leak in leaks) if rise > 0 else ()
-
-    by_line: dict[str, Any] = {
-        name: of_lines(getattr(found, name)) for name in ("leaks", "little", "filling")
-    }
-    rates = {name: getattr(found, name) / apart for name in _RATES_OF_LEVELS}
-    return replace(found, batch=found.batch and placed(found.batch, 1 / apart), **by_line, **rates)
 
 
 def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -> Leaks:
