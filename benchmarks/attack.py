@@ -14,8 +14,10 @@ import contextlib
 import gzip
 import http.client
 import io
+import json
 import os
 import pickle
+import random
 import resource
 import shutil
 import signal
@@ -403,7 +405,7 @@ def _refused(name: str, ask: Callable[[], object]) -> Case:
 
 # ---------------------------------------------------------------- programs, beside themselves without us
 _TRAINING = """
-import os, signal, sys, threading, time, torch, vramscope
+import multiprocessing, os, resource, signal, sys, threading, time, torch, vramscope
 torch.manual_seed(0); torch.set_num_threads(1)
 net = torch.nn.Linear(64, 64); opt = torch.optim.SGD(net.parameters(), lr=0.1)
 def steps(n=4):
@@ -414,6 +416,19 @@ def clock(by, real=time.time_ns):
     time.time_ns = lambda: real() + by
 def stack(n):
     exec(compile(f'def f{n}(): return torch.ones(4)\\nf{n}()', f's{n}.py', 'exec'), {"torch": torch})
+def turns(bits, n=17):
+    return (left if bits & 1 else right)(bits >> 1, n - 1) if n else torch.ones(4)
+left = lambda bits, n: turns(bits, n)
+right = lambda bits, n: turns(bits, n)
+def exhaust():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try:
+        while True: held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError: pass
+held = []
+def trained(_):
+    net(torch.ones(8, 64)).sum().backward()
+    return float(net.weight.grad.sum())
 def leave():
     gone = os.path.join(os.environ['HOME_OF_CASE'], 'gone')
     os.mkdir(gone); os.chdir(gone); os.rmdir(gone)
@@ -434,6 +449,14 @@ PROGRAMS = {
     "sets the clock back": "steps(2); clock(-(10**15)); steps(2)",
     "sets the clock forward": "steps(2); clock(10**17); steps(2)",
     "has many stacks": "for n in range(3000): stack(n)\nsteps()",
+    "has 100,000 stacks": "for bits in range(100_000): turns(bits)\nsteps()",
+    "compiles": "net = torch.compile(net, backend='aot_eager'); steps()",
+    "has no descriptors": "steps(2); exhaust(); steps(2)",
+    "has workers that are spawned": "steps(2)\n"
+    "with multiprocessing.get_context('spawn').Pool(2) as pool: print(pool.map(trained, range(4)))\nsteps(2)",
+    "has workers that are forked": "steps(2)\n"
+    "with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(trained, range(4)))\nsteps(2)",
+    "follows its memory in Python": "import tracemalloc; tracemalloc.start(20); steps()",
     "loses its directory": "leave(); steps()",
 }
 
@@ -442,9 +465,10 @@ def programs(home: Path, _seed: int) -> Iterator[Case]:
     """Programs that end oddly: with the losses and the status that they have without being recorded."""
     for number, (name, body) in enumerate(PROGRAMS.items()):
         inside = body.replace("\n", "\n    ")
-        alone = _ended(home, number, f"{_TRAINING}\n{body}\n")
+        main = f"{_TRAINING}\nif __name__ == '__main__':\n  "
+        alone = _ended(home, number, f"{main}if True:\n    {inside}\n")
         record = f"with vramscope.record({str(home / f'run{number}')!r}, device='simulated', quiet=True):"
-        recorded = _ended(home, number + 1000, f"{_TRAINING}\n{record}\n    {inside}\n")
+        recorded = _ended(home, number + 1000, f"{main}{record}\n    {inside}\n")
         yield Case("programs", name, alone == recorded, f"alone {alone}, recorded {recorded}"[:400])
         if (home / f"run{number}").exists() and name != "loses its directory":
             yield _asked(
@@ -471,6 +495,94 @@ def _ended(home: Path, number: int, source: str) -> tuple[object, str]:
     return done.returncode, done.stdout
 
 
+_ENDLESS = """
+import sys, torch, vramscope, contextlib
+net = torch.nn.Linear(64, 64)
+block = contextlib.nullcontext()
+if sys.argv[1] != "alone":
+    block = vramscope.record(sys.argv[1], device="simulated", quiet=True)
+print("begins", flush=True)
+while True:
+    with block:
+        for _ in range(int(sys.argv[2])):
+            net(torch.ones(8, 64)).square().mean().backward()
+"""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+_MOMENTS = 4
+"""How many moments each signal comes at, for blocks of one step and of many."""
+
+
+def signals(home: Path, seed: int) -> Iterator[Case]:
+    """A signal at a moment that the seed draws, from the first import's end on: it ends as it does alone."""
+    script, drawn = home / "endless.py", random.Random(seed)
+    script.write_text(_ENDLESS)
+    for number in _SIGNALS:
+        alone = _signalled(script, "alone", 1, number, 0.5)
+        for n_steps in (1, 1000):
+            for moment in range(_MOMENTS):
+                run = home / f"{number.name}-{n_steps}-{moment}"
+                # Half of them while the first block begins, which takes some tenths of a second.
+                after_s = drawn.uniform(0, 0.5 if moment % 2 else 3)
+                name = f"{number.name} after {after_s:.3f} s, blocks of {n_steps}"
+                status = _signalled(script, str(run), n_steps, number, after_s)
+                yield Case("signals", name, status == alone, f"alone {alone}, recorded {status}")
+                if run.exists() and any(run.iterdir()):
+                    yield _asked("signals", f"the recording, {name}", ["report", str(run)])
+
+
+def _signalled(script: Path, run: str, n_steps: int, number: int, after_s: float) -> int | str:
+    command = [sys.executable, str(script), run, str(n_steps)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        child.stdout.readline()  # type: ignore[union-attr]
+        time.sleep(after_s)
+        child.send_signal(number)
+        try:
+            return child.wait(timeout=_LONGEST_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return "hang"
+
+
+def two_at_once(home: Path, _seed: int) -> Iterator[Case]:
+    """Processes that start at the same moment and are given the same directory: each has one of its own."""
+    script = home / "two.py"
+    script.write_text(
+        f"{_TRAINING}\nsys.stdin.readline()\nrun = vramscope.record(sys.argv[1])\nwith run: steps()"
+    )
+    for n_processes in (2, 5):
+        run = home / f"{len(list(home.iterdir()))}" / "run"
+        command = [sys.executable, str(script), str(run)]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        children = [subprocess.Popen(command, text=True, **streams) for _ in range(n_processes)]
+        for child in children:
+            child.stdout.readline()  # type: ignore[union-attr]
+        for child in children:
+            child.stdin.write("go\n")  # type: ignore[union-attr]
+            child.stdin.flush()  # type: ignore[union-attr]
+        told = [child.communicate(timeout=2 * _LONGEST_S)[1] for child in children]
+        runs = sorted(run.parent.iterdir())
+        moved = sum("holds another run; recording to" in each for each in told)
+        held = (len(runs), moved) == (n_processes, n_processes - 1)
+        yield Case("two at once", f"{n_processes} processes", held, f"{[each.name for each in runs]} {told}")
+        for each in runs:
+            yield _asked("two at once", f"{each.name} of {n_processes}", ["report", str(each)])
+
+
+def faults(home: Path, seed: int) -> Iterator[Case]:
+    """Each system call of a recording fails in turn: trained as without, told as it is."""
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("_attack_faults.py")),
+        str(home),
+        f"--seed={seed}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
+    for case in map(json.loads, done.stdout.splitlines()):
+        name = f"{case['error']} {case['lasts']} at call {case['number']}, {case['call']}"
+        yield Case("faults of the disk", name, not case["wrong"], str(case)[-400:])
+    yield Case("faults of the disk", "all were tried", done.returncode == 0, done.stderr[-400:])
+
+
 # ---------------------------------------------------------------- the parts that the tests have
 _TESTED = (
     "tests/unit/export/test_canaries.py",
@@ -479,6 +591,7 @@ _TESTED = (
     "tests/unit/dashboard/test_security.py",
     "tests/unit/dashboard/test_run_ids.py",
     "tests/unit/store/test_torn_ends.py",
+    "tests/unit/store/test_faults.py",
 )
 
 
@@ -504,7 +617,19 @@ def tested(home: Path, _seed: int) -> Iterator[Case]:
 
 AREAS = {
     each.__name__: each
-    for each in (hostile_files, bombs, odd_arguments, agents, served, programs, tested, damaged)
+    for each in (
+        hostile_files,
+        bombs,
+        odd_arguments,
+        agents,
+        served,
+        programs,
+        signals,
+        two_at_once,
+        faults,
+        tested,
+        damaged,
+    )
 }
 
 

@@ -240,6 +240,8 @@ class Pipeline:
         if self.summary is not None and not self.has_failed:
             summary = self.summary
             undisturbed(lambda: summary.finish(*self._ended, is_last=True))
+        if self.has_failed:
+            undisturbed(self._close_failed)
         undisturbed(lambda: self.notifiers.close(self))
         if self._upload is not None:
             upload, self._upload = self._upload, None
@@ -276,8 +278,14 @@ class Pipeline:
             # Separately: if the note cannot be written, the run must still be closed.
             with suppress(Exception):
                 writer.note(Note(NoteCode.RECORDING_FAILED, text))
-            with suppress(Exception):
-                writer.close(Outcome.FAILED, text)
+            self._ended = Outcome.FAILED, text
+            self._close_failed()
+
+    def _close_failed(self) -> None:
+        """Record that it stopped; at the program's end once more, if the disk refused that before."""
+        with suppress(Exception):
+            if self.writer is not None:
+                self.writer.close(*self._ended)
 
     def disown(self) -> None:
         """Detach from the run in a forked child, which has no threads."""

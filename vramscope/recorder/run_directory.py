@@ -10,7 +10,7 @@ from vramscope.errors import StoreError
 from vramscope.recorder.configured import NUMBERED
 from vramscope.recorder.process import this_process
 from vramscope.store import manifest
-from vramscope.store.directory import MANIFEST, rank_name, ranks_of
+from vramscope.store.directory import MANIFEST, ranks_of
 from vramscope.store.write.writer import Writer
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ def _claimed(run: Path, process: "Process", of: "tuple[str, Capture, int | None]
                 started_ns=time.time_ns(),
                 max_bytes=max_bytes,
             )
-        except StoreError:  # noqa: PERF203 -- one attempt for each process of the run
-            if not (run / rank_name(rank, process.restarts)).exists():
+        except StoreError as error:  # noqa: PERF203 -- one attempt for each process of the run
+            # Not whether it is there: a directory that could be made and not opened is none of another run.
+            if not isinstance(error.__cause__, FileExistsError):
                 raise
     return None
 

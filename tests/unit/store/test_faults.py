@@ -1,17 +1,22 @@
 """A disk that refuses, and programs that put files of their own in the way: what became of a run is true."""
 
+import contextlib
 import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from vramscope import record
 from vramscope.errors import StoreError
 from vramscope.loading import load
+from vramscope.model.marks import Marks
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Trace
 from vramscope.store.write.own_file import OwnFile, replace_file
@@ -177,8 +182,6 @@ def test_a_foreign_stream_is_left_alone(tmp_path, run_dir, new_writer, name, is_
 
 
 def _write_everything(writer: Writer) -> None:
-    from vramscope.model.marks import Marks
-
     writer.append(Trace.of(size=[1]), 0)
     writer.append(Marks.of(kind=[1]), 0)
     writer.stacks([(0, "f", "f.py", 1)])
@@ -264,3 +267,82 @@ def test_report_says_in_its_first_line_that_a_program_went_on(tmp_path):
     first = next(line for line in shown.stdout.splitlines() if line.strip())
     assert "the recording stopped before the program did" in first
     assert "died" not in shown.stdout
+
+
+def test_a_directory_that_could_be_made_and_not_opened_is_gone_and_none_of_another_run(tmp_path, monkeypatch):
+    """Of a program that has no descriptors left, 9,999 directories were made, one after the other."""
+    with_descriptors = os.open
+
+    def without_descriptors(path, flags, *more, **by_name):
+        if flags & os.O_DIRECTORY:
+            failing(errno.EMFILE)()
+        return with_descriptors(path, flags, *more, **by_name)
+
+    monkeypatch.setattr(os, "open", without_descriptors)
+    with pytest.warns(RuntimeWarning, match="Too many open files"), record(tmp_path / "run", quiet=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert not list((tmp_path / "run").iterdir())
+
+
+@pytest.mark.parametrize("is_directory", [True, False])
+def test_a_block_that_cannot_go_on_ends_the_recording_and_says_so(tmp_path, monkeypatch, is_directory):
+    with record(tmp_path / "run", quiet=True) as recorder:
+        torch.ones(100)
+    with_all = os.open
+
+    def refusing(path, flags, *more, **by_name):
+        if flags & os.O_DIRECTORY if is_directory else os.fspath(path).endswith("manifest.json"):
+            monkeypatch.undo()
+            failing(errno.EIO)()
+        return with_all(path, flags, *more, **by_name)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.warns(RuntimeWarning, match="Input/output error"), recorder:
+        torch.ones(100)
+    with recorder:
+        torch.ones(100)
+
+    document, notes = end_of(tmp_path / "run")
+    assert "Input/output error" in document["stopped"]
+    assert "stopped" in notes
+
+
+def test_an_end_that_the_disk_refuses_is_written_when_the_program_ends(run_dir, new_writer, monkeypatch):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1]), 0)
+    monkeypatch.setattr(os, "open", failing(errno.EACCES))
+    with pytest.raises(StoreError, match="Permission denied"):
+        writer.close(Outcome.FINISHED)
+    monkeypatch.undo()
+    writer.close(Outcome.FINISHED)
+
+    document, notes = end_of(run_dir)
+    assert document["outcome"] == "finished"
+    assert "Permission denied" in document["stopped"]
+    assert notes == ["stopped"]
+
+
+def test_a_program_without_descriptors_is_told_to_have_gone_on(run_dir, new_writer):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1]), 0)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limit[1]))
+    held = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(StoreError, match="Too many open files"):
+            writer.append(Marks.of(kind=[1]), 0)
+        writer.close(Outcome.FAILED, "stopped")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for descriptor in held:
+            os.close(descriptor)
+
+    document, _ = end_of(run_dir)
+    assert document["outcome"] == "failed"
+    assert "Too many open files" in document["stopped"]
+    assert load(run_dir).recordings[0].trace.size.tolist() == [1]

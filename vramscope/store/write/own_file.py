@@ -114,7 +114,11 @@ class Claim:
         self._path = path
         self._descriptor = -1
         self._identity: Identity | None = None
-        self.hold()
+        try:
+            self.hold()
+        except OSError:
+            self.withdraw()
+            raise
 
     def hold(self) -> None:
         """Open the directory. Raises OSError if it is not the one that was made."""
@@ -128,6 +132,12 @@ class Claim:
         with suppress(OSError):
             os.close(self.descriptor())
         self._descriptor = -1
+
+    def withdraw(self) -> None:
+        """Delete the directory, unless there is something in it."""
+        self.release()
+        with suppress(OSError):
+            self._path.rmdir()
 
     def check(self) -> None:
         """Raise OSError if the directory at the path is not the one that was made.

@@ -187,10 +187,14 @@ class Writer:
                 before = self._stopped
                 ended = replace(self._manifest, outcome=outcome, ended_ns=time.time_ns(), error=error)
                 if durable:  # first without waiting: a reader needs no disk to see the end
-                    self._save_end(ended, durable=False)
+                    with suppress(StoreError):  # it may succeed below, where the files are closed
+                        self._save_end(ended, durable=False)
                 self._let_go(list(self._files), durable=durable)
                 try:
                     self._save_end(ended, durable=durable)
+                except StoreError:
+                    self._is_open = True  # the next call tries it again
+                    raise
                 finally:
                     self._claim.release()
                 if durable:
@@ -204,13 +208,18 @@ class Writer:
             if not self._is_open:
                 try:
                     self._claim.hold()
-                    # By its id: while no descriptor was open another directory may have got the inode.
-                    if manifests.read(self.path / MANIFEST).id != self._manifest.id:
-                        raise OSError(errno.ESTALE, "the directory was deleted, moved or replaced")
-                except OSError as error:
-                    raise StoreError(_complaint(self.path, error)) from error
-                self._save_as(self._manifest, durable=False)
+                    found = manifests.read(self.path / MANIFEST)
+                except (OSError, StoreError) as error:
+                    self._stopped = _complaint(self.path, error) if isinstance(error, OSError) else str(error)
+                    # What is gone may be another's by now; else ``close`` says that the recording stopped.
+                    self._is_open = not isinstance(error.__cause__ or error, FileNotFoundError)
+                    raise StoreError(self._stopped) from error
+                # By its id: while no descriptor was open another directory may have got the inode.
+                if found.id != self._manifest.id:
+                    gone = OSError(errno.ESTALE, "the directory was deleted, moved or replaced")
+                    raise StoreError(_complaint(self.path, gone))
                 self._is_open = True
+                self._save_as(self._manifest, durable=False)
 
     def compact(self) -> None:
         """If the cap is reached, replace the oldest parts by a summary now, and wait for that."""
@@ -231,16 +240,16 @@ class Writer:
         try:
             # mkdir decides between two processes that use the same directory.
             claim = Claim(self.path)
-        except FileExistsError:
+        except FileExistsError as error:
             raise StoreError(
                 f"{self.path}: there is a run already, and none is overwritten: record to another directory"
-            ) from None
+            ) from error
         except OSError as error:
             raise StoreError(_complaint(self.path, error)) from error
         try:
             self._save_as(self._manifest, durable=False)
         except StoreError:
-            _remove(self.path)
+            claim.withdraw()
             raise
         return claim
 
@@ -368,8 +377,11 @@ class Writer:
             try:
                 place = self._claim.descriptor()
                 manifests.write_in_place(self._manifest_file, ended, self._manifest_bytes, place)
-            except OSError:
-                raise StoreError(self._stopped) from error
+            except OSError as last:
+                if last.errno not in (errno.EMFILE, errno.ENFILE) or self._files:
+                    raise StoreError(self._stopped) from error
+                self._claim.release()  # its descriptor may be the only one that there is for the manifest
+                self._save(ended, durable=durable)
             self._saved = ended
 
     def _save(self, manifest: Manifest, *, durable: bool) -> None:
@@ -406,10 +418,3 @@ def _close(file: SealedFile, *, durable: bool) -> OSError | None:
 def _complaint(path: Path, error: OSError) -> str:
     advice = _ADVICE.get(errno.errorcode.get(error.errno or 0, ""), "record to another directory")
     return f"{path}: cannot write ({error.strerror}); {advice}"
-
-
-def _remove(directory: Path) -> None:
-    with suppress(OSError):
-        for path in directory.iterdir():
-            path.unlink()
-        directory.rmdir()
