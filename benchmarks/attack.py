@@ -546,9 +546,8 @@ def _signalled(script: Path, run: str, n_steps: int, number: int, after_s: float
 def two_at_once(home: Path, _seed: int) -> Iterator[Case]:
     """Processes that start at the same moment and are given the same directory: each has one of its own."""
     script = home / "two.py"
-    script.write_text(
-        f"{_TRAINING}\nsys.stdin.readline()\nrun = vramscope.record(sys.argv[1])\nwith run: steps()"
-    )
+    waits = "print('ready', flush=True)\nsys.stdin.readline()"
+    script.write_text(f"{_TRAINING}\n{waits}\nwith vramscope.record(sys.argv[1]): steps()")
     for n_processes in (2, 5):
         run = home / f"{len(list(home.iterdir()))}" / "run"
         command = [sys.executable, str(script), str(run)]
