@@ -275,7 +275,6 @@ class Pipeline:
             with suppress(Exception):
                 capture.abandon()
         if writer is not None:
-            # Separately: if the note cannot be written, the run must still be closed.
             with suppress(Exception):
                 writer.note(Note(NoteCode.RECORDING_FAILED, text))
             self._ended = Outcome.FAILED, text

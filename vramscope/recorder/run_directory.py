@@ -54,7 +54,6 @@ def _claimed(run: Path, process: "Process", of: "tuple[str, Capture, int | None]
                 max_bytes=max_bytes,
             )
         except StoreError as error:  # noqa: PERF203 -- one attempt for each process of the run
-            # Not whether it is there: a directory that could be made and not opened is none of another run.
             if not isinstance(error.__cause__, FileExistsError):
                 raise
     return None

@@ -11,6 +11,7 @@ from vramscope.stalls import AtDisk
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
+REPLACED = "the directory was deleted, moved or replaced"
 Identity = tuple[int, int]
 """The device and the inode of a file."""
 
@@ -150,7 +151,7 @@ class Claim:
         except FileNotFoundError:
             is_there = False
         if not is_there:
-            raise OSError(errno.ESTALE, "the directory was deleted, moved or replaced")
+            raise OSError(errno.ESTALE, REPLACED)
 
     def descriptor(self) -> int:
         """Return the descriptor of the directory, wherever it was moved. Raises OSError."""

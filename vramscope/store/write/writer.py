@@ -32,7 +32,7 @@ from vramscope.store.manifest import Cap, Manifest
 from vramscope.store.retention.compactor import Compactor
 from vramscope.store.schema import EVERY_DEVICE, IN_EACH_PART, NOTES, POOLS, STACKS, STATES, TABLES, file_name
 from vramscope.store.write.launcher_frames import LaunchFrames
-from vramscope.store.write.own_file import Claim, Identity, OwnFile
+from vramscope.store.write.own_file import REPLACED, Claim, Identity, OwnFile
 from vramscope.units import format_bytes
 
 _SYNC_EVERY_S = 30.0
@@ -107,7 +107,9 @@ class Writer:
         self._compactor = None
         if max_bytes is not None:
             owner = Owner(self._manifest.id)
-            self._compactor = Compactor((self.path, owner), max_bytes, self._size, self._commit, self._freed)
+            self._compactor = Compactor(
+                (self.path, owner), max_bytes, lambda: self.written_bytes, self._commit, self._freed
+            )
         self._manifest_file = OwnFile(self.path / MANIFEST)
         self._claim = self._claimed()
 
@@ -211,13 +213,10 @@ class Writer:
                     found = manifests.read(self.path / MANIFEST)
                 except (OSError, StoreError) as error:
                     self._stopped = _complaint(self.path, error) if isinstance(error, OSError) else str(error)
-                    # What is gone may be another's by now; else ``close`` says that the recording stopped.
                     self._is_open = not isinstance(error.__cause__ or error, FileNotFoundError)
                     raise StoreError(self._stopped) from error
-                # By its id: while no descriptor was open another directory may have got the inode.
                 if found.id != self._manifest.id:
-                    gone = OSError(errno.ESTALE, "the directory was deleted, moved or replaced")
-                    raise StoreError(_complaint(self.path, gone))
+                    raise StoreError(_complaint(self.path, OSError(errno.ESTALE, REPLACED)))
                 self._is_open = True
                 self._save_as(self._manifest, durable=False)
 
@@ -225,9 +224,6 @@ class Writer:
         """If the cap is reached, replace the oldest parts by a summary now, and wait for that."""
         if self._compactor is not None:
             self._compactor.compact()
-
-    def _size(self) -> int:
-        return self.written_bytes
 
     def check_place(self) -> None:
         """Raise StoreError if another directory is at the path by now."""
@@ -241,9 +237,8 @@ class Writer:
             # mkdir decides between two processes that use the same directory.
             claim = Claim(self.path)
         except FileExistsError as error:
-            raise StoreError(
-                f"{self.path}: there is a run already, and none is overwritten: record to another directory"
-            ) from error
+            taken = "there is a run already, and none is overwritten: record to another directory"
+            raise StoreError(f"{self.path}: {taken}") from error
         except OSError as error:
             raise StoreError(_complaint(self.path, error)) from error
         try:
@@ -360,9 +355,10 @@ class Writer:
         for name in names:
             file = self._files.pop(name)
             self._sums[name], self._places[name] = file.sum, file.place
-            error = _close(file, durable=durable)
-            if error is not None and not self._stopped:
-                self._stopped = _complaint(self.path / name, error)
+            try:
+                file.close(durable=durable)
+            except OSError as error:
+                self._stopped = self._stopped or _complaint(self.path / name, error)
 
     def _save_end(self, ended: Manifest, *, durable: bool) -> None:
         """Save how the run ended, in the space of the last manifest where there is no other.
@@ -377,11 +373,8 @@ class Writer:
             try:
                 place = self._claim.descriptor()
                 manifests.write_in_place(self._manifest_file, ended, self._manifest_bytes, place)
-            except OSError as last:
-                if last.errno not in (errno.EMFILE, errno.ENFILE) or self._files:
-                    raise StoreError(self._stopped) from error
-                self._claim.release()  # its descriptor may be the only one that there is for the manifest
-                self._save(ended, durable=durable)
+            except OSError:
+                raise StoreError(self._stopped) from error
             self._saved = ended
 
     def _save(self, manifest: Manifest, *, durable: bool) -> None:
@@ -405,14 +398,6 @@ class Writer:
 def _is_before(file: str, first_part: int) -> bool:
     number = parts.number_of(file)
     return number is not None and number < first_part
-
-
-def _close(file: SealedFile, *, durable: bool) -> OSError | None:
-    try:
-        file.close(durable=durable)
-    except OSError as error:
-        return error
-    return None
 
 
 def _complaint(path: Path, error: OSError) -> str:
