@@ -240,8 +240,7 @@ class Pipeline:
         if self.summary is not None and not self.has_failed:
             summary = self.summary
             undisturbed(lambda: summary.finish(*self._ended, is_last=True))
-        if self.has_failed:
-            undisturbed(self._close_failed)
+        undisturbed(self._close_failed)
         undisturbed(lambda: self.notifiers.close(self))
         if self._upload is not None:
             upload, self._upload = self._upload, None
@@ -271,7 +270,6 @@ class Pipeline:
         self.has_failed = True
         capture, writer = self.capture, self.writer
         if capture is not None:
-            # Whatever fails here is a consequence of the failure that is reported.
             with suppress(Exception):
                 capture.abandon()
         if writer is not None:

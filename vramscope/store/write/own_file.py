@@ -118,7 +118,8 @@ class Claim:
         try:
             self.hold()
         except OSError:
-            self.withdraw()
+            with suppress(OSError):
+                path.rmdir()
             raise
 
     def hold(self) -> None:
@@ -133,12 +134,6 @@ class Claim:
         with suppress(OSError):
             os.close(self.descriptor())
         self._descriptor = -1
-
-    def withdraw(self) -> None:
-        """Delete the directory, unless there is something in it."""
-        self.release()
-        with suppress(OSError):
-            self._path.rmdir()
 
     def check(self) -> None:
         """Raise OSError if the directory at the path is not the one that was made.

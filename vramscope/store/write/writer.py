@@ -234,7 +234,6 @@ class Writer:
 
     def _claimed(self) -> Claim:
         try:
-            # mkdir decides between two processes that use the same directory.
             claim = Claim(self.path)
         except FileExistsError as error:
             taken = "there is a run already, and none is overwritten: record to another directory"
@@ -244,13 +243,13 @@ class Writer:
         try:
             self._save_as(self._manifest, durable=False)
         except StoreError:
-            claim.withdraw()
+            with suppress(OSError):
+                self.path.rmdir()
             raise
         return claim
 
     @contextmanager
     def _mine(self) -> Iterator[None]:
-        # Checked before the lock: a fork may have copied the lock in the locked state.
         if os.getpid() != self._pid:
             raise StoreError(f"{self.path}: belongs to process {self._pid}; a fork of it cannot write there")
         with self._lock:
