@@ -66,7 +66,11 @@ def of_logits(recording: Recording, found: Allocations) -> NDArray[Any]:
     of_layer = passes_through(recording.stacks, "forward", "torch/nn/modules/linear.py")[found.stack_id]
     # Anything may have half their size, but a layer's result of half their size is what was converted.
     has_size, is_half = found.size == size, (found.size == size // 2) & ~of_others
+    # What the program itself makes between, such as labels, belongs to no layer.
+    of_layers = passes_through(recording.stacks, "_call_impl", "torch/nn/modules/module.py")
+    of_layers |= passes_through(recording.stacks, "_engine_run_backward", "torch/autograd/graph.py")
     is_other = ~has_size & ~is_half & (found.size > size >> 10) & (category != Category.WORKSPACE)
+    is_other &= of_layers[found.stack_id]
     near = _near(found.alloc_event, np.flatnonzero(of_loss), is_other)
     return near & ((has_size & ~of_others) | (is_half & (is_half & of_layer).any()))
 
