@@ -154,6 +154,16 @@ for _ in range(2):
     optimizer.zero_grad()
 """
 
+LAZY = """
+net = nn.Sequential(nn.LazyLinear(300), nn.Tanh(), nn.LazyLinear(70), nn.ReLU(), nn.LazyLinear(1)).cuda()
+net(torch.randn(4, 90, device="cuda"))
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(2):
+    net(torch.randn(1000, 90, device="cuda")).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 RUNS = {
     "float32 with AdamW": "train(torch.optim.AdamW)",
     "bfloat16 and a fused optimizer": "train(lambda p: torch.optim.AdamW(p, fused=True), torch.bfloat16)",
@@ -169,6 +179,7 @@ RUNS = {
     "nn.DataParallel on one card": SEVERAL_CARDS,
     "a learned mask in one piece": BIAS.replace("{then}", ".contiguous()"),
     "a learned mask, transposed": BIAS.replace("{then}", ""),
+    "lazy modules": LAZY,
     "an odd length": "train(torch.optim.Adam, torch.bfloat16, length=333)",
 }
 

@@ -51,6 +51,15 @@ SAMPLES = {
     "attention by plain products": lambda: _back(
         F.scaled_dot_product_attention(*(_t(2, 4, 128, 63) for _ in range(3)), is_causal=True)
     ),
+    "labels in time": lambda: _back(
+        F.ctc_loss(
+            _t(300, 16, 500).log_softmax(-1),
+            _i(499, 16, 30) + 1,
+            torch.full((16,), 300),
+            torch.arange(15, 31),
+        )
+    ),
+    "margins of classes": lambda: _back(F.multi_margin_loss(_t(5000, 64), _i(64, 5000))),
     "embedding": lambda: _back(F.embedding(_i(1000, 5000, 4), _t(1000, 64))),
     "bags": lambda: _back(F.embedding_bag(_i(1000, 640, 10), _t(1000, 32), mode="mean")),
     "indices": lambda: _back(_t(4, 256, 768)[_i(4, 5000), _i(256, 5000)]),

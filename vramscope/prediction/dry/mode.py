@@ -21,7 +21,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.in_place import IN_PLACE
-from vramscope.prediction.dry.operators import NOTHING, OwnMemory, RunSoFar, matmul, own_memory_of, recurrent
+from vramscope.prediction.dry.operators import (
+    NOTHING,
+    OwnMemory,
+    RunSoFar,
+    losses,
+    matmul,
+    own_memory_of,
+    recurrent,
+)
 from vramscope.prediction.dry.shapes import ShapeMemo
 from vramscope.prediction.dry.shim import ranks
 from vramscope.prediction.dry.shim.own_device import NAME, device_of, is_own, lies_there
@@ -279,6 +287,8 @@ class DryMode(TorchDispatchMode):
                 out = args[0]
             elif not func._schema.returns and name.startswith("aten::_foreach_"):
                 out = None  # it changes what it is given: torch's formula takes 0.1 s for 300 tensors
+            elif name in losses.SIZES:
+                out = self._sized(losses.SIZES[name](*args))
             elif name == "aten::_foreach_sqrt":  # Adam's: the formula takes 0.1 s for 300 tensors
                 with torch._C.DisableTorchFunction():
                     out = [self._shapes(_SQRT, (one,), {}) for one in args[0]]
@@ -305,6 +315,11 @@ class DryMode(TorchDispatchMode):
                 for one in known.tensors((real,))
             ]
         return made[0] if isinstance(real, torch.Tensor) else type(real)(made)
+
+    def _sized(self, sizes: list[tuple[tuple[int, ...], torch.dtype]]) -> Any:
+        with torch._C.DisableTorchFunction(), self.fake:
+            made = [torch.empty(size, dtype=dtype, device=self.device) for size, dtype in sizes]
+        return made[0] if len(made) == 1 else tuple(made)
 
     def _run_fake(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         with self.fake:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 
 from vramscope.prediction.dry.as_cuda import AsCuda
@@ -45,16 +46,28 @@ class OwnDevices(TorchFunctionMode):
             kwargs = kwargs | {"device": self._of(kwargs["device"])}
         elif self._as_cuda is not None and self._as_cuda.is_meant(func):
             kwargs = (kwargs or {}) | {"device": self._own}
-        if func is torch.Tensor.cuda:
-            return torch.Tensor.to(args[0], self._own, **_without_device(args, kwargs))
-        if func is torch.Tensor.to and len(args) > 1:
-            args = (args[0], self._of(args[1]), *args[2:])
-        elif func is torch.Tensor.type and len(args) > 1 and ".cuda." in str(args[1]):
-            kind = getattr(torch, str(args[1]).rpartition(".")[2], None)
-            return torch.Tensor.to(args[0], self._own, getattr(kind, "dtype", None))
+        if func in _MOVES:
+            func, args, kwargs = self._move(func, args, kwargs)
         if not (is_unknown(args) or (kwargs and is_unknown(tuple(kwargs.values())))):
             return func(*args, **kwargs) if kwargs else func(*args)
         return self._of_unknown(func, name, args, kwargs or {})
+
+    def _move(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return the call that moves a tensor to our own device where it would go to the card."""
+        if isinstance(args[0], UninitializedTensorMixin):
+            # A lazy module's parameter has no size yet: it is on the card as soon as it has one.
+            device = (kwargs or {}).get("device", args[1] if len(args) > 1 else "cuda")
+            if func is torch.Tensor.cuda or self._of(device) == self._own:
+                args[0].lies_later_on = self._own
+            return _itself, args[:1], None
+        if func is torch.Tensor.cuda:
+            return torch.Tensor.to, (args[0], self._own), _without_device(args, kwargs)
+        if func is torch.Tensor.to and len(args) > 1:
+            return func, (args[0], self._of(args[1]), *args[2:]), kwargs
+        if func is torch.Tensor.type and len(args) > 1 and ".cuda." in str(args[1]):
+            kind = getattr(torch, str(args[1]).rpartition(".")[2], None)
+            return torch.Tensor.to, (args[0], self._own, getattr(kind, "dtype", None)), None
+        return func, args, kwargs
 
     def _of_unknown(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call a function with an unknown number: as a size it says so itself, else it needs a plain one."""
@@ -81,9 +94,14 @@ class OwnDevices(TorchFunctionMode):
         return self._own if type(device) is int else device
 
 
+_MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type})
 _SIZED_BY_NUMBERS = frozenset({"arange", "range"})
 # Whether all of it is so in a training that goes well.
 _FINITE = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
+
+
+def _itself(tensor: Any) -> Any:
+    return tensor
 
 
 def _finite(out: Any, answer: bool) -> Any:

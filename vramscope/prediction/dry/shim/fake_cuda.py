@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from vramscope.model.prediction import ChangedAnswer
 from vramscope.prediction.cards import Hardware
@@ -191,6 +192,7 @@ class FakeCuda:
             lambda it, *_: it.untyped_storage().data_ptr() + it.storage_offset() * it.element_size(),
         )
         self._set(FakeTensor, "data", property(_DATA.__get__, _set_data))
+        self._set(UninitializedTensorMixin, "materialize", _materialize)
         self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
         when_imported(self.patches, "torch.distributed.tensor", self._sharded_tensors)
         when_imported(self.patches, "torch.distributed.tensor._sharding_prop", self._propagation)
@@ -353,6 +355,7 @@ class _Generator(torch.Generator):
 
 
 _OWN_ADDRESS, _DATA = torch.UntypedStorage.data_ptr, torch.Tensor.data
+_OWN_MATERIALIZE = UninitializedTensorMixin.materialize
 
 
 def _address(storage: Any) -> int:
@@ -370,6 +373,17 @@ def _set_data(tensor: Any, value: Any) -> Any:
     new._is_param = isinstance(tensor, torch.nn.Parameter)
     new.grad = None if gradient is None else gradient.to(new.device)
     return torch.utils.swap_tensors(tensor, new)
+
+
+def _materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    """Give a lazy module's parameter or buffer its size, on the card where it was moved there before."""
+    device = device or getattr(tensor, "lies_later_on", None)
+    if device is None or torch.device(device).type not in ("cuda", NAME):
+        return _OWN_MATERIALIZE(tensor, shape, device, dtype)
+    new = torch.empty(shape, device=device, dtype=dtype or tensor.data.dtype)
+    new.requires_grad_(tensor.requires_grad)
+    new._is_param = isinstance(tensor, torch.nn.Parameter)
+    return _swap(tensor, new)
 
 
 def _swap(first: Any, second: Any) -> None:
