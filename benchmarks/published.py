@@ -285,7 +285,7 @@ FIRST = """## What the first run said
 
 Options that a page leaves open were set after the first run of its rows showed a difference, so the figures above are not blind. As they came,
 before: bert-large in fp16 -8.8 % (softmax's input was kept in half precision, torch kept it in float32); LoRA of phi-1.5 +1.5 to +2.4 % (every
-example was as long as the longest); T0 3B with all weights -8.8 % (gradients were given back, `lm_head` was tied); ZeRO +3.4 to +5.7 %
+example was as long as the longest); T0 3B with all weights -8.8 % (gradients were given back, the head was tied); ZeRO +3.4 to +5.7 %
 (cuBLAS's workspaces were counted); ViT-H +13.9 % and ViT-g +6.9 % (gradients were given back after the forward, not after the step);
 Llama 3.2 3B with checkpoints +20 % (AdamW by `foreach`, not fused); torchtitan on 8 ranks -5.1 % (attention by cuDNN, which its
 checkpoints do not keep).

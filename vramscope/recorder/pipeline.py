@@ -270,9 +270,11 @@ class Pipeline:
         self.has_failed = True
         capture, writer = self.capture, self.writer
         if capture is not None:
+            # Whatever fails here is a consequence of the failure that is reported.
             with suppress(Exception):
                 capture.abandon()
         if writer is not None:
+            # Separately: if the note cannot be written, the run must still be closed.
             with suppress(Exception):
                 writer.note(Note(NoteCode.RECORDING_FAILED, text))
             self._ended = Outcome.FAILED, text

@@ -11,10 +11,8 @@ class Agent(nn.Module):
         self.policy = nn.Linear(256, 8)
         self.memory = None  # HOLDER: memory
 
-    def forward(self, seen):
-        self.memory = self.cell(
-            seen, self.memory
-        )  # KEPT # LEAK: undetached_state EDIT: agent.memory.detach()
+    def forward(self, x):
+        self.memory = self.cell(x, self.memory)  # KEPT # LEAK: undetached_state EDIT: agent.memory.detach()
         return self.policy(self.memory)
 
 
