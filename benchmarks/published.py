@@ -241,6 +241,7 @@ ROWS = (
     Row("vit-g", "torchao", "ViT-g (DINOv2), batch 32, bfloat16, checkpoints", 9.82, "GB", timm("vit-g/14", 32, dtype="bfloat16", checkpoints=True)),
     Row("llama-3b-packed", "torchtune", "Llama 3.2 3B, batch 2, packed", 60.0, "GiB", packed()),
     Row("llama-3b-checkpoints", "torchtune", "the same, loss in chunks, checkpoints, compiled", 24.9, "GiB", packed(checkpoints=True, chunks=8)),
+    Row("llama-3b-in-backward", "torchtune", "the same, optimizer in backward", 23.1, "GiB", packed(checkpoints=True, chunks=8, in_backward=True), why="not explained"),
     Row("titan-8", "torchtitan", "Llama 3.1 8B, FSDP2 on 8 ranks, batch 2", 82.4, "GiB", SHARDED, more=("--ranks", "8")),
     Row("titan-128", "torchtitan", "Llama 3.1 8B, FSDP2 on 128 ranks, batch 2", 67.0, "GiB", SHARDED, more=("--ranks", "128")),
     Row("gpt2-xl", "accelerate", "GPT-2 XL, float32, AdamW, batch 1", None, "GiB", {"program": "gpt2_xl", "batch": 1, "length": 128}),
