@@ -47,6 +47,18 @@ def train(net, optimizer, n_steps=5, width=384):
         optimizer.zero_grad()
 
 
+def learn(net, teacher):
+    """The net comes to answer as its teacher does."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(5):
+        batch = torch.randn(64, 384)
+        with torch.no_grad():
+            target = teacher(batch)
+        (net(batch) - target).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 WEIGHTS = 6 * (384 * 384 + 384) * 4
 
 
@@ -94,14 +106,7 @@ def test_a_third_copy_is_named_beside_a_teacher(tmp_path):
         net = net_of()
         teacher = copy.deepcopy(net)
         shadow = {name: value.clone() for name, value in teacher.state_dict().items()}
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for _ in range(5):
-            batch = torch.randn(64, 384)
-            with torch.no_grad():
-                target = teacher(batch)
-            (net(batch) - target).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        learn(net, teacher)
     (recording,) = vramscope.load(tmp_path).recordings
     (finding,) = findings_of(recording).values()
 
@@ -280,14 +285,7 @@ def test_an_earlier_model_that_the_next_one_learns_from_is_in_use(tmp_path):
     with vramscope.record(tmp_path, device="simulated", quiet=True):
         teacher, net = net_of(), net_of()
         train(teacher, torch.optim.SGD(teacher.parameters(), lr=0.1))
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for _ in range(5):
-            batch = torch.randn(64, 384)
-            with torch.no_grad():
-                target = teacher(batch)
-            (net(batch) - target).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        learn(net, teacher)
     (recording,) = vramscope.load(tmp_path).recordings
 
     assert "models_left" not in findings_of(recording)

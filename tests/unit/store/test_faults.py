@@ -57,17 +57,22 @@ def test_the_end_is_told_on_a_disk_that_takes_nothing_any_more(run_dir, new_writ
     assert load(run_dir).recordings[0].trace.size.tolist() == [1, 2]
 
 
+def opening_without(flag, number):
+    """``os.open`` that fails with error *number* wherever it is given *flag*."""
+    with_all = os.open
+
+    def refusing(path, flags, *more, **by_name):
+        if flags & flag:
+            failing(number)()
+        return with_all(path, flags, *more, **by_name)
+
+    return refusing
+
+
 def test_the_end_is_told_where_no_file_can_be_made(run_dir, new_writer, monkeypatch):
     writer = new_writer()
     writer.append(Trace.of(size=[1]), 0)
-    with_new_files = os.open
-
-    def without_inodes(path, flags, *more, **by_name):
-        if flags & os.O_CREAT:
-            failing(errno.ENOSPC)()
-        return with_new_files(path, flags, *more, **by_name)
-
-    monkeypatch.setattr(os, "open", without_inodes)
+    monkeypatch.setattr(os, "open", opening_without(os.O_CREAT, errno.ENOSPC))
     with pytest.raises(StoreError, match=r"manifest\.json: cannot write"):
         writer.close(Outcome.FINISHED)
     monkeypatch.undo()
@@ -270,15 +275,8 @@ def test_report_says_in_its_first_line_that_a_program_went_on(tmp_path):
 
 
 def test_a_directory_that_could_be_made_and_not_opened_is_gone_and_none_of_another_run(tmp_path, monkeypatch):
-    """Of a program that has no descriptors left, 9,999 directories were made, one after the other."""
-    with_descriptors = os.open
-
-    def without_descriptors(path, flags, *more, **by_name):
-        if flags & os.O_DIRECTORY:
-            failing(errno.EMFILE)()
-        return with_descriptors(path, flags, *more, **by_name)
-
-    monkeypatch.setattr(os, "open", without_descriptors)
+    """A program without a descriptor left gets no further directory: there were 9,999 of them once."""
+    monkeypatch.setattr(os, "open", opening_without(os.O_DIRECTORY, errno.EMFILE))
     with pytest.warns(RuntimeWarning, match="Too many open files"), record(tmp_path / "run", quiet=True):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
