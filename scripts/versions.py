@@ -1,13 +1,13 @@
 """The tests on every Python and with every torch: runs them, and writes what they said to docs/versions.md.
 
 ``python scripts/versions.py`` runs everything, which takes hours; ``--python 3.13`` or ``--torch 2.15.0`` a
-row, ``--only bare,truth`` some columns, and ``--write`` none. Results are kept in ``.cache/versions.json``
-until the same cell runs again, so the table can be made in portions; a row has the day of its oldest result.
+row, ``--only bare,truth`` some columns, and ``--write`` none. What the page says of a cell stays until the
+same cell runs again, so the table can be made in portions; a row has the day of its oldest result.
 """
 
 import argparse
-import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,7 +21,6 @@ from environments import ROOT, done, environment, interpreter
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 TORCHES = ("2.6.0", "2.9.0", "2.11.0", "2.13.0", "2.14.1", "2.15.0")
-RESULTS = ROOT / ".cache" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
 HOMES = ROOT / ".cache" / "pythons"
 TORCH_OF_PYTHONS = "2.13.0"
@@ -47,6 +46,10 @@ TORCH_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "formats": ("snapshots", ("tests/cuda/test_bare_snapshots.py",)),
     "prediction": ("prediction", ("tests/cuda/test_predictions.py",)),
 }
+TORCH_COLUMNS["others"] = (
+    "all others",
+    ("tests", *(f"--ignore={path}" for _, paths in TORCH_COLUMNS.values() for path in paths)),
+)
 """What the genuine allocators are asked: a title, and the tests, of which those marked standin run."""
 
 Results = dict[str, dict[str, dict[str, Any]]]
@@ -61,14 +64,14 @@ def main() -> int:
     parser.add_argument("--only", type=_words, help="columns, such as bare,truth")
     parser.add_argument("--write", action="store_true", help="only write the page again")
     asked = parser.parse_args()
-    results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     everything = not (asked.python or asked.torch or asked.write)
     for version in PYTHONS if everything else asked.python or ():
         python = interpreter(version)
         full = _version(python) if python else version
-        _add(results, f"Python {version}", python_cells(version, python), asked.only, full)
+        _add(f"Python {version}", python_cells(version, python), asked.only, full)
     for version in TORCHES if everything else asked.torch or ():
-        _add(results, f"torch {version}", torch_cells(version), asked.only, version)
+        _add(f"torch {version}", torch_cells(version), asked.only, version)
+    results = kept(PAGE.read_text(encoding="utf-8"))
     PAGE.write_text(page(results), encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)} is written")
     return int(any(cell.get("failed") for row in results.values() for cell in row.values()))
@@ -81,8 +84,8 @@ def _words(text: str) -> list[str]:
 Cells = Mapping[str, Callable[[], dict[str, Any]]]
 
 
-def _add(results: Results, row: str, cells: Cells, only: Iterable[str] | None, full: str) -> None:
-    """Run the cells of a row, whose version is *full*, and keep each result at once."""
+def _add(row: str, cells: Cells, only: Iterable[str] | None, full: str) -> None:
+    """Run the cells of a row, whose version is *full*, and write each result into the page at once."""
     for column, run in cells.items():
         if only and column not in only:
             continue
@@ -92,8 +95,9 @@ def _add(results: Results, row: str, cells: Cells, only: Iterable[str] | None, f
             said = run()
         except AssertionError as error:  # what it needs cannot be made
             said = {"missing": str(error).strip().splitlines()[-1]}
+        results = kept(PAGE.read_text(encoding="utf-8"))
         results.setdefault(row, {})[column] = said | {"on": full, "day": f"{now:%Y-%m-%d}"}
-        RESULTS.write_text(json.dumps(results, indent=1))
+        PAGE.write_text(page(results), encoding="utf-8")
         print(f"  {_cell(said)}", flush=True)
 
 
@@ -142,11 +146,16 @@ def python_cells(version: str, python: Path | None) -> Cells:
 def torch_cells(version: str) -> Cells:
     """Return what is run on one genuine allocator, by column."""
 
-    def cell(paths: tuple[str, ...]) -> dict[str, Any]:
-        done(sys.executable, ROOT / "tests/standin/build.py", "--torch", version)
-        return tested(sys.executable, *paths, "-m", "standin", STANDIN_TORCH=version)
+    def cell(name: str, paths: tuple[str, ...]) -> dict[str, Any]:
+        built = done(sys.executable, ROOT / "tests/standin/build.py", "--torch", version)
+        launcher = built.stdout.strip().splitlines()[-1]
+        asked = (*paths, "-m", "standin")
+        if name == "prediction":  # a dry run is one of the torch that it runs with, and needs no device
+            return tested(launcher, *asked, STANDIN_TORCH=version, STANDIN_DEVICES="0")
+        return tested(sys.executable, *asked, STANDIN_TORCH=version)
 
-    return {name: lambda paths=paths: cell(paths) for name, (_, paths) in TORCH_COLUMNS.items()}
+    columns = TORCH_COLUMNS.items()
+    return {name: lambda name=name, paths=paths: cell(name, paths) for name, (_, paths) in columns}
 
 
 def tested(python: object, *words: str, **variables: str) -> dict[str, Any]:
@@ -232,7 +241,7 @@ def _cell(said: Mapping[str, Any]) -> str:
     if "missing" in said:
         return f"not run: {said['missing']}"
     counts = [(said["failed"], "failed"), (said["passed"], "passed"), (said["skipped"], "skipped")]
-    return ", ".join(f"{n} {word}" for n, word in counts if n)
+    return ", ".join(f"{n} {word}" for n, word in counts if n) or "0 passed"
 
 
 def failures(results: Results) -> str:
@@ -244,6 +253,31 @@ def failures(results: Results) -> str:
         for name in said.get("names", ())
     ]
     return "\n## What fails\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+# What was written before
+
+
+def kept(text: str) -> Results:
+    """Return the results that a page states; each has the day of its row."""
+    results: Results = {}
+    for section, titles in (("Python", list(PYTHON_COLUMNS)), ("PyTorch", list(TORCH_COLUMNS))):
+        rows = text.partition(f"## {section}\n")[2].partition("\n## ")[0]
+        for line in re.findall(r"^\| (\d.*) \|$", rows, re.MULTILINE):
+            full, *cells, day = line.split(" | ")
+            row = f"Python {'.'.join(full.split('.')[:2])}" if section == "Python" else f"torch {full}"
+            said = {name: _said(cell) for name, cell in zip(titles, cells, strict=False) if cell != "not run"}
+            results[row] = {name: cell | {"on": full, "day": day} for name, cell in said.items()}
+    for row, column, name in re.findall(r"^- (.*?), (.*?): (.*)$", text, re.MULTILINE):
+        results[row][column]["names"].append(name)
+    return results
+
+
+def _said(cell: str) -> dict[str, Any]:
+    if cell.startswith("not run: "):
+        return {"missing": cell.removeprefix("not run: ")}
+    counts = {word: int(n) for n, word in (part.split() for part in cell.split(", "))}
+    return {"passed": 0, "failed": 0, "skipped": 0} | counts | {"names": []}
 
 
 if __name__ == "__main__":

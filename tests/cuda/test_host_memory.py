@@ -1,11 +1,14 @@
 """Host memory beside the device's: pinned memory as torch counts it, resident memory as the kernel does."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from standin_fixtures import AFTER, BEFORE, NEWEST_TORCH, Forks, launcher_of
 
+from vramscope.analysis.summary import pinned_words
 from vramscope.analysis.timeline import timeline
 from vramscope.loading import load
 from vramscope.model.marks import MarkKind
@@ -165,3 +168,33 @@ def test_pinned_memory_by_event_equals_torchs_own_counters(tmp_path, way):
         (line,) = {row.frames[0].function for row in shown.live if row.frames}
         assert line == "pins"
     assert not {"gap", "replay_differs"} & {note.code for note in recording.notes}
+
+
+REGISTERED = """
+import sys, time
+import vramscope
+
+with vramscope.record(sys.argv[1], quiet=True):
+    torch.ones(1, device="cuda")
+    given = torch.empty(300 << 20, dtype=torch.uint8)
+    torch.cuda.cudart().cudaHostRegister(given.data_ptr(), given.numel(), 0)
+    held = torch.empty(9 << 20, dtype=torch.uint8, pin_memory=True)
+    answer = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    time.sleep(0.3)
+torch.cuda.cudart().cudaHostUnregister(given.data_ptr())
+"""
+
+
+def test_what_cuda_host_register_pins_is_in_the_events_and_not_in_torchs_counters(tmp_path):
+    (tmp_path / "script.py").write_text(
+        BEFORE + REGISTERED + AFTER.format(path=str(tmp_path / "answer.json"))
+    )
+    command = [launcher_of(NEWEST_TORCH), tmp_path / "script.py", tmp_path / "run"]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=500)
+    (recording,) = load(tmp_path / "run").recordings
+
+    assert json.loads((tmp_path / "answer.json").read_text()) == 16 << 20  # a power of two
+    assert recording.counters.host_pinned_bytes.max() == 16 << 20
+    shown = recording.summary().pinned
+    assert [row.n_bytes for row in shown.live] == [300 << 20, 16 << 20]
+    assert "cudaHostRegister" in pinned_words(recording, shown)[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tomllib
 from canary import differences
-from versions import PYTHONS, TORCHES, page
+from versions import PYTHONS, TORCHES, kept, page
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
@@ -81,3 +81,26 @@ def test_the_canary_names_what_is_gone_and_what_is_new() -> None:
     now = {"_snapshot": "(pool)", "same": "", "_new": ""}
 
     assert list(differences(before, now)) == ["+ _new", "- _old (a)", "- _snapshot ()", "+ _snapshot (pool)"]
+
+
+def test_what_the_page_says_stays_until_it_is_run_again() -> None:
+    counts = {"passed": 7, "failed": 1, "skipped": 0, "names": ["a: b[c, d]"]}
+    bare = {"on": "3.10.13", "day": "2026-11-25"} | counts
+    gone = {"on": "3.14", "day": "2026-11-26", "missing": "the machine has none, and no index"}
+    none = {"on": "2.6.0", "day": "2026-11-25", "passed": 0, "failed": 0, "skipped": 0, "names": []}
+    results = {"Python 3.10": {"bare": bare}, "Python 3.14": {"files": gone}, "torch 2.6.0": {"others": none}}
+    again = kept(page(results))
+
+    assert {row: cells for row, cells in again.items() if cells} == results
+    assert page(kept(TABLE)) == TABLE
+
+
+def test_predictions_are_called_checked_on_the_versions_that_were_measured() -> None:
+    checked = pytest.importorskip("vramscope.prediction.dry.versions").CHECKED
+    measured = (ROOT / "benchmarks" / "PREDICTION.md").read_text(encoding="utf-8")
+    prediction = (ROOT / "docs" / "prediction.md").read_text(encoding="utf-8")
+
+    assert {*checked} <= {*TORCHES}
+    assert all(f"torch {version}\n" in measured for version in checked)
+    assert f"| {', '.join(checked)} | `checked`" in prediction
+    assert f"was checked on {', '.join(checked[:-1])} and {checked[-1]}, not on this version" in prediction

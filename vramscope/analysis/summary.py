@@ -154,7 +154,8 @@ def pinned_words(recording: Recording, found: Instant) -> tuple[str, str]:
     has_gap = is_shared or MarkKind.GAP in found.recording.marks.kind
     bound = "" if is_exact(missing_parts(recording)) and not has_gap else "at least "
     of = "pinned host memory in use at its peak, by the line that pinned it"
-    held = f"torch's host allocator held {format_bytes(found.reserved_bytes)} then; it keeps what is freed"
+    counted = "torch keeps what is freed, and what cudaHostRegister pinned counts as well"
+    held = f"{format_bytes(found.reserved_bytes)} were pinned then: {counted}"
     return f"{bound}{format_bytes(found.peak_bytes)} of {of}", held
 
 

@@ -114,4 +114,4 @@ def test_pinned_host_memory_is_shown_by_line_where_the_device_is(tmp_path, shown
 
     assert "3.00 MiB of pinned host memory in use at its peak" in text
     assert "load.py:31 pin" in text
-    assert "torch's host allocator held 3.00 MiB then" in text
+    assert "3.00 MiB were pinned then" in text
