@@ -53,8 +53,6 @@ def _main(argv: Sequence[str] | None) -> int:
         os.environ["VRAMSCOPE_CACHE"] = "off"
     try:
         _check_numbers(args)
-        if "editor" in args:
-            os.environ["VRAMSCOPE_EDITOR"] = args.editor
         code: int = args.command.run(args)
         sys.stdout.flush()
         return code
@@ -127,12 +125,6 @@ def _add_common(options: ArgumentParser) -> None:
     options.add_argument("--debug", action="store_true", default=SUPPRESS, help="errors with traceback")
     options.add_argument(
         "--no-cache", action="store_true", default=SUPPRESS, help="read files again, and keep no conversion"
-    )
-    options.add_argument(
-        "--editor",
-        metavar="NAME",
-        default=SUPPRESS,
-        help="what file:line links open: vscode, pycharm, file, none, or a URL with {file} and {line}",
     )
 
 

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {
     "own_loop": (),
-    "torch_profiler_trace": (),
     "transformers_trainer": ("transformers", "accelerate"),
     "lightning_trainer": ("lightning",),
     "accelerate_loop": ("accelerate",),

@@ -3,14 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vramscope.errors import VramscopeError
 from vramscope.units import printable
-
-if TYPE_CHECKING:
-    from vramscope.commands._links import Links
-    from vramscope.model.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +44,16 @@ _STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "
 _STYLES |= {"yes": "green", "partly": "yellow", "no": "red"}
 
 
-def print_page(blocks: Iterable[Block], recordings: Iterable["Recording"], *, is_markdown: bool) -> None:
-    """Print the page as Markdown or for the terminal, with links to files in the stacks of *recordings*."""
+def print_page(blocks: Iterable[Block], *, is_markdown: bool) -> None:
+    """Print the page as Markdown or for the terminal."""
     if is_markdown:
         print(markdown(list(blocks)), end="")
     else:
-        from vramscope.commands._links import files_of
-
-        print_terminal(list(blocks), files_of(recordings))
+        print_terminal(blocks)
 
 
-def print_terminal(blocks: Sequence[Block], files: Iterable[str] = ()) -> None:
-    """Print the page on stdout; on a terminal in color, with links to the places in *files*."""
+def print_terminal(blocks: Iterable[Block]) -> None:
+    """Print the page on stdout; on a terminal in color."""
     try:
         from rich.console import Console
     except ImportError:
@@ -72,38 +66,33 @@ def print_terminal(blocks: Sequence[Block], files: Iterable[str] = ()) -> None:
 
     console = Page(highlight=False, soft_wrap=False)
     if console.is_terminal:
-        from vramscope.commands._links import Links
-
-        _print_blocks(console, blocks, Links(files))
+        _print_blocks(console, blocks)
         return
     console.width = max(console.width, 500)  # a file has no right edge
     with console.capture() as captured:
-        _print_blocks(console, blocks, None)
+        _print_blocks(console, blocks)
     # rich pads every cell: the last cell of a row would be as wide as the widest of its column.
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def _print_blocks(console: Any, blocks: Sequence[Block], links: "Links | None") -> None:
+def _print_blocks(console: Any, blocks: Iterable[Block]) -> None:
     for block in blocks:
         if isinstance(block, Heading):
-            console.print(_styled(f"\n{printable(block.text)}", "bold", None))
+            console.print(_styled(f"\n{printable(block.text)}", "bold"))
         elif isinstance(block, Grid):
             # The table may be wider than the terminal: a number that is cut off would be another number.
             width, console.width = console.width, max(console.width, _least_width(block))
-            console.print(_rich_table(block, links), crop=False)
+            console.print(_rich_table(block), crop=False)
             console.width = width
         else:
             mark = "! " if block.kind in ("note", "warning", "error") else ""
-            console.print(_styled(mark + printable(block.text), _STYLES[block.kind], links))
+            console.print(_styled(mark + printable(block.text), _STYLES[block.kind]))
 
 
-def _styled(text: str, style: str, links: "Links | None") -> Any:
+def _styled(text: str, style: str) -> Any:
     from rich.text import Text as Styled
 
-    made = Styled(text, style)
-    if links is not None:
-        links.add_to(made)
-    return made
+    return Styled(text, style)
 
 
 def _least_width(grid: Grid) -> int:
@@ -116,7 +105,7 @@ def _least_width(grid: Grid) -> int:
     )
 
 
-def _rich_table(grid: Grid, links: "Links | None") -> Any:
+def _rich_table(grid: Grid) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -125,7 +114,7 @@ def _rich_table(grid: Grid, links: "Links | None") -> Any:
         wide = align == "l"
         table.add_column(title, justify="left" if wide else "right", no_wrap=not wide, overflow="fold")
     for row in grid.rows:
-        table.add_row(*(_styled(printable(cell), "", links) for cell in row))
+        table.add_row(*(_styled(printable(cell), "") for cell in row))
     return table
 
 

@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
         print(json.dumps(as_json(found, left), indent=2))
     else:
         blocks = _page(before, after, found, left, args.top)
-        print_page(blocks, [*before.recordings, *after.recordings], is_markdown=args.markdown)
+        print_page(blocks, is_markdown=args.markdown)
     return 0
 
 

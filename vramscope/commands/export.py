@@ -37,6 +37,7 @@ def run(args: Namespace) -> int:
         from vramscope.export.redaction import redacted
 
         loaded = redacted(loaded)
+    output.parent.mkdir(parents=True, exist_ok=True)
     with waiting(f"writing {output}"):
         files = chosen.write(loaded, output)
     size = sum(file.stat().st_size for file in files)

@@ -29,7 +29,6 @@ def run(args: Namespace) -> int:
     from vramscope.analysis.summary import summarize
     from vramscope.analysis.verdicts.growth import memory_growth
     from vramscope.analysis.verdicts.missing import missing_parts
-    from vramscope.commands._links import files_of
     from vramscope.commands.report import as_json, growth_as_json
     from vramscope.loading import load
 
@@ -55,7 +54,7 @@ def run(args: Namespace) -> int:
         found["findings"] = as_json_findings(zip(loaded.recordings, located, strict=True))
         print(json.dumps(found, indent=2))
     else:
-        print_terminal(list(_page(loaded, located, results, growths)), files_of(loaded.recordings))
+        print_terminal(_page(loaded, located, results, growths))
     return _exit_code(loaded, growths, args) if args.fail_on_leak else 0
 
 

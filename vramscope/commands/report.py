@@ -49,7 +49,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(summaries), indent=2))
     else:
-        print_page(page(loaded, summaries, args.top), loaded.recordings, is_markdown=args.markdown)
+        print_page(page(loaded, summaries, args.top), is_markdown=args.markdown)
     return 0
 
 
@@ -75,7 +75,7 @@ def _report_where(args: Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(recordings, args.where), indent=2))
         return 0
-    print_page(where_page(recordings, args.where, args.top), recordings, is_markdown=args.markdown)
+    print_page(where_page(recordings, args.where, args.top), is_markdown=args.markdown)
     return 0
 
 
@@ -91,7 +91,7 @@ def _report_at(args: Namespace) -> int:
     if args.json:
         print(json.dumps({"schema": 1, "recordings": [_at_instant(each) for each in found]}, indent=2))
     else:
-        print_page(at_page(found, args.at, args.top), recordings, is_markdown=args.markdown)
+        print_page(at_page(found, args.at, args.top), is_markdown=args.markdown)
     return 0
 
 
@@ -142,7 +142,7 @@ def _report_of_many(args: Namespace) -> int:
         *shared_findings(compared.findings, compared, FINDINGS_SHOWN),
         *fullest(summarize(first), args.top, why),
     ]
-    print_page(blocks, [first], is_markdown=args.markdown)
+    print_page(blocks, is_markdown=args.markdown)
     return 0
 
 

@@ -14,4 +14,5 @@ class Export:
     name: str
     help: str
     write: Callable[[Run, Path], list[Path]]
-    """Writes at or below the path and returns the files made; the caller checks that none exists."""
+    """Writes at or below the path and returns the files made; the caller checks that none exists, and
+    that the folder of the path does."""

@@ -19,7 +19,6 @@ def write(run: Run, path: Path) -> list[Path]:
         first = [title(recording)] if len(run.recordings) > 1 else []
         for stack, n_bytes in live_stacks(recording):
             lines.append(f"{';'.join((*first, *map(_words, stack)))} {n_bytes}\n")
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines), encoding="utf-8")
     return [path]
 

@@ -1,16 +1,13 @@
-"""What a notebook shows of a recording: an overview as HTML without scripts, and the figures of the pages."""
+"""What a notebook shows of a recording: an overview as HTML without scripts."""
 
 from html import escape
-from importlib.metadata import entry_points
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.missing import missing_parts
-from vramscope.errors import MissingExtraError
-from vramscope.model.recording import Recording, Run
+from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
 _COLUMNS, _HEIGHT = 240, 48
@@ -36,16 +33,6 @@ def html(recording: Recording) -> str:
         f"<div><b>{escape(title)}</b> <span style='opacity:.7'>{escape(' · '.join(words))}</span></div>"
         f"{_course(recording)}{notes}</div>"
     )
-
-
-def figure(
-    shown: Recording | Run, page: str, *, other: Recording | None, at: int | None, dark: bool | None
-) -> Any:
-    """Return the figure of a page; parameters as ``Recording.figure``."""
-    # The dashboard is above all of vramscope, so it offers its figures as an entry point, as its commands.
-    for point in entry_points(group="vramscope.figures"):
-        return point.load()(shown, page, other=other, at=at, dark=dark)
-    raise MissingExtraError("dash", "dashboard")
 
 
 def _course(recording: Recording) -> str:

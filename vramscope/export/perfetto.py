@@ -1,18 +1,34 @@
 """Export as a trace for Perfetto (https://ui.perfetto.dev): counters, steps, phases and findings in time.
 
 Tracks of one recording stand under one process. Counters are allocated and reserved bytes and the allocated
-bytes of each category. A million events take under 20 MB, and every maximum is exact.
+bytes of each category. A million events take under 20 MB. A counter with more than ``MOST_POINTS`` changes is
+downsampled: of each stretch of events its first, smallest and largest value are kept, so that every maximum
+is exact.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from vramscope.analysis.categories import assign
+from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.timeline import timeline
 from vramscope.errors import MissingExtraError
 from vramscope.export import Export
 from vramscope.export.live_stacks import title
-from vramscope.export.tracks import Counter, Instants, Slices, tracks
+from vramscope.model.marks import Category, MarkKind, Phase
 from vramscope.model.recording import Recording, Run
+
+MOST_POINTS = 120_000
+"""Points of one counter: about 26 bytes each in the file, so allocated and reserved take 6 MB."""
+_NS_PER_EVENT = 1_000
+"""Distance of two events of a recording without a clock."""
+
+_Event = tuple[int, str, Any]
+"""The time in nanoseconds, the type as Perfetto names it, and the value of a counter or a name."""
 
 
 def write(run: Run, path: Path) -> list[Path]:
@@ -21,7 +37,6 @@ def write(run: Run, path: Path) -> list[Path]:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
     except ImportError:
         raise MissingExtraError("perfetto", "perfetto") from None
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         for number, recording in enumerate(run.recordings):
             for packet in _Packets(protos, number).of(recording):
@@ -46,13 +61,11 @@ class _Packets:
 
     def of(self, recording: Recording) -> Iterator[Any]:
         yield self._process_track(recording)
-        for track in tracks(recording):
-            if isinstance(track, Counter):
-                yield from self._counter(track)
-            elif isinstance(track, Slices):
-                yield from self._slices(track)
-            else:
-                yield from self._instants(track)
+        for name, events in _tracks(recording):
+            if events:
+                uuid, described = self._track(name, is_counter=events[0][1] == "COUNTER")
+                yield described
+                yield from (self._packet(uuid, event) for event in events)
 
     def _process_track(self, recording: Recording) -> Any:
         packet = self._protos.TracePacket(trusted_packet_sequence_id=self._process)
@@ -61,7 +74,7 @@ class _Packets:
         packet.track_descriptor.process.process_name = title(recording)
         return packet
 
-    def _track(self, name: str, *, is_counter: bool = False) -> tuple[int, Any]:
+    def _track(self, name: str, *, is_counter: bool) -> tuple[int, Any]:
         uuid = self._uuid()
         packet = self._protos.TracePacket(trusted_packet_sequence_id=uuid, sequence_flags=1)
         packet.trace_packet_defaults.track_event_defaults.track_uuid = uuid
@@ -71,44 +84,112 @@ class _Packets:
             described.counter.unit = self._protos.CounterDescriptor.UNIT_SIZE_BYTES
         return uuid, packet
 
-    def _event(self, uuid: int, time_ns: int) -> Any:
-        return self._protos.TracePacket(
-            trusted_packet_sequence_id=uuid, sequence_flags=2, timestamp=int(time_ns)
+    def _packet(self, uuid: int, event: _Event) -> Any:
+        time_ns, kind, value = event
+        packet = self._protos.TracePacket(
+            trusted_packet_sequence_id=uuid, sequence_flags=2, timestamp=time_ns
         )
-
-    def _counter(self, track: Counter) -> Iterator[Any]:
-        uuid, described = self._track(track.name, is_counter=True)
-        yield described
-        for at, value in zip(track.time_ns.tolist(), track.n_bytes.tolist(), strict=True):
-            packet = self._event(uuid, at)
-            packet.track_event.type = self._protos.TrackEvent.TYPE_COUNTER
+        packet.track_event.type = getattr(self._protos.TrackEvent, f"TYPE_{kind}")
+        if kind == "COUNTER":
             packet.track_event.counter_value = value
-            yield packet
+        elif value is not None:
+            packet.track_event.name = value
+        return packet
 
-    def _slices(self, track: Slices) -> Iterator[Any]:
-        if not track.spans:
-            return
-        uuid, described = self._track(track.name)
-        yield described
-        for start_ns, end_ns, label in track.spans:
-            packet = self._event(uuid, start_ns)
-            packet.track_event.type = self._protos.TrackEvent.TYPE_SLICE_BEGIN
-            packet.track_event.name = label
-            yield packet
-            packet = self._event(uuid, end_ns)
-            packet.track_event.type = self._protos.TrackEvent.TYPE_SLICE_END
-            yield packet
 
-    def _instants(self, track: Instants) -> Iterator[Any]:
-        if not track.moments:
-            return
-        uuid, described = self._track(track.name)
-        yield described
-        for at, label in track.moments:
-            packet = self._event(uuid, at)
-            packet.track_event.type = self._protos.TrackEvent.TYPE_INSTANT
-            packet.track_event.name = label
-            yield packet
+def _tracks(recording: Recording) -> Iterator[tuple[str, Sequence[_Event]]]:
+    """Yield every track: the totals, the bytes of each category, steps, phases, findings and failures."""
+    time_ns = _times(recording)
+    totals = timeline(recording)
+    yield "allocated", _counter(time_ns, totals.allocated_bytes)
+    if recording.has_reserved:
+        yield "reserved", _counter(time_ns, totals.reserved_bytes)
+    for category, n_bytes in _by_category(recording):
+        yield f"allocated: {category.name.lower()}", _counter(time_ns, n_bytes)
+    steps = recording.steps
+    yield "steps", _slices(steps, [f"step {index}" for index in steps.index.tolist()], time_ns)
+    yield from _phases(recording, time_ns)
+    yield "findings", [(int(time_ns[-1]), "INSTANT", each.claim) for each in recording.findings()]
+    ooms = recording.marks.event[recording.marks.kind == MarkKind.OOM]
+    yield "out of memory", [(int(time_ns[at]), "INSTANT", "out of memory") for at in ooms.tolist()]
+
+
+def _counter(time_ns: NDArray[Any], n_bytes: NDArray[Any]) -> list[_Event]:
+    """Return the changes of a counter, at the rows where it is drawn."""
+    rows = points(n_bytes)
+    return [
+        (at, "COUNTER", value)
+        for at, value in zip(time_ns[rows].tolist(), n_bytes[rows].tolist(), strict=True)
+    ]
+
+
+def _slices(spans: Any, names: Sequence[str], time_ns: NDArray[Any]) -> list[_Event]:
+    """Return the beginnings and ends of steps or phases, which do not overlap."""
+    rows = zip(time_ns[spans.start_event].tolist(), time_ns[spans.end_event].tolist(), names, strict=True)
+    return [
+        event
+        for start_ns, end_ns, name in rows
+        for event in ((start_ns, "SLICE_BEGIN", name), (end_ns, "SLICE_END", None))
+    ]
+
+
+def points(values: NDArray[Any], most: int = MOST_POINTS) -> NDArray[Any]:
+    """Return the rows at which a counter is drawn: every change, or the extremes of each stretch of events.
+
+    Above *most* changes the counter is downsampled. Row 0 and the last row are among them.
+    """
+    last = len(values) - 1
+    changes = np.flatnonzero(np.diff(values)) + 1
+    rows = np.unique(np.concatenate([[0], changes, [last]]))
+    if len(rows) <= most:
+        return rows
+    edges = np.linspace(0, len(values), most // 3 + 1).astype("i8")
+    kept = [0, last]
+    for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        stretch = values[start:end]
+        kept += [start, start + int(stretch.argmin()), start + int(stretch.argmax())]
+    return np.unique(kept)
+
+
+def _times(recording: Recording) -> NDArray[Any]:
+    """Return the time of each instant in nanoseconds, never falling; by event number without a clock."""
+    time_ns = timeline(recording).time_ns
+    if recording.trace.has_clock:
+        return np.maximum.accumulate(time_ns)
+    return np.arange(len(time_ns), dtype="i8") * _NS_PER_EVENT
+
+
+def _by_category(recording: Recording) -> Iterator[tuple[Category, NDArray[Any]]]:
+    found = lifetimes(recording)
+    category = assign(recording, found).category
+    for each in np.unique(category).tolist():
+        yield Category(each), _allocated(found.rows(category == each), len(recording.trace))
+
+
+def _allocated(found: Allocations, n_events: int) -> NDArray[Any]:
+    change = np.zeros(n_events + 1, "i8")
+    served = found.rows(found.free_event >= -1)
+    np.add.at(change, served.alloc_event + 1, served.block_size)
+    freed = served.rows(served.free_event >= 0)
+    np.add.at(change, freed.free_event + 1, -freed.block_size)
+    return np.cumsum(change)
+
+
+def _phases(recording: Recording, time_ns: NDArray[Any]) -> Iterator[tuple[str, Sequence[_Event]]]:
+    """Yield a track for the phases of each depth: on one track slices must not overlap."""
+    phases = recording.phases
+    for depth in np.unique(phases.depth).tolist():
+        rows = phases.rows(phases.depth == depth)
+        names = [
+            _phase_name(Phase(phase), phases.names[name])
+            for phase, name in zip(rows.phase.tolist(), rows.name.tolist(), strict=True)
+        ]
+        yield "phases" if depth == 0 else f"phases, depth {depth}", _slices(rows, names, time_ns)
+
+
+def _phase_name(phase: Phase, name: str) -> str:
+    word = phase.name.lower()
+    return f"{word}: {name}" if name else word
 
 
 EXPORT = Export("perfetto", "counters, steps, phases and findings for ui.perfetto.dev", write)

@@ -25,7 +25,6 @@ def write(run: Run, path: Path) -> list[Path]:
         first = (Frame(title(recording), "", 0),) if len(run.recordings) > 1 else ()
         for stack, n_bytes in live_stacks(recording):
             profile.add((*first, *stack), n_bytes)
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(profile.message(run.started_ns), mtime=0))
     return [path]
 

@@ -29,7 +29,6 @@ def write(run: Run, path: Path) -> list[Path]:
         "shared": {"frames": [_frame(frame) for frame in frames]},
         "profiles": profiles,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document), encoding="utf-8")
     return [path]
 

@@ -162,46 +162,6 @@ class Recording(Questions):
 
         return findings(self)
 
-    def figure(
-        self,
-        page: str = "overview",
-        *,
-        other: "Recording | None" = None,
-        at: int | None = None,
-        dark: bool | None = None,
-    ) -> Any:
-        """The figure of a page of the dashboard, for a notebook; needs ``vramscope[dashboard]``.
-
-        Parameters
-        ----------
-        page
-            ``"overview"``, ``"peak"``, ``"phases"``, ``"allocations"``, ``"fragmentation"``, ``"leaks"``,
-            ``"oom"``, ``"fit"``, ``"waterfall"`` or ``"compare"``;
-            for all ranks of a run there is ``run.figure("ranks")``.
-        other
-            The recording to compare with, for ``"compare"``.
-        at
-            The instant that is shown, as the number of events before it; the page's own choice if None.
-        dark
-            Whether the theme is dark; if None, whether ``plotly.io.templates.default`` is a dark one.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
-            Its title is what the page says first. Without points where the page has nothing to draw.
-
-        Raises
-        ------
-        UnknownNameError
-            If no page has that name.
-        MissingExtraError
-            If a package of the dashboard is missing.
-        """
-        # Late: what draws for a notebook depends on the analyses.
-        from vramscope.export.notebook import figure
-
-        return figure(self, page, other=other, at=at, dark=dark)
-
     def __repr__(self) -> str:
         """One line at a prompt."""
         where = f"rank {self.process.rank}, device {self.device.index}, {self.source}"
@@ -268,24 +228,6 @@ class Run:
         from vramscope.analysis.findings import located, shared
 
         return shared(located((recording, recording.findings()) for recording in self.recordings))
-
-    def figure(self, page: str = "overview", *, at: int | None = None, dark: bool | None = None) -> Any:
-        """The figure of a page of the dashboard; ``"ranks"`` shows all ranks, others the largest recording.
-
-        Parameters
-        ----------
-        page, at, dark
-            As for ``Recording.figure``.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
-            Its title is what the page says first.
-        """
-        # Late: what draws for a notebook depends on the analyses.
-        from vramscope.export.notebook import figure
-
-        return figure(self, page, other=None, at=at, dark=dark)
 
     @property
     def ranks(self) -> Mapping[int, tuple[Recording, ...]]:

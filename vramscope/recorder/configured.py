@@ -36,7 +36,6 @@ _OTHERS = frozenset(
     {
         "CACHE",
         "DETACHED",
-        "EDITOR",
         "GPU_OUT",
         "RECORDED_RANK",
         "RUN",

@@ -9,7 +9,7 @@ from vramscope.analysis.tree import Tree
 
 from ...figures import icicle
 from ...figures.drawing.names import place
-from ...figures.icicle import CallBox, Icicle
+from ...figures.icicle import Icicle
 from ...server.callbacks import Picked
 from .. import panel as panels
 from ..scripts import in_browser
@@ -53,13 +53,6 @@ def as_data(drawn: Icicle) -> str:
     Plotly took 150 of the 300 ms that the page Peak needed for another instant.
     """
     return json.dumps(drawn._asdict() | {"row_px": icicle.ROW_PX}, separators=(",", ":"))
-
-
-def from_data(text: str) -> Icicle:
-    """Return the boxes of :func:`as_data`."""
-    values = json.loads(text)
-    boxes = (CallBox(each[0], each[1], tuple(each[2]), tuple(each[3]), *each[4:]) for each in values["boxes"])
-    return Icicle(tuple(boxes), values["n_callers"], values["n_levels"], values["n_rows"])
 
 
 def crumbs(prefix: str, tree: Tree, root: int) -> list[Any]:

@@ -1,8 +1,5 @@
-"""Colors of the bands, a group per allocation with its name and color, and pixels as a PNG in a URI."""
+"""Colors of the bands, a group per allocation with its name and color."""
 
-import base64
-import struct
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +30,6 @@ _AGES = (
 )
 _NEVER = ("not freed", "#26456E")
 _EVENT_AGES = ("under 10 events", "under 100", "under 1,000", "under 10,000", "under 100,000", "longer")
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,23 +97,3 @@ def by_age(recording: Recording, found: Allocations) -> Paint:
     group[found.alloc_event < 0] = len(limits) - 1
     group[~freed] = len(limits)
     return Paint(group, (*names, _NEVER[0]), (*(color for _, _, color in _AGES), _NEVER[1]))
-
-
-def data_uri(pixels: NDArray[Any]) -> str:
-    """Return the PNG of *pixels*.
-
-    They are red, green, blue and opacity as bytes, shape (rows, columns, 4), the top row first.
-    """
-    height, width = pixels.shape[:2]
-    # Each row of a PNG begins with its filter; 0 is none.
-    rows = np.insert(pixels.astype("u1").reshape(height, -1), 0, 0, axis=1)
-    parts = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows.tobytes(), 6)),
-        (b"IEND", b""),
-    ]
-    body = b"".join(
-        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        for kind, content in parts
-    )
-    return f"data:image/png;base64,{base64.b64encode(_SIGNATURE + body).decode()}"

@@ -12,7 +12,7 @@ from captures import genuine, genuine_file
 
 import vramscope
 from vramscope import export, registry
-from vramscope.export.tracks import points
+from vramscope.export.perfetto import points
 from vramscope.formats._pickle import loads
 from vramscope.model.recording import Run
 
