@@ -185,8 +185,8 @@ d3:
 	  && npm pack --silent d3@7.9.0 >/dev/null && tar xzf d3-7.9.0.tgz; } \
 	  || echo "d3 cannot be downloaded: the test of torch's viewer will be skipped"
 
-# Environments of their own: MLflow, W&B and old versions would move the pins of the one that every other test runs in.
-# uv chooses their versions in 20 s, where pip gives up on Ray beside MLflow, and on torchtitan beside both; torch comes
+# Environments of their own: Ray and old versions would move the pins of the one that every other test runs in.
+# uv chooses their versions in 20 s, where pip gives up on torchtitan beside Ray; torch comes
 # from pip, as everywhere, so that it is this machine's own build.
 test-integrations: speedscope d3  ## trainers, loggers, metrics and agents with the real packages, newest and oldest
 	@set -e; for which in $(INTEGRATIONS); do \

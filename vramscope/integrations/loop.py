@@ -1,21 +1,14 @@
 """Records a training loop of one's own, with scalars for any log."""
 
 import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from vramscope import export, registry
-from vramscope.errors import UsageError, VramscopeError
+from vramscope.errors import UsageError
 from vramscope.integrations._trainer import TrainerRecording
-from vramscope.loading import load
 
 _log = logging.getLogger("vramscope")
-PAGE_NAME = "vramscope.html"
 
 
 class VramscopeHandler:
@@ -41,8 +34,7 @@ class VramscopeHandler:
         *arguments, **options
             As for ``TrainerRecording``: the directory, ``profile_steps``, and options of ``record``.
         log
-            Takes the scalars and the number of finished steps. If it has a method ``attach``, as the logs
-            for W&B, MLflow and TensorBoard have, that is given the directory of the finished recording.
+            Takes the scalars and the number of finished steps.
         every
             The number of steps from one call of *log* to the next.
         total_steps
@@ -65,13 +57,6 @@ class VramscopeHandler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.recording.end(error)
-        attach = getattr(self._log, "attach", None)
-        if attach is not None and error is None:
-            try:
-                attach(self.recording.recorder.directory)
-            # A logger that cannot be reached must not end the program after its training.
-            except Exception as failure:  # noqa: BLE001
-                _log.warning("vramscope: the page of the recording is not attached: %s", failure)
 
     def step(self) -> None:
         """End a step, and log where it is time to."""
@@ -85,19 +70,3 @@ class VramscopeHandler:
     def phase(self, name: str) -> Any:
         """Name a stretch of the loop, as ``Recorder.phase``."""
         return self.recording.recorder.phase(name)
-
-
-@contextmanager
-def report_page(recording: Path) -> Iterator[Path | None]:
-    """Write the page of the run in *recording* to a temporary folder; None, and a warning, where that fails.
-
-    The page needs ``vramscope[dashboard]``, and a second per million events.
-    """
-    with TemporaryDirectory(prefix="vramscope-") as folder:
-        page: Path | None = Path(folder) / PAGE_NAME
-        try:
-            registry.part(export, export.Export, "html").write(load(recording), Path(folder) / PAGE_NAME)
-        except (VramscopeError, OSError) as error:
-            warnings.warn(f"vramscope attaches no page of {recording}: {error}", RuntimeWarning, stacklevel=3)
-            page = None
-        yield page
