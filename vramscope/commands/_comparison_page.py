@@ -1,7 +1,7 @@
 """The comparison of all ranks as JSON, and as a page of at most 45 lines, however many ranks there are."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from vramscope.analysis.findings import Shared, ranks_words
@@ -206,9 +206,15 @@ def comparison_as_json(compared: ComparedRun) -> dict[str, Any]:
         "restarts": {str(rank): n for rank, n in sorted(fleet.restarts.items())},
         "ended": [asdict(each) | {"outcome": each.outcome.value} for each in fleet.ended],
         "groups": [_group_as_json(group) for group in fleet.groups],
-        "outliers": [_odd_as_json(odd) for odd in fleet.odd],
-        "first_failure": None if fleet.failure is None else _failure_as_json(fleet.failure),
-        "imbalance": None if fleet.imbalance is None else _imbalance_as_json(fleet.imbalance),
+        "outliers": [_as_json(odd, n_bytes="bytes") for odd in fleet.odd],
+        "first_failure": fleet.failure and _as_json(fleet.failure, n_ranks="failed_ranks"),
+        "imbalance": fleet.imbalance
+        and _as_json(
+            fleet.imbalance,
+            n_steps="steps",
+            allocated_bytes="peak_allocated_bytes",
+            n_compared="compared_steps",
+        ),
         "clocks": clocks_as_json(fleet.clocks),
         "shared_devices": [{"device": device, "ranks": list(ranks)} for device, ranks in fleet.sharing],
         "stray_copies": [
@@ -237,48 +243,11 @@ def _group_as_json(group: RankGroup) -> dict[str, Any]:
     }
 
 
-def _odd_as_json(odd: Odd) -> dict[str, Any]:
-    return {
-        "rank": odd.rank,
-        "device": odd.device,
-        "host": odd.host,
-        "bytes": odd.n_bytes,
-        "usual_bytes": odd.usual_bytes,
-        "bytes_per_step": odd.bytes_per_step,
-        "why": odd.why,
-        "cause": odd.cause,
-        "line_bytes": odd.line_bytes,
-        **_line_as_json(odd.line),
-    }
-
-
-def _failure_as_json(failure: FirstFailure) -> dict[str, Any]:
-    return {
-        "rank": failure.rank,
-        "device": failure.device,
-        "host": failure.host,
-        "step": failure.step,
-        "time_ns": failure.time_ns,
-        "requested_bytes": failure.requested_bytes,
-        "allocated_bytes": failure.allocated_bytes,
-        "failed_ranks": failure.n_ranks,
-        "excess_bytes": failure.excess_bytes,
-        **_line_as_json(failure.line),
-    }
-
-
-def _imbalance_as_json(found: Imbalance) -> dict[str, Any]:
-    return {
-        "step": found.step,
-        "steps": found.n_steps,
-        "rank": found.rank,
-        "device": found.device,
-        "peak_allocated_bytes": found.allocated_bytes,
-        "median_bytes": found.median_bytes,
-        "usual_fraction": found.usual_fraction,
-        "compared_steps": found.n_compared,
-        "cause": found.cause,
-    }
+def _as_json(value: Any, **renamed: str) -> dict[str, Any]:
+    """Return the fields of an answer by their names, or those that the JSON has for them, and its line."""
+    found = {each.name: getattr(value, each.name) for each in fields(value)}
+    where = _line_as_json(found.pop("line")) if "line" in found else {}
+    return {renamed.get(name, name): each for name, each in found.items()} | where
 
 
 def _line_as_json(line: LineBytes | None) -> dict[str, Any]:

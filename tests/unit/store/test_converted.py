@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import struct
 import time
+import zlib
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -174,18 +176,27 @@ def test_a_conversion_cut_anywhere_does_not_count(source: Path) -> None:
         assert found(source) is None
 
 
-def test_only_the_model_can_be_named_in_it(source: Path, tmp_path: Path) -> None:
-    victim = tmp_path / "ran"
-    path = tmp_path / "x"
-    for name in ("os.system", "recording.import_module", "table.data_frame", "..os.System"):
-        with path.open("wb") as file:
-            column_file.write(file, recorded(10), {})
-        data = path.read_bytes().replace(b'"recording.Run"', b'"%s"' % name.encode())
-        path.write_bytes(data)
-        with pytest.raises(column_file.DamagedError):
-            column_file.read(path)
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("os", "system"),
+        ("builtins", "eval"),
+        ("vramscope.model.table", "data_frame"),
+        ("vramscope.model.recording", "dataclass"),
+        ("vramscope.model.recording", "Path"),
+        ("vramscope.loading", "Follower"),
+    ],
+)
+def test_only_classes_of_the_model_can_be_named_in_it(source: Path, module: str, name: str) -> None:
+    place = kept(source)
+    assert found(source) is not None
+    # A whole file, with a call of another name in place of the run.
+    calls = f"c{module}\n{name}\n(Vtouch x\ntR.".encode()
+    trailer = struct.pack("<QQQ16s", 0, len(calls), zlib.crc32(calls), b"vramscope-mapped")
+    place.write_bytes(calls + trailer)
 
-    assert not victim.exists()
+    with pytest.raises(column_file.DamagedError, match="is not of the model"):
+        column_file.read(place)
     assert found(source) is None
 
 
