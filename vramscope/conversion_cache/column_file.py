@@ -43,7 +43,7 @@ def write(file: IO[bytes], run: Run, about: Mapping[str, Any]) -> None:
     Raises OSError, and TypeError or ValueError if the run contains an object that the format cannot store.
     """
     rest = io.BytesIO()
-    writer = _Writer(rest, file)
+    writer = _ColumnWriter(rest, file)
     try:
         writer.dump((run, dict(about)))
     except pickle.PickleError as error:
@@ -60,7 +60,7 @@ def read(path: Path) -> tuple[Run, Any]:
     with path.open("rb", buffering=0) as file:
         rest = _rest(file)
         try:
-            run, about = _Reader(io.BytesIO(rest), file).load()
+            run, about = _ColumnReader(io.BytesIO(rest), file).load()
         except DamagedError:
             raise
         except Exception as error:  # noqa: BLE001 -- what a damaged pickle raises may be anything
@@ -93,7 +93,7 @@ def _sum(block: Any, at: int) -> int:
     return (int(words.sum(dtype="u8")) + rest) * (at // _BLOCK * 2 + 1)
 
 
-class _Writer(pickle.Pickler):
+class _ColumnWriter(pickle.Pickler):
     """Writes columns to the file at once; in the pickle is the place of each."""
 
     def __init__(self, rest: IO[bytes], file: IO[bytes]) -> None:
@@ -116,8 +116,8 @@ class _Writer(pickle.Pickler):
         return *kind, start, sum(_sum(data[at : at + _BLOCK], at) for at in range(0, len(data), _BLOCK))
 
 
-class _Reader(pickle.Unpickler):
-    """Reads what ``_Writer`` wrote, and makes objects of the model alone."""
+class _ColumnReader(pickle.Unpickler):
+    """Reads what ``_ColumnWriter`` wrote, and makes objects of the model alone."""
 
     def __init__(self, rest: IO[bytes], file: FileIO) -> None:
         super().__init__(rest)
