@@ -99,3 +99,19 @@ STRANGERS = [
 @pytest.mark.parametrize("data", STRANGERS)
 def test_strangers_are_left_alone(data):
     assert not sniff(data, Path("x"))
+
+
+TEXTS = [
+    ("2026-11-20 12:00:00,123 INFO step 1, loss 2.1\n2026-11-20 12:00:01,120 INFO step 2, loss 2.0\n", "a text"),
+    ("trainer: epoch 1, loss 2.1\ntrainer: epoch 2, loss 2.0\n", "a text"),
+    ("step,loss,lr\n1,2.1,0.1\n2,2.0,0.1\n", "a table in which no column"),
+]
+
+
+@pytest.mark.parametrize(("text", "name"), TEXTS)
+def test_a_text_with_commas_is_a_table_only_if_it_has_a_head(tmp_path, text, name):
+    path = tmp_path / "file.log"
+    path.write_text(text)
+
+    with pytest.raises(FormatError, match=name):
+        load(path)

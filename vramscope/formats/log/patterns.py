@@ -94,9 +94,19 @@ def _wordings() -> tuple[Wording, ...]:
 def _literals() -> tuple[tuple[Wording, tuple[str, ...]], ...]:
     """Return each row with the words that every text of it has, so that most rows cost one look."""
     return tuple(
-        (row, tuple(word.lower() for word in re.findall(r"[a-zA-Z]{2,}", _without_options(row.words))))
+        (row, tuple(word.lower() for word in re.findall(r"[a-zA-Z]{2,}", _without_options(words))))
         for row in _wordings()
+        for words in [row.words if "|" in row.needs else f"{row.words} {row.needs}"]
     )
+
+
+@cache
+def _rows_by_word() -> dict[str, list[int]]:
+    """Return the places of the rows by the longest word that each must have: 143 rows, 39 words."""
+    rows: dict[str, list[int]] = {}
+    for place, (_, literals) in enumerate(_literals()):
+        rows.setdefault(max(literals, key=len, default=""), []).append(place)
+    return rows
 
 
 def _without_options(words: str) -> str:
@@ -154,9 +164,10 @@ def amounts(line: Shaped, *, is_cut: bool = False) -> list[Amount]:
 @lru_cache(maxsize=4096)
 def _places_in(shape: str) -> tuple[_AmountPlace, ...]:
     """Return where a line of that shape has its amounts."""
-    numbers, taken = places(shape), set[int]()
+    rows = _rows_in(shape)
+    numbers, taken = places(shape) if rows else {}, set[int]()
     known = []
-    for row in _rows_in(shape):
+    for row in rows:
         for found in _expression(row).finditer(shape):
             start = found.start("number")
             if start not in taken and start in numbers and row.column and not _is_other(row, found):
@@ -202,12 +213,18 @@ def _rows_in(shape: str) -> tuple[Wording, ...]:
     lower = shape.lower()
     if "0" not in lower:
         return ()
+    likely_places = sorted(place for word, rows in _rows_by_word().items() if word in lower for place in rows)
+    likely = [
+        row
+        for row, words in map(_literals().__getitem__, likely_places)
+        if all(word in lower for word in words)
+    ]
+    if not any(row.column for row in likely):
+        return ()
     return tuple(
         row
-        for row, literals in _literals()
-        if all(word in lower for word in literals)
-        and (not row.needs or re.search(row.needs, lower, re.IGNORECASE))
-        and _expression(row).search(shape)
+        for row in likely
+        if (not row.needs or re.search(row.needs, lower, re.IGNORECASE)) and _expression(row).search(shape)
     )
 
 
