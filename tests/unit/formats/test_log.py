@@ -58,7 +58,7 @@ def figures(data: bytes) -> set[tuple[int, int, str, int]]:
 
 
 def test_there_are_samples_of_many_programs():
-    assert len(SAMPLES) >= 70
+    assert len(SAMPLES) >= 80
 
 
 def test_every_program_of_the_table_is_in_the_documents():
@@ -271,6 +271,20 @@ def test_each_series_is_named_with_what_it_counts(tmp_path):
 
     texts = [note.text for note in recording.notes if note.code == "series"]
     assert texts[0].startswith("perf/max_memory_allocated_gb of verl: the most that torch had allocated")
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "expected"),
+    [
+        ("device: cuda:0", "peak memory: 2048 MiB", {(0, 0, "allocated_peak_bytes", 2 << 30)}),
+        ("device: cpu", "peak memory: 2048 MiB", set()),
+        ("GPU available: False, used: False", "Allocated: 2.00 GB", set()),
+        ("device: cuda:0", "Peak memory usage: 12.4MB", set()),
+        ("device: cuda:0", "peak CPU memory: 2048 MiB", set()),
+    ],
+)
+def test_a_line_without_a_device_is_of_the_gpu_that_the_log_names(head, line, expected):
+    assert figures(f"{head}\n{line}\n".encode()) == expected
 
 
 def test_memory_of_the_host_and_shares_are_no_figures():

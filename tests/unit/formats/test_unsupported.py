@@ -102,7 +102,10 @@ def test_strangers_are_left_alone(data):
 
 
 TEXTS = [
-    ("2026-11-20 12:00:00,123 INFO step 1, loss 2.1\n2026-11-20 12:00:01,120 INFO step 2, loss 2.0\n", "a text"),
+    (
+        "2026-11-20 12:00:00,123 INFO step 1, loss 2.1\n2026-11-20 12:00:01,120 INFO step 2, loss 2.0\n",
+        "a text",
+    ),
     ("trainer: epoch 1, loss 2.1\ntrainer: epoch 2, loss 2.0\n", "a text"),
     ("step,loss,lr\n1,2.1,0.1\n2,2.0,0.1\n", "a table in which no column"),
 ]

@@ -127,6 +127,7 @@ def _document(path: Path) -> Any:
 def _read_text(file: Stream, found: Figures, *, has_document: bool) -> Iterator[None]:
     lines, reader = LineReader(file), _TextReader(found, has_document=has_document)
     for line in lines:
+        reader.names_gpu = lines.names_gpu
         reader.take(line)
         lines.wants_all = reader.wants_all
         yield
@@ -139,6 +140,7 @@ class _TextReader:
         self._records = Records(found)
         self._csv: CsvReader | None = None
         self._last = LogMoment()
+        self.names_gpu = False
 
     @property
     def wants_all(self) -> bool:
@@ -183,7 +185,7 @@ class _TextReader:
             self._found.at(line.rank, table.device).items.append(table)
 
     def _counters(self, line: TextLine) -> None:
-        found = amounts(line.shaped, is_cut=line.is_cut)
+        found = amounts(line.shaped, is_cut=line.is_cut, names_gpu=self.names_gpu)
         if not found:
             return
         named = moment(line.shaped)

@@ -22,6 +22,12 @@ _LONGEST_BYTES = 32 << 10
 _WORDS = re.compile(b"mem|max_ma|vram|alloc|reserved|cached|mib|gib|gb|fb|# gpu|bytes|# date|restart|mb \\|")
 """Words of which every line about memory has one, in small letters; a class of letters makes it slow."""
 _FAILURES = (b"out of memory", b"allowed memory", b"resource_exhausted")
+_GPU = re.compile(
+    rb"\bcuda:\d|\bcuda\W{0,3}(?:true|available|version|out of memory)|nvidia|\bnccl\b|vram|\brocm\b"
+    rb"|\bgpu(?:s| available)?\W{1,3}(?:\d|true)|device\W{1,4}cuda|using (?:device\W{1,3})?(?:cuda|gpu)"
+    rb"|\b(?:rtx|tesla|geforce|a100|h100|h200|b200|v100|l40s?|mi300x?)\b"
+)
+"""What a log has that was written beside a GPU."""
 _MOST_PIECES = 64
 """The pieces of one line that are looked at for figures; beyond them only errors count."""
 _ESCAPES = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033|\\e)\[[0-9;?]*[ -/]*[A-Za-z]", re.IGNORECASE)
@@ -164,6 +170,8 @@ class LineReader:
         self._n_pieces = 0
         """The pieces of the present line that were looked at."""
         self.wants_all = True
+        self.names_gpu = False
+        """Whether the text names a GPU until the end of the piece that is looked at."""
 
     def __iter__(self) -> Iterator[TextLine]:
         is_end = False
@@ -172,6 +180,7 @@ class LineReader:
             is_end = not piece
             keep = max(self._at - AROUND_BYTES, 0)
             self._data, self._at = self._data[keep:] + piece, self._at - keep
+            self.names_gpu = self.names_gpu or _GPU.search(piece.lower()) is not None
             yield from self._lines(self._ready(is_end=is_end), is_end=is_end)
 
     def _ready(self, *, is_end: bool) -> int:

@@ -38,6 +38,10 @@ _LARGEST = 1 << 46
 """Bytes that no device has: 64 TiB. Whatever is more is an unknown value or a mistake."""
 _SHAPE_CHARACTERS = 2000
 """A longer line has a shape of its own."""
+_OF_LOG = "<log>"
+_WITHOUT_DEVICE = "a line without a device, in a log that names a GPU"
+_LEAST_OF_LOG_BYTES = 64 << 20
+"""A peak that a line without a device names is the GPU's from here on: what tracemalloc prints is smaller."""
 _SURELY_BYTES = 1 << 24
 """A whole number from here on that has no unit is in bytes: no device has that many MiB."""
 
@@ -54,7 +58,7 @@ class Wording(NamedTuple):
     unit: str = ""
     """The unit where neither name nor number has one; MB and GB are powers of 1024."""
     needs: str = ""
-    """A pattern that the line must have beside it."""
+    """A pattern that the line must have beside it; with ``<log>`` it is enough that the log names a GPU."""
     is_decimal: bool = False
     """Whether the unit is a power of 1000."""
 
@@ -96,7 +100,7 @@ def _literals() -> tuple[tuple[Wording, tuple[str, ...]], ...]:
     return tuple(
         (row, tuple(word.lower() for word in re.findall(r"[a-zA-Z]{2,}", _without_options(words))))
         for row in _wordings()
-        for words in [row.words if "|" in row.needs else f"{row.words} {row.needs}"]
+        for words in [row.words if "|" in row.needs or _OF_LOG in row.needs else f"{row.words} {row.needs}"]
     )
 
 
@@ -140,22 +144,28 @@ class _AmountPlace(NamedTuple):
     end: int
 
 
-def amounts(line: Shaped, *, is_cut: bool = False) -> list[Amount]:
+def amounts(line: Shaped, *, is_cut: bool = False, names_gpu: bool = False) -> list[Amount]:
     """Return every amount of memory in one line, in the order of the table.
 
     A number belongs to the first wording that takes it. Where the text *is_cut*, a number at its end may lack
-    digits, and is left out.
+    digits, and is left out. Where the log *names_gpu*, a "peak memory" is that of the GPU.
     """
     shape = line.shape
     known = (_places_in if len(shape) < _SHAPE_CHARACTERS else _places_in.__wrapped__)(shape)
     ends = [len(shape.rstrip(" .,")), len(shape.rstrip(" .,abcdefgiklmtyBKMGT"))] if is_cut and known else []
     found = []
     for place in known:
+        is_of_log = place.wording.origin == _WITHOUT_DEVICE
+        if is_of_log and not names_gpu:
+            continue
         number = float(line.number(place.number).replace(",", ""))
         if place.exponent:
             number *= 10.0 ** int(place.exponent + line.number(place.number + 1))
         n_bytes = _bytes(place.wording, number, place.unit)
-        if 0 <= n_bytes < _LARGEST and place.end not in ends[: 1 if place.unit else 2]:
+        if (
+            is_of_log * _LEAST_OF_LOG_BYTES <= n_bytes < _LARGEST
+            and place.end not in ends[: 1 if place.unit else 2]
+        ):
             device = int(line.number(place.device).partition(",")[0]) if place.device >= 0 else UNKNOWN
             found.append(Amount(place.wording, n_bytes, device, place.name or _name(line, *place.span)))
     return found
@@ -192,7 +202,7 @@ def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _Amou
         name = found.end("number"), found.end("name")
     exponent = re.search("e([+-]?)", found["number"])
     return _AmountPlace(
-        row,
+        row if _has_needs(row, found.string) else row._replace(origin=_WITHOUT_DEVICE),
         numbers[start],
         f"{exponent[1]}0" if exponent else "",
         next((unit for unit in units if unit), "").lower(),
@@ -205,7 +215,8 @@ def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _Amou
 
 def names_memory(name: str) -> bool:
     """Return whether a value of that name is an amount of memory."""
-    return any(row.column for row in _rows_in(Shaped(f"{name}: 0 ").shape)[:1])
+    shape = Shaped(f"{name}: 0 ").shape
+    return any(row.column and _has_needs(row, shape) for row in _rows_in(shape)[:1])
 
 
 def _rows_in(shape: str) -> tuple[Wording, ...]:
@@ -224,8 +235,12 @@ def _rows_in(shape: str) -> tuple[Wording, ...]:
     return tuple(
         row
         for row in likely
-        if (not row.needs or re.search(row.needs, lower, re.IGNORECASE)) and _expression(row).search(shape)
+        if (_OF_LOG in row.needs or _has_needs(row, shape)) and _expression(row).search(shape)
     )
+
+
+def _has_needs(row: Wording, shape: str) -> bool:
+    return not row.needs or re.search(row.needs, shape, re.IGNORECASE) is not None
 
 
 def _name(line: Shaped, start: int, end: int) -> str:
