@@ -34,6 +34,7 @@ _OTHERS = re.compile(
     r"predicted|needed)[ _/.-]{0,2}\Z",
     re.IGNORECASE,
 )
+"""Words before a name that make something else of it: a mean, an estimate, a peak."""
 _LARGEST = 1 << 46
 """Bytes that no device has: 64 TiB. Whatever is more is an unknown value or a mistake."""
 _SHAPE_CHARACTERS = 2000
@@ -180,17 +181,14 @@ def _places_in(shape: str) -> tuple[_AmountPlace, ...]:
     for row in rows:
         for found in _expression(row).finditer(shape):
             start = found.start("number")
-            if start not in taken and start in numbers and row.column and not _is_other(row, found):
+            before = _OTHERS.search(found.string, 0, found.start())
+            is_peak = before is not None and before[1].lower()[:3] in ("max", "pea", "hig")
+            if is_peak and row.column in ("allocated", "reserved", "active", "requested"):
+                continue  # a row that names the peak takes it
+            if start not in taken and start in numbers and row.column and (before is None or is_peak):
                 known.append(_place(row, found, numbers))
             taken.add(start)
     return tuple(known)
-
-
-def _is_other(row: Wording, found: re.Match[str]) -> bool:
-    """Return whether the word before the name makes something else of it: a mean, an estimate, a peak."""
-    before = _OTHERS.search(found.string, 0, found.start())
-    is_level = row.column in ("allocated", "reserved", "active", "requested")
-    return before is not None and (is_level or before[1].lower()[:3] not in ("max", "pea", "hig"))
 
 
 def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _AmountPlace:
