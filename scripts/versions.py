@@ -27,15 +27,17 @@ TORCH_OF_PYTHONS = "2.13.0"
 """What the tests on other Pythons run with; the newest that has a build for each of them."""
 
 SIMULATED = ("tests/unit/capture", "tests/unit/test_record.py")
-NEEDS_HEADERS = "tests/unit/prediction"
-"""Dry runs read torch's headers, which the stand-in leaves out: they run with torch's own build alone."""
-FILES = ("tests/unit", *(f"--ignore={path}" for path in (*SIMULATED, NEEDS_HEADERS)))
+DRY_RUNS = "tests/unit/prediction"
+WITH_FILES = ("allocator", "analysis", "columns", "export", "following", "formats", "model", "steps", "store")
+FILES = tuple(f"tests/unit/{name}" for name in WITH_FILES)
+COMMANDS = ("tests/unit", *(f"--ignore={path}" for path in (*SIMULATED, *FILES, DRY_RUNS)))
 PYTHON_COLUMNS = {
     "bare": "the wheel alone",
     "dashboard": "the wheel with `[dashboard]`",
     "files": "analyses and files",
     "simulated": "recording, simulated device",
     "truth": "twelve trainings, CUDA",
+    "commands": "commands and pages",
 }
 TORCH_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "truth": ("twelve trainings", ("tests/cuda/test_truth.py", "tests/cuda/test_no_harm.py")),
@@ -140,6 +142,7 @@ def python_cells(version: str, python: Path | None) -> Cells:
         "files": lambda: tested(with_torch(), *FILES, "-m", "not standin", **without_device),
         "simulated": lambda: tested(with_torch(), *SIMULATED, "-m", "not standin", **without_device),
         "truth": lambda: tested(with_torch(), "tests/cuda/test_truth.py", **on_device),
+        "commands": lambda: tested(with_torch(), *COMMANDS, "-m", "not standin", **without_device),
     }
 
 
@@ -198,9 +201,9 @@ Which tests passed on which Python and with which PyTorch: `make test-matrix` ru
 ## Python
 
 The wheel is installed alone and with its dashboard: every command of the README prints what it prints on the
-Python of the other tests, a page is written, and `serve` answers. Then the tests of analyses, files and
-recording, with torch {torch_of_pythons}. Dry runs (`vramscope predict`) are tested on one Python, that of the
-second table.
+Python of the other tests, a page is written, and `serve` answers. Then the tests of analyses, files,
+recording, commands and pages, with torch {torch_of_pythons}. Dry runs (`vramscope predict`) are tested on one
+Python, that of the second table.
 
 {pythons}
 
@@ -261,13 +264,22 @@ def failures(results: Results) -> str:
 def kept(text: str) -> Results:
     """Return the results that a page states; each has the day of its row."""
     results: Results = {}
-    for section, titles in (("Python", list(PYTHON_COLUMNS)), ("PyTorch", list(TORCH_COLUMNS))):
-        rows = text.partition(f"## {section}\n")[2].partition("\n## ")[0]
-        for line in re.findall(r"^\| (\d.*) \|$", rows, re.MULTILINE):
-            full, *cells, day = line.split(" | ")
-            row = f"Python {'.'.join(full.split('.')[:2])}" if section == "Python" else f"torch {full}"
-            said = {name: _said(cell) for name, cell in zip(titles, cells, strict=False) if cell != "not run"}
-            results[row] = {name: cell | {"on": full, "day": day} for name, cell in said.items()}
+    columns = {
+        "Python": {title: name for name, title in PYTHON_COLUMNS.items()},
+        "torch": {title: name for name, (title, _) in TORCH_COLUMNS.items()},
+    }
+    titles: list[str] = []
+    for line in re.findall(r"^\| ([\w.].*) \|$", text, re.MULTILINE):
+        full, *cells, day = line.split(" | ")
+        if full in columns:
+            kind, titles = full, cells
+            continue
+        row = f"{kind} {full if kind == 'torch' else '.'.join(full.split('.')[:2])}"
+        results[row] = {
+            columns[kind][title]: _said(cell) | {"on": full, "day": day}
+            for title, cell in zip(titles, cells, strict=True)
+            if title in columns[kind] and cell != "not run"
+        }
     for row, column, name in re.findall(r"^- (.*?), (.*?): (.*)$", text, re.MULTILINE):
         results[row][column]["names"].append(name)
     return results

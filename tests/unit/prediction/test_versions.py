@@ -55,6 +55,23 @@ def test_a_workspace_is_kept_before_torch_2_15_and_then_given_back(
     assert found.certainty == "checked"
 
 
+@pytest.mark.parametrize(("version", "left_mib"), [("2.11.0", 36), ("2.13.0", 4)])
+def test_a_graph_that_is_deleted_leaves_its_workspace_until_torch_2_11(monkeypatch, version, left_mib):
+    seen = []
+
+    def capture():
+        given, graph = torch.ones(1024, 1024, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = given @ given
+        del made, graph
+        seen.append(torch.cuda.memory_allocated() // MIB)
+
+    _predicted(monkeypatch, version, capture)
+
+    # What is given, and 32 MiB of cuBLAS on Hopper; so it was on the allocators of both versions.
+    assert seen == [left_mib]
+
+
 @pytest.mark.parametrize(("version", "peak_mib"), [("2.14.1", 36), ("2.15.0", 5)])
 def test_from_torch_2_15_on_a_product_with_a_bias_takes_a_smaller_workspace(monkeypatch, version, peak_mib):
     def multiply():

@@ -36,7 +36,10 @@ def keeps_workspaces() -> bool:
 
 
 def keeps_lt_workspaces() -> bool:
-    """Whether a thread keeps one of cuBLASLt, for products with a bias, beside cuBLAS's: until torch 2.11."""
+    """Whether a thread keeps one of cuBLASLt, for products with a bias, beside cuBLAS's: until torch 2.11.
+
+    A graph that is deleted then leaves the workspaces of its stream.
+    """
     return _number() < (2, 12)
 
 
@@ -45,13 +48,8 @@ def attends_without_heads() -> bool:
     return _number() >= (2, 14)
 
 
-def shares_efficient_keys() -> bool:
-    """Whether efficient attention takes keys that several queries share: from torch 2.14 on."""
-    return _number() >= (2, 14)
-
-
-def keeps_unused_seeds() -> bool:
-    """Whether efficient attention without dropout has a seed and an offset: from torch 2.14 on."""
+def has_new_efficient_attention() -> bool:
+    """Whether efficient attention takes shared keys, and has a seed without dropout: from torch 2.14 on."""
     return _number() >= (2, 14)
 
 

@@ -60,7 +60,7 @@ def _is_efficient(query: Any, key: Any, value: Any, card: Hardware) -> bool:
         torch.backends.cuda.mem_efficient_sdp_enabled()
         and query.dim() == key.dim() == value.dim() == 4
         and width == key.size(-1)
-        and (query.size(1) == key.size(1) or versions.shares_efficient_keys())
+        and (query.size(1) == key.size(1) or versions.has_new_efficient_attention())
         and width % aligned == 0
         and value.size(-1) % aligned == 0
         and query.dtype in kinds
@@ -290,7 +290,7 @@ def _perhaps(call: Call) -> int:
 def _efficient_forward(call: Call) -> OwnMemory:
     """Wide heads in half precision are summed in float32; a seed that is not used may lie on the card."""
     query, value = call.args[0], call.args[2]
-    has_seeds = versions.keeps_unused_seeds() and not call.given("dropout_p", 0.0)
+    has_seeds = versions.has_new_efficient_attention() and not call.given("dropout_p", 0.0)
     order = (2, 3, 0, 1) if has_seeds else (0, 1)
     if query.dtype == torch.float32 or value.size(-1) <= 128:
         return OwnMemory(order=order)

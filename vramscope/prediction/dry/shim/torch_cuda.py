@@ -124,7 +124,8 @@ class CapturedGraph:
         pool, self._pool = self._pool, 0
         if pool:
             self._seeds.clear()
-            self._pools.clear_workspaces(self._stream)
+            if not versions.keeps_lt_workspaces():
+                self._pools.clear_workspaces(self._stream)
             self._pools.drop(pool)
 
     __del__ = reset
