@@ -46,7 +46,7 @@ TORCH_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("tests/unit/capture", "tests/cuda/test_small_ring.py", "tests/cuda/test_deaths.py"),
     ),
     "formats": ("snapshots", ("tests/cuda/test_bare_snapshots.py",)),
-    "prediction": ("prediction", ("tests/cuda/test_predictions.py",)),
+    "prediction": ("prediction", ("tests/cuda/test_predictions.py", "tests/cuda/test_sharded_predictions.py")),
 }
 TORCH_COLUMNS["others"] = (
     "all others",
@@ -203,7 +203,8 @@ Which tests passed on which Python and with which PyTorch: `make test-matrix` ru
 The wheel is installed alone and with its dashboard: every command of the README prints what it prints on the
 Python of the other tests, a page is written, and `serve` answers. Then the tests of analyses, files,
 recording, commands and pages, with torch {torch_of_pythons}. Dry runs (`vramscope predict`) are tested on one
-Python, that of the second table.
+Python, that of the second table. 3.14 waits for an interpreter: the indexes that these runs may ask (PyPI,
+Debian 12, npm) have none that loads torch.
 
 {pythons}
 

@@ -17,10 +17,11 @@ HERE = Path(__file__).parents[1]
 
 TORCH = os.environ.get("STANDIN_TORCH", "2.13.0")
 NEWEST_TORCH = "2.15.0"
-HAS_WORKSPACE_PER_PRODUCT = tuple(map(int, TORCH.split(".")[:2])) >= (2, 15)
-"""Whether a product of matrices requests a workspace and frees it, and no thread keeps one."""
-
 """What the twelve trainings run on as well, where no version is chosen."""
+_VERSION = tuple(map(int, TORCH.split(".")[:2]))
+IS_BEFORE_2_13 = _VERSION < (2, 13)
+HAS_WORKSPACE_PER_PRODUCT = _VERSION >= (2, 15)
+"""Whether a product of matrices requests a workspace and frees it, and no thread keeps one."""
 HOME = Path(os.environ.get("STANDIN_HOME", HERE.parents[1] / ".cache" / "standin"))
 NOT_INHERITED = ("STANDIN_", "CUDA_", "PYTORCH_")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from standin_fixtures import TORCH
+from standin_fixtures import IS_BEFORE_2_13
 
 from vramscope.analysis.categories import categories
 from vramscope.analysis.categories.by_lifetime import lives_of
@@ -112,7 +112,7 @@ def test_categories_agree_at_the_peak_of_every_step(recorded, program, capsys):
 
 
 @pytest.mark.standin
-@pytest.mark.skipif(TORCH != "2.13.0", reason="older versions divide by zeros here")
+@pytest.mark.skipif(IS_BEFORE_2_13, reason="older versions divide by zeros here")
 def test_the_same_on_cuda(forks, tmp_path, capsys):
     paths = f"{ROOT}{os.pathsep}{PROGRAMS_DIRECTORY}"
     done = forks.run_code(ON_CUDA, cwd=tmp_path, variables={"PYTHONPATH": paths})
