@@ -46,7 +46,10 @@ TORCH_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("tests/unit/capture", "tests/cuda/test_small_ring.py", "tests/cuda/test_deaths.py"),
     ),
     "formats": ("snapshots", ("tests/cuda/test_bare_snapshots.py",)),
-    "prediction": ("prediction", ("tests/cuda/test_predictions.py", "tests/cuda/test_sharded_predictions.py")),
+    "prediction": (
+        "prediction",
+        ("tests/cuda/test_predictions.py", "tests/cuda/test_sharded_predictions.py"),
+    ),
 }
 TORCH_COLUMNS["others"] = (
     "all others",
