@@ -3,6 +3,7 @@
 ``python scripts/versions.py`` runs everything, which takes hours; ``--python 3.13`` or ``--torch 2.15.0`` a
 row, ``--only bare,truth`` some columns, and ``--write`` none. What the page says of a cell stays until the
 same cell runs again, so the table can be made in portions; a row has the day of its oldest result.
+``--failed`` runs, of the cells that are asked for, what failed there, and leaves the results of the others.
 """
 
 import argparse
@@ -68,14 +69,15 @@ def main() -> int:
     parser.add_argument("--torch", type=_words, help="versions of torch, such as 2.15.0")
     parser.add_argument("--only", type=_words, help="columns, such as bare,truth")
     parser.add_argument("--write", action="store_true", help="only write the page again")
+    parser.add_argument("--failed", action="store_true", help="only the tests that failed in these cells")
     asked = parser.parse_args()
     everything = not (asked.python or asked.torch or asked.write)
     for version in PYTHONS if everything else asked.python or ():
         python = interpreter(version)
         full = _version(python) if python else version
-        _add(f"Python {version}", python_cells(version, python), asked.only, full)
+        _add(f"Python {version}", python_cells(version, python), asked, full)
     for version in TORCHES if everything else asked.torch or ():
-        _add(f"torch {version}", torch_cells(version), asked.only, version)
+        _add(f"torch {version}", torch_cells(version), asked, version)
     results = kept(PAGE.read_text(encoding="utf-8"))
     PAGE.write_text(page(results), encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)} is written")
@@ -89,21 +91,34 @@ def _words(text: str) -> list[str]:
 Cells = Mapping[str, Callable[[], dict[str, Any]]]
 
 
-def _add(row: str, cells: Cells, only: Iterable[str] | None, full: str) -> None:
+def _add(row: str, cells: Cells, asked: argparse.Namespace, full: str) -> None:
     """Run the cells of a row, whose version is *full*, and write each result into the page at once."""
     for column, run in cells.items():
-        if only and column not in only:
+        before = kept(PAGE.read_text(encoding="utf-8")).get(row, {}).get(column, {})
+        if (asked.only and column not in asked.only) or (asked.failed and not before.get("failed")):
             continue
         print(f"{row}: {column}", flush=True)
         now = datetime.now(timezone.utc)
         try:
-            said = run()
+            said = after(before, run) if asked.failed else run()
         except AssertionError as error:  # what it needs cannot be made
             said = {"missing": str(error).strip().splitlines()[-1]}
         results = kept(PAGE.read_text(encoding="utf-8"))
         results.setdefault(row, {})[column] = said | {"on": full, "day": f"{now:%Y-%m-%d}"}
         PAGE.write_text(page(results), encoding="utf-8")
         print(f"  {_cell(said)}", flush=True)
+
+
+def after(before: Mapping[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run those tests alone that failed *before*, and return the counts of all."""
+    names = [name.partition(": ")[2].partition("[")[0] for name in before["names"]]
+    os.environ["PYTEST_ADDOPTS"] = f"-k '{' or '.join(names)}'"
+    again = run()
+    del os.environ["PYTEST_ADDOPTS"]
+    assert again["passed"] + again["failed"] >= before["failed"], "what failed did not run again"
+    still = [name for name in before["names"] if name in again["names"]]
+    passed = before["passed"] + before["failed"] - len(still)
+    return {**before, "passed": passed, "failed": len(still), "names": still}
 
 
 # What runs

@@ -1,12 +1,14 @@
 """What is promised is what the table of versions has seen: classifiers, README, and the code's own list."""
 
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomllib
 from canary import differences
-from versions import PYTHONS, TORCHES, kept, page
+from versions import PYTHONS, TORCHES, after, kept, page
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
@@ -104,3 +106,17 @@ def test_predictions_are_called_checked_on_the_versions_that_were_measured() -> 
     assert all(f"torch {version}\n" in measured for version in checked)
     assert f"| {', '.join(checked)} | `checked`" in prediction
     assert f"was checked on {', '.join(checked[:-1])} and {checked[-1]}, not on this version" in prediction
+
+
+def test_what_failed_runs_again_alone_and_the_others_keep_their_results() -> None:
+    before = {"passed": 9, "failed": 2, "skipped": 1, "names": ["a: test_b[c]", "a: test_d"]}
+    asked = []
+
+    def run() -> dict[str, Any]:
+        asked.append(os.environ["PYTEST_ADDOPTS"])
+        return {"passed": 4, "failed": 1, "skipped": 0, "names": ["a: test_d"]}
+
+    assert after(before, run) == {"passed": 10, "failed": 1, "skipped": 1, "names": ["a: test_d"]}
+    assert asked == ["-k 'test_b or test_d'"]
+    with pytest.raises(AssertionError, match="did not run again"):
+        after(before, lambda: {"passed": 0, "failed": 0, "skipped": 0, "names": []})

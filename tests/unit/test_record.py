@@ -185,6 +185,7 @@ def test_our_mistake_in_a_hook_is_one_warning_and_training_goes_on(tmp_path, mon
 
 def test_a_warning_made_an_error_does_not_reach_the_training(tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
+    warnings.simplefilter("error")
     with record(tmp_path / "file" / "run"):
         train()
 

@@ -44,13 +44,13 @@ Done = subprocess.CompletedProcess[str]
 class Forks:
     """Runs scripts in forks of one process that has imported torch, which starts with the first of them."""
 
-    def __init__(self, launcher: Path) -> None:
-        self._launcher = launcher
+    def __init__(self, launcher: Path, **always: str) -> None:
+        self._launcher, self._always = launcher, always
         self._server: subprocess.Popen[str] | None = None
 
     def run(self, file: Path, *arguments: object, cwd: Path, variables: Mapping[str, object]) -> Done:
         """Run a script like a Python of its own; every one of *variables* is one of its environment."""
-        command, environment = [str(file), *map(str, arguments)], _environment(variables)
+        command, environment = [str(file), *map(str, arguments)], _environment(self._always | dict(variables))
         # What torch reads while it is imported needs an import of its own.
         if any(name.startswith("PYTORCH_") and value for name, value in variables.items()):
             return self._run_alone(command, cwd, environment)
@@ -122,7 +122,7 @@ class Forks:
                 list(map(str, command)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=_environment({}),
+                env=_environment(self._always),
                 text=True,
             )
         return self._server
@@ -152,9 +152,9 @@ def forks(standin: Path) -> Iterator[Forks]:
 
 @pytest.fixture(scope="session")
 def plain_forks() -> Iterator[Forks]:
-    """Runs scripts in this Python, each in a process of its own that has imported torch already."""
+    """Runs scripts in this Python; each process of its own has imported torch, and sees no device."""
     pytest.importorskip("torch")
-    found = Forks(Path(sys.executable))
+    found = Forks(Path(sys.executable), CUDA_VISIBLE_DEVICES="")
     yield found
     found.close()
 
