@@ -1,6 +1,6 @@
 """Fails each system call of a recording in turn: a process that has torch loaded, and forks for each case.
 
-    python benchmarks/_attack_faults.py FOLDER [--calls 3,17] [--seed 0]
+    python benchmarks/_attack_faults.py FOLDER [--calls 3,17] [--seed 0] [--device cuda]
 
 Each line that it prints is a case as JSON. The program that is recorded enters three blocks; ``number`` is
 the position of the call among all calls of this process that concern files below its run's directory.
@@ -91,19 +91,20 @@ class Fault:
             return ""
 
 
-def train(run: Path | None) -> list[float]:
+def train(run: Path | None, device: str) -> list[float]:
     """Three blocks of the same recorder, with a flush in each; the losses."""
     torch.manual_seed(0)
-    net = torch.nn.Linear(16, 16)
+    place = "cuda" if device == "cuda" else "cpu"
+    net = torch.nn.Linear(16, 16, device=place)
     losses = []
     recorder = None
     if run is not None:
-        recorder = vramscope.record(run, device="simulated")
+        recorder = vramscope.record(run, device=device)
     for _ in range(3):
         if recorder is not None:
             recorder.__enter__()
         for _ in range(2):
-            loss = net(torch.ones(4, 16)).square().mean()
+            loss = net(torch.ones(4, 16, device=place)).square().mean()
             loss.backward()
             losses.append(loss.item())
             if recorder is not None:
@@ -113,7 +114,7 @@ def train(run: Path | None) -> list[float]:
     return losses
 
 
-def _case(folder: Path, number: int, code: int, lasts: str) -> dict[str, Any]:
+def _case(folder: Path, device: str, number: int, code: int, lasts: str) -> dict[str, Any]:
     run, told, said = folder / "run" / "x", folder / "stderr", folder / "said"
     child = os.fork()
     if not child:
@@ -123,7 +124,7 @@ def _case(folder: Path, number: int, code: int, lasts: str) -> dict[str, Any]:
         fault.install()
         code = 1
         try:
-            losses = train(run)
+            losses = train(run, device)
             atexit._run_exitfuncs()
             said.write_text(json.dumps({"losses": losses, "calls": fault.calls, "function": fault.function}))
             code = 7
@@ -183,16 +184,16 @@ def _is_false(case: dict[str, Any]) -> bool:
     return outcome in ("running", "died") or is_for_whole
 
 
-def cases(folder: Path, seed: int, calls: list[int] | None = None) -> Iterator[dict[str, Any]]:
+def cases(folder: Path, seed: int, device: str, calls: list[int] | None = None) -> Iterator[dict[str, Any]]:
     """Each call in turn, with an error that the seed draws, once and for good."""
     import_everything()
-    control = _case(_fresh(folder, "control"), -1, 0, "once")
+    control = _case(_fresh(folder, "control"), device, -1, 0, "once")
     drawn = random.Random(seed)
     for number in calls if calls is not None else _each_once(control["calls"]):
         for lasts in LASTS:
             name = drawn.choice(ERRORS)
             own = _fresh(folder, f"{number}-{lasts}")
-            case = _case(own, number, getattr(errno, name), lasts)
+            case = _case(own, device, number, getattr(errno, name), lasts)
             call = control["calls"][number]
             wrong = verdict(case, control, lasts)
             yield {"number": number, "call": call, "error": name, "lasts": lasts, "wrong": wrong} | (
@@ -220,8 +221,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--calls", type=lambda text: [int(each) for each in text.split(",")])
+    parser.add_argument("--device", default="simulated")
     args = parser.parse_args()
-    for case in cases(args.folder, args.seed, args.calls):
+    for case in cases(args.folder, args.seed, args.device, args.calls):
         print(json.dumps(case), flush=True)
 
 

@@ -2,6 +2,7 @@
 
     make attack
     python benchmarks/attack.py --seed 0 --only served
+    python benchmarks/attack.py --only programs signals --python PYTHON --device cuda
 
 Each case is bounded in time and memory and stays on this machine. A case that does not hold is printed with
 what makes it again; ``--seed`` is that of the damage, and ``SEEDS`` keeps earlier ones. Every program also
@@ -45,6 +46,18 @@ _LONGEST_S = 60
 _MOST_BYTES = 6 << 30
 
 
+class Programs(NamedTuple):
+    """What runs the programs that are recorded, and where their tensors are."""
+
+    python: str = sys.executable
+    device: str = "simulated"
+
+    def source(self, text: str) -> str:
+        """Return the text of a program with this device in it."""
+        place = "cuda" if self.device == "cuda" else "cpu"
+        return f"DEVICE, PLACE = {self.device!r}, {place!r}\n{text}"
+
+
 class Case(NamedTuple):
     """One thing that was tried."""
 
@@ -55,7 +68,7 @@ class Case(NamedTuple):
 
 
 # ---------------------------------------------------------------- traces and files of strangers
-def damaged(home: Path, seed: int) -> Iterator[Case]:
+def damaged(home: Path, seed: int, _ran: Programs) -> Iterator[Case]:
     """Recordings with bytes changed, cut, swapped: told or refused, never shown as whole."""
     recordings = make_recordings(home / "damaged")["with checksums"]
     for each in (*SEEDS, seed):
@@ -95,7 +108,7 @@ _BESIDE = (
 )
 
 
-def hostile_files(home: Path, _seed: int) -> Iterator[Case]:
+def hostile_files(home: Path, _seed: int, _ran: Programs) -> Iterator[Case]:
     """Each file of a recording replaced by something else, and asked by commands."""
     for name in _BESIDE:
         for what, make in ODD_FILES.items():
@@ -108,7 +121,7 @@ def hostile_files(home: Path, _seed: int) -> Iterator[Case]:
             shutil.rmtree(run)
 
 
-def bombs(home: Path, _seed: int) -> Iterator[Case]:
+def bombs(home: Path, _seed: int, _ran: Programs) -> Iterator[Case]:
     """Small files that unpack, nest or claim to be large, and pickles that would execute something."""
     victim = home / "executed"
     made = {
@@ -138,7 +151,7 @@ def bombs(home: Path, _seed: int) -> Iterator[Case]:
             yield case._replace(held=case.held and not victim.exists())
 
 
-def odd_arguments(_home: Path, _seed: int) -> Iterator[Case]:
+def odd_arguments(_home: Path, _seed: int, _ran: Programs) -> Iterator[Case]:
     """Numbers and sizes that no option means."""
     for text in (
         "nan",
@@ -249,7 +262,7 @@ _PATHS = (
 )
 
 
-def served(home: Path, _seed: int) -> Iterator[Case]:
+def served(home: Path, _seed: int, _ran: Programs) -> Iterator[Case]:
     """Raw requests: nothing without the token, nothing under another name, no error of the server's own."""
     port, metrics = _free_port(), _free_port()
     environment = {**os.environ, "XDG_STATE_HOME": str(home / "state")}
@@ -345,7 +358,7 @@ def _free_port() -> int:
 
 
 # ---------------------------------------------------------------- agents
-def agents(home: Path, _seed: int) -> Iterator[Case]:
+def agents(home: Path, _seed: int, _ran: Programs) -> Iterator[Case]:
     """Arguments of tools: what lies outside is not opened, and every refusal has its text."""
     from vramscope.commands._mcp_tools import Tools
 
@@ -405,19 +418,21 @@ def _refused(name: str, ask: Callable[[], object]) -> Case:
 
 # ---------------------------------------------------------------- programs, beside themselves without us
 _TRAINING = """
-import multiprocessing, os, resource, signal, sys, threading, time, torch, vramscope
+import contextlib, multiprocessing, os, resource, signal, sys, threading, time, torch, vramscope
 torch.manual_seed(0); torch.set_num_threads(1)
-net = torch.nn.Linear(64, 64); opt = torch.optim.SGD(net.parameters(), lr=0.1)
+net = torch.nn.Linear(64, 64, device=PLACE); opt = torch.optim.SGD(net.parameters(), lr=0.1)
+batch = torch.ones(8, 64, device=PLACE)
 def steps(n=4):
     for _ in range(n):
-        loss = net(torch.ones(8, 64)).square().mean(); loss.backward(); opt.step(); opt.zero_grad()
+        loss = net(batch).square().mean(); loss.backward(); opt.step(); opt.zero_grad()
         print(loss.item(), flush=True)
 def clock(by, real=time.time_ns):
     time.time_ns = lambda: real() + by
+def small(): return torch.ones(4, device=PLACE)
 def stack(n):
-    exec(compile(f'def f{n}(): return torch.ones(4)\\nf{n}()', f's{n}.py', 'exec'), {"torch": torch})
+    exec(compile(f'def f{n}(): return small()\\nf{n}()', f's{n}.py', 'exec'), {"small": small})
 def turns(bits, n=17):
-    return (left if bits & 1 else right)(bits >> 1, n - 1) if n else torch.ones(4)
+    return (left if bits & 1 else right)(bits >> 1, n - 1) if n else small()
 left = lambda bits, n: turns(bits, n)
 right = lambda bits, n: turns(bits, n)
 def exhaust():
@@ -428,8 +443,14 @@ def exhaust():
 held = []
 def trained(_):
     net.zero_grad()  # a worker may get one part or all of them
-    net(torch.ones(8, 64)).sum().backward()
+    net(batch).sum().backward()
     return float(net.weight.grad.sum())
+def block():
+    return vramscope.record(RUN, device=DEVICE, quiet=True) if RUN else contextlib.nullcontext()
+def half_way():
+    with block(): steps(1); yield
+def waits(has_begun):
+    with block(): steps(1); has_begun.set(); threading.Event().wait()
 def leave():
     gone = os.path.join(os.environ['HOME_OF_CASE'], 'gone')
     os.mkdir(gone); os.chdir(gone); os.rmdir(gone)
@@ -459,32 +480,35 @@ PROGRAMS = {
     "with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(trained, range(4)))\nsteps(2)",
     "follows its memory in Python": "import tracemalloc; tracemalloc.start(20); steps()",
     "loses its directory": "leave(); steps()",
+    "leaves a generator open": "kept = half_way(); next(kept)",
+    "ends while a thread is in a block": "now = threading.Event()\n"
+    "threading.Thread(target=waits, args=(now,), daemon=True).start(); now.wait(); steps(1)",
+    "may write no file": "steps(2)\n"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1])); steps(2)",
 }
 
 
-def programs(home: Path, _seed: int) -> Iterator[Case]:
+def programs(home: Path, _seed: int, ran: Programs) -> Iterator[Case]:
     """Programs that end oddly: with the losses and the status that they have without being recorded."""
     for number, (name, body) in enumerate(PROGRAMS.items()):
         inside = body.replace("\n", "\n    ")
-        main = f"{_TRAINING}\nif __name__ == '__main__':\n  "
-        alone = _ended(home, number, f"{main}if True:\n    {inside}\n")
-        record = f"with vramscope.record({str(home / f'run{number}')!r}, device='simulated', quiet=True):"
-        recorded = _ended(home, number + 1000, f"{main}{record}\n    {inside}\n")
+        main = f"{_TRAINING}\nif __name__ == '__main__':\n  with block():\n    {inside}\n"
+        run = home / f"run{number}"
+        alone = _ended(home, number, f"RUN = ''{main}", ran)
+        recorded = _ended(home, number + 1000, f"RUN = {str(run)!r}{main}", ran)
         yield Case("programs", name, alone == recorded, f"alone {alone}, recorded {recorded}"[:400])
-        if (home / f"run{number}").exists() and name != "loses its directory":
-            yield _asked(
-                "programs", f"the recording of one that {name}", ["report", str(home / f"run{number}")]
-            )
+        if run.exists() and name != "loses its directory":
+            yield _asked("programs", f"the recording of one that {name}", ["report", str(run)])
 
 
-def _ended(home: Path, number: int, source: str) -> tuple[object, str]:
+def _ended(home: Path, number: int, source: str, ran: Programs) -> tuple[object, str]:
     file = home / f"program{number}.py"
-    file.write_text(source)
+    file.write_text(ran.source(source))
     own = home / f"case{number}"
     own.mkdir()
     try:
         done = subprocess.run(
-            [sys.executable, str(file)],
+            [ran.python, str(file)],
             capture_output=True,
             timeout=2 * _LONGEST_S,
             check=False,
@@ -498,41 +522,41 @@ def _ended(home: Path, number: int, source: str) -> tuple[object, str]:
 
 _ENDLESS = """
 import sys, torch, vramscope, contextlib
-net = torch.nn.Linear(64, 64)
+net = torch.nn.Linear(64, 64, device=PLACE)
 block = contextlib.nullcontext()
 if sys.argv[1] != "alone":
-    block = vramscope.record(sys.argv[1], device="simulated", quiet=True)
+    block = vramscope.record(sys.argv[1], device=DEVICE, quiet=True)
 print("begins", flush=True)
 while True:
     with block:
         for _ in range(int(sys.argv[2])):
-            net(torch.ones(8, 64)).square().mean().backward()
+            net(torch.ones(8, 64, device=PLACE)).square().mean().backward()
 """
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 _MOMENTS = 4
 """How many moments each signal comes at, for blocks of one step and of many."""
 
 
-def signals(home: Path, seed: int) -> Iterator[Case]:
+def signals(home: Path, seed: int, ran: Programs) -> Iterator[Case]:
     """A signal at a moment that the seed draws, from the first import's end on: it ends as it does alone."""
     script, drawn = home / "endless.py", random.Random(seed)
-    script.write_text(_ENDLESS)
+    script.write_text(ran.source(_ENDLESS))
     for number in _SIGNALS:
-        alone = _signalled(script, "alone", 1, number, 0.5)
+        alone = _signalled(ran.python, script, ("alone", 1), number, 0.5)
         for n_steps in (1, 1000):
             for moment in range(_MOMENTS):
                 run = home / f"{number.name}-{n_steps}-{moment}"
                 # Half of them while the first block begins, which takes some tenths of a second.
                 after_s = drawn.uniform(0, 0.5 if moment % 2 else 3)
                 name = f"{number.name} after {after_s:.3f} s, blocks of {n_steps}"
-                status = _signalled(script, str(run), n_steps, number, after_s)
+                status = _signalled(ran.python, script, (str(run), n_steps), number, after_s)
                 yield Case("signals", name, status == alone, f"alone {alone}, recorded {status}")
                 if run.exists() and any(run.iterdir()):
                     yield _asked("signals", f"the recording, {name}", ["report", str(run)])
 
 
-def _signalled(script: Path, run: str, n_steps: int, number: int, after_s: float) -> int | str:
-    command = [sys.executable, str(script), run, str(n_steps)]
+def _signalled(python: str, script: Path, words: tuple[str, int], number: int, after_s: float) -> int | str:
+    command = [python, str(script), *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         child.stdout.readline()  # type: ignore[union-attr]
         time.sleep(after_s)
@@ -544,14 +568,15 @@ def _signalled(script: Path, run: str, n_steps: int, number: int, after_s: float
             return "hang"
 
 
-def two_at_once(home: Path, _seed: int) -> Iterator[Case]:
+def two_at_once(home: Path, _seed: int, ran: Programs) -> Iterator[Case]:
     """Processes that start at the same moment and are given the same directory: each has one of its own."""
     script = home / "two.py"
     waits = "print('ready', flush=True)\nsys.stdin.readline()"
-    script.write_text(f"{_TRAINING}\n{waits}\nwith vramscope.record(sys.argv[1]): steps()")
+    recorded = "with vramscope.record(sys.argv[1], device=DEVICE): steps()"
+    script.write_text(ran.source(f"{_TRAINING}\n{waits}\n{recorded}"))
     for n_processes in (2, 5):
         run = home / f"{len(list(home.iterdir()))}" / "run"
-        command = [sys.executable, str(script), str(run)]
+        command = [ran.python, str(script), str(run)]
         streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         children = [subprocess.Popen(command, text=True, **streams) for _ in range(n_processes)]
         for child in children:
@@ -568,13 +593,14 @@ def two_at_once(home: Path, _seed: int) -> Iterator[Case]:
             yield _asked("two at once", f"{each.name} of {n_processes}", ["report", str(each)])
 
 
-def faults(home: Path, seed: int) -> Iterator[Case]:
+def faults(home: Path, seed: int, ran: Programs) -> Iterator[Case]:
     """Each system call of a recording fails in turn: trained as without, told as it is."""
     command = [
-        sys.executable,
+        ran.python,
         str(Path(__file__).with_name("_attack_faults.py")),
         str(home),
         f"--seed={seed}",
+        f"--device={ran.device}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
     for case in map(json.loads, done.stdout.splitlines()):
@@ -595,10 +621,10 @@ _TESTED = (
 )
 
 
-def tested(home: Path, _seed: int) -> Iterator[Case]:
+def tested(home: Path, _seed: int, ran: Programs) -> Iterator[Case]:
     """Redaction with planted words, side files, access and ids: the quick parts, which run in the suite."""
     command = [
-        sys.executable,
+        ran.python,
         "-m",
         "pytest",
         "-q",
@@ -638,13 +664,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of the damage, beside those that are kept")
     parser.add_argument("--only", choices=AREAS, nargs="*", default=list(AREAS))
+    parser.add_argument("--python", default=sys.executable, help="what runs the programs that are recorded")
+    parser.add_argument(
+        "--device", choices=("simulated", "cuda"), default="simulated", help="of these programs"
+    )
     parser.add_argument("--out", type=Path, help="where to write the table")
     args = parser.parse_args()
     found: list[Case] = []
     for area in args.only:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="vramscope-attack-") as folder:
-            for case in AREAS[area](Path(folder), args.seed):
+            for case in AREAS[area](Path(folder), args.seed, Programs(args.python, args.device)):
                 found.append(case)
                 if not case.held:
                     print(f"NOT HELD  {case.area}: {case.name}: {case.detail}", flush=True)

@@ -110,11 +110,14 @@ def torch_counters(device: int) -> dict[str, Any]:
     return as_seen(device, found)
 
 
-def highest_levels(devices: Sequence[int]) -> dict[object, int]:
-    """The highest allocated and reserved bytes of each device so far, as the program sees them."""
+def levels_so_far(devices: Sequence[int]) -> tuple[dict[object, int], int]:
+    """The most allocated and reserved bytes of each device, as the program sees them; what is allocated."""
     stats = [(device, torch_counters(device)) for device in devices]
     names = ("allocated_bytes", "reserved_bytes")
-    return {(device, name): _level(found, name)["peak"] for device, found in stats for name in names}
+    highest: dict[object, int] = {
+        (i, name): _level(found, name)["peak"] for i, found in stats for name in names
+    }
+    return highest, sum(_level(found, names[0])["current"] for _, found in stats)
 
 
 def _are_levels(stats: Mapping[str, Any]) -> bool:

@@ -351,6 +351,42 @@ def test_a_flush_by_the_program_leaves_the_order_of_what_is_written(run_on_cuda,
     assert found.per_step.allocated_bytes.tolist() == steps
 
 
+@pytest.mark.parametrize("options", [{"every": 4}, {"mode": "counters"}])
+def test_a_later_sample_that_is_written_first_changes_no_peak(run_on_cuda, tmp_path, options) -> None:
+    """Between the time of a sample at a mark and its row another thread samples, and what it has is written."""
+    (steps,) = run_on_cuda(
+        f"""
+        from vramscope.capture.samples import Sampler
+
+        keep, is_between = Sampler._keep, []
+
+        def late(self, *row):
+            if len(row) == 4 and not is_between:  # of a mark, with the peaks since the one before
+                is_between.append(True)
+                self._on_time()
+                recorder._pipeline.capture.flush()
+                is_between.clear()
+            keep(self, *row)
+
+        peaks = []
+        with vramscope.record("run", **{options!r}) as recorder:
+            Sampler._keep = late
+            for number in range(40):
+                torch.cuda.reset_peak_memory_stats()
+                torch.empty(1 + number * 777 % 4000, 256, device="cuda")
+                step()
+                recorder.step()
+                peaks.append(torch.cuda.max_memory_allocated())
+        print(json.dumps(peaks))
+        """
+    )
+    (recording,) = load(tmp_path / "run").recordings
+    found = sampled_peaks(recording) if "mode" in options else step_peaks(recording)
+
+    assert found.per_step.allocated_bytes.tolist() == steps
+    assert (np.diff(recording.counters.time_ns) >= 0).all()
+
+
 def test_nothing_of_ours_stays_with_the_allocator(run_on_cuda):
     during, after = run_on_cuda(
         """

@@ -1,6 +1,8 @@
 """record(every=N) on the simulated device, held against a recording of every event."""
 
 import gc
+import itertools
+import random
 
 import numpy as np
 import pytest
@@ -108,10 +110,10 @@ def test_a_device_that_was_full_before_the_recording_is_said_to_be(tmp_path):
 
 
 class Source:
-    """A source whose peaks are as *steps* say, one after the other."""
+    """A source whose peaks are as *steps* say, one after the other, and its levels as *level* says."""
 
-    def __init__(self, *steps):
-        self._steps = iter(steps)
+    def __init__(self, *steps, level=lambda _: 0):
+        self._steps, self._level, self._n = iter(steps), level, -1
 
     def rest(self, _note):
         return True
@@ -119,14 +121,15 @@ class Source:
     def go_on(self):
         pass
 
-    def highest(self):
-        return next(self._steps)
+    def levels(self):
+        self._n += 1
+        return next(self._steps), self._level(self._n)
 
 
 def stretches_of(every, source):
     listener = Listener()
     listener.failed = pytest.fail
-    return Stretches(every, source, listener, source.highest)
+    return Stretches(every, source, listener, source.levels)
 
 
 def steps_with_events(source, n_steps, evaluates_after=()):
@@ -158,6 +161,39 @@ def test_auto_has_events_ever_less_often_where_memory_grows():
     assert np.median(gaps[-5:]) > 3 * np.median(gaps[:5])
 
 
+@pytest.mark.parametrize(("distance", "offset", "n_steps"), [(10, 9, 1200), (50, 49, 1200), (7, 3, 300)])
+def test_auto_has_the_steps_in_which_memory_rises_where_it_rises_every_so_many(distance, offset, n_steps):
+    def level(step):
+        return 1000 + (step + distance - offset) // distance
+
+    def is_rise(step):
+        return step % distance == offset
+
+    source = Source(*[{0: 1}] * n_steps, level=level)
+    found, _ = steps_with_events(source, n_steps)
+    plain, _ = steps_with_events(Source(*[{0: 1}] * n_steps), n_steps)
+
+    # Three rises have one distance twice: from there on each step that has events is such a step.
+    assert all(map(is_rise, (step for step in found if step > offset + 2 * distance)))
+    assert sum(map(is_rise, found)) >= 7
+    assert len(found) <= len(plain) + 8
+
+
+def test_auto_has_few_more_steps_where_memory_rises_at_odd_distances():
+    draw = random.Random(5)
+    levels = list(itertools.accumulate(draw.random() < 0.3 for _ in range(1200)))
+    found, _ = steps_with_events(Source(*[{0: 1}] * 1200, level=levels.__getitem__), 1200)
+    plain, _ = steps_with_events(Source(*[{0: 1}] * 1200), 1200)
+
+    assert len(found) <= len(plain) + 8
+
+
+def test_auto_goes_on_where_memory_rises_no_more():
+    found, _ = steps_with_events(Source(*[{0: 1}] * 600, level=lambda n: min(n // 10, 5)), 600)
+
+    assert [step for step in found if step > 60] == [64, 100, 128, 200, 256, 300, 400, 500, 512]
+
+
 def test_auto_has_the_first_evaluation_and_the_step_after_it():
     found, evaluated = steps_with_events(Source(*[{0: 1}] * 60), 60, evaluates_after=(20, 40))
 
@@ -180,6 +216,37 @@ def test_auto_has_exact_peaks_and_the_lines_after_a_new_one(tmp_path):
     for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
         found, wanted = (getattr(each.step_peaks().per_step, name).tolist() for each in (auto, whole))
         assert found == wanted
+
+
+class KeepsEachTenth:
+    """Keeps 256 KiB after each tenth step."""
+
+    def __init__(self):
+        self.n_steps, self.kept = 0, []
+
+    def __call__(self, _recorder):
+        self.n_steps += 1
+        if self.n_steps % 10 == 9:
+            self.kept.append(torch.empty(64 << 10))
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_auto_has_the_line_of_a_leak_in_each_tenth_step(tmp_path):
+    found, _ = recorded(tmp_path / "run", 140, after_step=KeepsEachTenth(), every="auto")
+    (leak,) = found.leaks().leaks
+
+    assert leak.lines[0].frame.function == "__call__"
+    assert leak.bytes_per_step == pytest.approx((256 << 10) / 10, rel=0.1)
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_growth_between_the_steps_with_events_is_said_with_its_least_rate(tmp_path):
+    found, _ = recorded(tmp_path / "run", 95, after_step=KeepsEachTenth(), every=10)
+    growth = found.verdicts().growth
+
+    assert not found.leaks().leaks
+    assert not growth.is_decided
+    assert growth.text.startswith("memory grew by at least 25.6 KiB a step, by a line that is not known: ")
 
 
 def test_how_far_a_peak_without_events_is_above_those_with_them_is_said(pair):

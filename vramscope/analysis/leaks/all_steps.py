@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vramscope.analysis.leaks.evaluation_rounds import are_enough, rounds
 from vramscope.analysis.leaks.growth import LEAST_LEVELS, growth, window
 from vramscope.analysis.leaks.iterations import steps_with_events
 from vramscope.analysis.leaks.leak import Leak
@@ -76,16 +78,34 @@ def _rise_of_all(recording: Recording, first: int, rise: float) -> float:
 
     It is the median over pairs of steps; *rise* where too few of these levels are recorded.
     """
-    steps, counters = recording.steps, recording.counters
-    steps = steps.rows(steps.index >= first)
-    row = np.searchsorted(counters.time_ns, steps.end_ns)
-    known = (np.append(counters.time_ns, -1)[row] == steps.end_ns) & (
-        np.append(counters.allocated_bytes, -1)[row] >= 0
-    )
-    number, level = steps.index[known], counters.allocated_bytes[row[known]]
+    number, level = _levels(recording)
+    number, level = number[number >= first], level[number >= first]
     stride = -(-len(number) // _MOST_LEVELS)
     if len(number) < LEAST_LEVELS:
         return rise
     number, level = number[::stride], level[::stride]
     one, other = np.triu_indices(len(number), 1)
     return float(np.median((level[other] - level[one]) / (number[other] - number[one])))
+
+
+def rise_by_counters(recording: Recording) -> int:
+    """Return the bytes per step by which the level at the ends of steps grew, by torch's counters.
+
+    It is 0 unless the level rises steadily, or at even distances, up to the end.
+    """
+    number, level = _levels(recording)
+    at = rounds(level)[1:]  # after each rise: between two of them are whole rounds
+    if are_enough(at):
+        return int((level[at[-1]] - level[at[0]]) / (number[at[-1]] - number[at[0]]))
+    grows = growth(level)
+    return 0 if grows is None else int(grows.bytes_per_step)
+
+
+def _levels(recording: Recording) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the numbers of the steps at whose ends torch's counters were read, and the allocated bytes."""
+    steps, counters = recording.steps, recording.counters
+    row = np.searchsorted(counters.time_ns, steps.end_ns)
+    known = (np.append(counters.time_ns, -1)[row] == steps.end_ns) & (
+        np.append(counters.allocated_bytes, -1)[row] >= 0
+    )
+    return steps.index[known], counters.allocated_bytes[row[known]]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from vramscope.analysis.leaks import Leaks
+from vramscope.analysis.leaks import LEAST_BYTES_PER_STEP, Leaks
+from vramscope.analysis.leaks.all_steps import rise_by_counters
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.verdicts.missing import Missing, Part
@@ -56,10 +57,10 @@ def memory_growth(recording: Recording, found: Leaks, missing: Sequence[Missing]
     lacking = [each for each in missing if each.part in _NEEDED]
     rest = [each for each in missing if each.part is Part.END]
     if lacking:
-        why = lacking[0].text
-        return MemoryGrowth(
-            GrowthVerdict.UNKNOWN, f"whether anything grows is not known: {why}", is_decided=False
-        )
+        rise, text = rise_by_counters(recording), "whether anything grows is not known"
+        if rise >= LEAST_BYTES_PER_STEP:
+            text = f"memory grew by at least {format_bytes(rise)} a step, by a line that is not known"
+        return MemoryGrowth(GrowthVerdict.UNKNOWN, f"{text}: {lacking[0].text}", is_decided=False)
     verdict, text = _without_leak(recording, found, rest[0].until if rest else "")
     is_decided = verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE, GrowthVerdict.GROWING_BATCH)
     return MemoryGrowth(verdict, text, is_decided and not rest)

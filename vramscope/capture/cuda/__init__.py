@@ -31,7 +31,7 @@ from vramscope.capture.hooks.stretches import Stretches
 from vramscope.capture.labeling_listener import LabelingListener
 from vramscope.capture.log import NoteLog, StackLog
 from vramscope.capture.nvml import Clockwork
-from vramscope.capture.samples import Sampler, highest_levels
+from vramscope.capture.samples import Sampler, levels_so_far
 from vramscope.capture.torch_versions.private_functions import IS_IN_BAD_FORK, ask
 from vramscope.capture.undisturbed import Guarded, unheld
 from vramscope.model.device import Device
@@ -61,8 +61,8 @@ class Cuda(LabelingListener):
         self._guard = Guarded(failed)
         self._stretches: Stretches | None = None
         if options.every is not None:
-            peaks = lambda: highest_levels(self._records.counted)  # noqa: E731 -- of devices used later, too
-            self._stretches = Stretches(options.every, self._reader, self, peaks)
+            levels = lambda: levels_so_far(self._records.counted)  # noqa: E731 -- of devices used later, too
+            self._stretches = Stretches(options.every, self._reader, self, levels)
         self._samplers: dict[int, Sampler] = {}
         self._ring_guard: Clockwork | None = None
         self._oom_at = float("-inf")

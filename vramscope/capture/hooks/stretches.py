@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from vramscope.capture.hooks.open_phases import Listener, listen, thread
 from vramscope.capture.undisturbed import unheld
@@ -10,6 +10,8 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 
 _ALWAYS, _MOST_OF_ONE_TURN, _AUTO_INTERVAL = 2, 24, 100
+_MOST_BESIDE = 8
+"""Number of steps that have events beside those that are due, because memory is to rise in them."""
 _RISE = 1 / 16
 """A peak that is higher by less is nothing new, so that memory which grows is it ever less often."""
 _BEGINS = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.EVAL, Phase.DATA, Phase.LOSS})
@@ -17,6 +19,7 @@ _NOTE = (
     "recorded with every={}: between the steps that have events only levels and peaks are known, by torch's "
     "counters. Lines, tensors and leaks are those of the steps with events"
 )
+Levels: TypeAlias = tuple[dict[object, int], int]
 
 
 class _Between(Listener):
@@ -26,19 +29,38 @@ class _Between(Listener):
         self.failed, self.mark = listener.failed, listener.mark  # type: ignore[method-assign]
 
 
+class _Rhythm:
+    """Finds at what distance steps follow each other in which memory rises above all levels before."""
+
+    def __init__(self) -> None:
+        self._top = self._latest = self._gap = 0
+        self.next = 0
+        """The step that is to rise; 0 where no distance came twice."""
+
+    def see(self, step: int, level: int) -> None:
+        """Take the *level* at the end of a step."""
+        if level > self._top:
+            gap, self._top, self._latest = step - self._latest, level, step
+            self.next, self._gap = step + gap if gap == self._gap > 1 else 0, gap
+
+
 class Stretches:
     """Switches events on and off between the steps of one recording."""
 
     def __init__(
-        self, every: int | str, source: Any, listener: Listener, peaks: Callable[[], dict[object, int]]
+        self, every: int | str, source: Any, listener: Listener, levels: Callable[[], Levels]
     ) -> None:
-        """Let *source* rest, unless it says no, and go on: first with events that lead to now."""
+        """Let *source* rest, unless it says no, and go on: first with events that lead to now.
+
+        *levels* reads the highest levels so far, by any name, and the allocated bytes.
+        """
         self._is_auto = isinstance(every, str)
         self._interval = _AUTO_INTERVAL if isinstance(every, str) else every
         self._note = Note(NoteCode.SOME_STEPS, _NOTE.format(every), self._interval)
         self._highest: dict[object, int] = {}
         self._has_evaluated = False
-        self._source, self._peaks = source, peaks
+        self._source, self._levels = source, levels
+        self._rhythm, self._waits, self._n_beside = _Rhythm(), False, 0
         self._listeners = _Between(listener), listener
         self.is_on = True
         """Whether events are recorded now."""
@@ -59,14 +81,21 @@ class Stretches:
             unheld(self.go_on if self._is_wanted else self._rest)
 
     def _is_due(self) -> bool:
-        """Whether the next step is to have events."""
-        n, has_risen = self._n_ended, self._is_auto and self._has_risen()
-        is_power = self._is_auto and n & (n - 1) == 0  # a leak soon has its line
-        return n < _ALWAYS or has_risen or is_power or n % self._interval == 0
+        """Whether the next step is to have events; one that is due waits for the next rise of memory."""
+        n = self._n_ended
+        if not self._is_auto:
+            return n < _ALWAYS or n % self._interval == 0
+        self._waits |= self._has_risen() or n & (n - 1) == 0 or n % self._interval == 0
+        is_beside = n == self._rhythm.next > 0 and self._n_beside < _MOST_BESIDE
+        self._n_beside += is_beside and not self._waits
+        is_due = n >= self._rhythm.next and (self._waits or is_beside)  # a leak soon has its line
+        self._waits &= not is_due
+        return is_due
 
     def _has_risen(self) -> bool:
         """Whether a peak is higher than all before."""
-        now = self._peaks()
+        now, level = self._levels()
+        self._rhythm.see(self._n_ended - 1, level)
         has_risen = any(value > self._highest.get(key, 0) * (1 + _RISE) for key, value in now.items())
         if has_risen:
             self._highest = {key: max(value, self._highest.get(key, 0)) for key, value in now.items()}

@@ -65,7 +65,7 @@ class Simulated(LabelingListener, SimulatedDevice):
         )
         self._storages = Storages(self)
         every = options.every
-        self._stretches = None if every is None else Stretches(every, self, self, self.highest)
+        self._stretches = None if every is None else Stretches(every, self, self, self.levels_so_far)
         self._sink: Sink | None = None
         self._writing = threading.Lock()
         self._stated_s = -math.inf

@@ -191,10 +191,10 @@ class SimulatedDevice:
         self._queue.extend((SWITCH, time_ns(), 0, note, None, None, None))
         return True
 
-    def highest(self) -> dict[object, int]:
-        """The highest levels so far."""
+    def levels_so_far(self) -> tuple[dict[object, int], int]:
+        """The highest levels so far, and what is allocated."""
         self._catch_up()
-        return dict(enumerate(map(max, self._most, self._highest)))
+        return dict(enumerate(map(max, self._most, self._highest))), self._allocator.allocated_bytes
 
     def go_on(self) -> None:
         """Emit events again, first those that lead to now."""

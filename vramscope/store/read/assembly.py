@@ -155,7 +155,12 @@ def _from(table: OfBlocks, first: int) -> OfBlocks:
 
 
 def _counters(counters: Counters, first: int) -> Counters:
-    """Return all samples; those before the retained events have no known instant."""
+    """Return all samples by time; those before the retained events have no known instant.
+
+    Of two threads that sample at once the later one may be written first.
+    """
+    if (np.diff(counters.time_ns) < 0).any():
+        counters = counters.rows(np.argsort(counters.time_ns, kind="stable"))
     if not first:
         return counters
     return replace(counters, event=np.where(counters.event >= first, counters.event - first, UNKNOWN))
