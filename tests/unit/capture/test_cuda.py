@@ -353,7 +353,7 @@ def test_a_flush_by_the_program_leaves_the_order_of_what_is_written(run_on_cuda,
 
 @pytest.mark.parametrize("options", [{"every": 4}, {"mode": "counters"}])
 def test_a_later_sample_that_is_written_first_changes_no_peak(run_on_cuda, tmp_path, options) -> None:
-    """Between the time of a sample at a mark and its row another thread samples, and what it has is written."""
+    """While a sample at a mark has its time and no row yet, another thread samples, and that is written."""
     (steps,) = run_on_cuda(
         f"""
         from vramscope.capture.samples import Sampler
