@@ -15,7 +15,7 @@ import torch
 from vramscope.capture import Failed, Options, Sink, Source, hooks
 from vramscope.capture.cuda.devices import device_at, ordinal
 from vramscope.capture.cuda.history import obstacle_met
-from vramscope.capture.log import MarkRow, marks_table
+from vramscope.capture.log import MarkRow, drained, marks_table
 from vramscope.capture.samples import Sampler, backend, torch_counters
 from vramscope.capture.torch_versions.allocator_settings import allocator_conf
 from vramscope.model.codes import NoteCode
@@ -64,7 +64,6 @@ class CountersOnly(hooks.Listener):
         self._device = self.devices[0].index
         self._sampler = Sampler(self._device, self.devices[0].uuid, failed) if has_device else None
         self._sink: Sink | None = None
-        self._lock = threading.Lock()
         self._writing = threading.RLock()
         """Held while rows are taken and written: two threads would write them out of order."""
         self._marks: list[MarkRow] = []
@@ -100,10 +99,8 @@ class CountersOnly(hooks.Listener):
         if sink is None:
             return
         with self._writing:
-            with self._lock:
-                marks, self._marks = self._marks, []
-            if marks:
-                sink.append(marks_table(marks), self._device)
+            if self._marks:
+                sink.append(marks_table(drained(self._marks)), self._device)
             if self._sampler is not None:
                 sink.append(self._sampler.take(), self._device)
                 for limit in self._sampler.take_limits():
@@ -161,9 +158,7 @@ class CountersOnly(hooks.Listener):
         now = time_ns()
         if self._sampler is not None and kind != MarkKind.GC:
             self._sampler.sample_at_mark(now)
-        row = (int(kind), int(phase), now, 0, threading.get_ident(), value, name)
-        with self._lock:
-            self._marks.append(row)
+        self._marks.append((int(kind), int(phase), now, 0, threading.get_ident(), value, name))
 
     def step_ends(self, optimizer: Any) -> None:  # noqa: ARG002
         """Read what NCCL's communicators hold; counters mode does not label tensors."""

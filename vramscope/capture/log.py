@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ HolderRow = tuple[int, int, Sequence[Word]]
 MarkRow = tuple[int, int, int, int, int, int, str]
 """Kind, phase, time_ns, event, thread, value, name."""
 
+Row = TypeVar("Row")
 LabelRow = tuple[int, int, int, int, str]
 """Event, address, category, element_bytes, name."""
 
@@ -71,6 +72,14 @@ class NoteLog:
         """Remove and return the notes."""
         notes, self._notes = self._notes, []
         return notes
+
+
+def drained(rows: list[Row]) -> list[Row]:
+    """Remove and return all current rows; in place, as other threads may be appending."""
+    n = len(rows)
+    taken = rows[:n]
+    del rows[:n]
+    return taken
 
 
 def marks_table(rows: Sequence[MarkRow]) -> Marks:

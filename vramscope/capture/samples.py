@@ -7,7 +7,6 @@ records by how much (``reserved_drift_bytes``).
 """
 
 import resource
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
@@ -16,16 +15,11 @@ import torch
 
 from vramscope.capture import hooks
 from vramscope.capture.hooks.gradients import backwards
+from vramscope.capture.log import drained
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
+from vramscope.capture.torch_versions import private_functions as private
 from vramscope.capture.torch_versions.interval_peaks import ResetPeaks, as_seen, peaks_of
-from vramscope.capture.torch_versions.private_functions import (
-    HOST_STATISTICS,
-    MEMORY_FRACTION,
-    STATISTICS,
-    ask,
-    lack,
-)
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
@@ -74,7 +68,7 @@ def host_memory() -> HostMemory:
     torch has counted pinned memory since 2.7. Version 2.9 calls what it holds reserved and what is in use
     allocated, version 2.11 allocated and active.
     """
-    stats = ask(HOST_STATISTICS)
+    stats = private.ask(private.HOST_STATISTICS)
     if stats is None:
         return HostMemory(_resident_bytes())
     names = ("allocated_bytes", "active_bytes") if "active_bytes" in stats else _OLDER_NAMES
@@ -103,9 +97,11 @@ def torch_counters(device: int) -> dict[str, Any]:
 
     Empty where the allocator is the program's own (``CUDAPluggableAllocator``), which torch asks for none.
     """
-    found: dict[str, Any] = {} if backend() == "pluggable" else ask(STATISTICS, device=device) or {}
+    found: dict[str, Any] = (
+        {} if backend() == "pluggable" else private.ask(private.STATISTICS, device=device) or {}
+    )
     if found and not _are_levels(found):
-        lack(STATISTICS, "returned other statistics than any that were met")
+        private.lack(private.STATISTICS, "returned other statistics than any that were met")
         return {}
     return as_seen(device, found)
 
@@ -153,7 +149,6 @@ class Sampler:
         self._memory = DeviceMemory(uuid, bus_id(device))
         self.communicators = CommunicatorBytes(device)
         self._rows: list[Row] = []
-        self._lock = threading.Lock()
         self._clockwork: Clockwork | None = None
         self._is_native = backend() == "native"
         self._n_steps = 0
@@ -186,11 +181,9 @@ class Sampler:
 
     def take(self) -> Counters:
         """The samples since the last call, oldest first."""
-        with self._lock:
-            rows, self._rows = self._rows, []
+        rows = sorted(drained(self._rows))
         if not rows:
             return Counters.of()
-        rows.sort()
         return Counters.of(**dict(zip(Counters.DTYPES, zip(*rows, strict=True), strict=True)))
 
     def notes(self) -> list[Note]:
@@ -209,7 +202,7 @@ class Sampler:
         torch makes the device the calling thread's, so this belongs on the thread whose allocation failed
         there, or on one of vramscope's own.
         """
-        fraction = ask(MEMORY_FRACTION, self._device)
+        fraction = private.ask(private.MEMORY_FRACTION, self._device)
         if fraction is None or (fraction >= 1 and self._limit_bytes is None):
             return
         # torch stores the bytes, and reports them as a fraction.
@@ -231,12 +224,11 @@ class Sampler:
         if peaks is None:
             self._keep(now, torch_counters(self._device), _UNASKED)
             return
-        cut = peaks.cut()
-        highest = cut.highest
+        stats, highest = peaks.cut()
         if self._is_first:  # what was before it is of no interval
             self._is_first = False
-            highest = tuple(cut.stats[f"{name}_bytes"]["all"]["current"] for name in _HIGHEST)
-        self._keep(now, cut.stats, _UNASKED, highest)
+            highest = tuple(stats[f"{name}_bytes"]["all"]["current"] for name in _HIGHEST)
+        self._keep(now, stats, _UNASKED, highest)
 
     def _own_peaks(self) -> ResetPeaks | None:
         if not self._has_looked_for_peaks:
@@ -307,8 +299,7 @@ class Sampler:
             self.communicators.n_bytes,
             *highest,
         )
-        with self._lock:
-            self._rows.append(row)
+        self._rows.append(row)
 
 
 def _level(stats: dict[str, Any], name: str) -> Mapping[str, int]:

@@ -14,17 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vramscope.analysis.folding import user_files
+from vramscope.following import rank_summary
 from vramscope.following.course import Course, advanced, begin
-from vramscope.following.rank_summary import (
-    StepsWithPeaks,
-    course_steps,
-    figures_of_course,
-    joined_rows,
-    sample_peaks,
-    short_notes,
-    step_rows,
-    summary_of_course,
-)
 from vramscope.following.recent_peaks import MANY_QUEUED, PeakFollower, Row
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
@@ -235,7 +226,7 @@ class SummaryWriter:
             course.advance(is_end=is_end)
 
     def _notes_of(self, device: int) -> tuple[Note, ...]:
-        return short_notes([note for note, of in self._notes if of in (EVERY_DEVICE, device)])
+        return rank_summary.short_notes([note for note, of in self._notes if of in (EVERY_DEVICE, device)])
 
     def _write(self, outcome: Outcome, error: str, *, is_final: bool) -> None:
         self._writer.check_place()
@@ -312,7 +303,7 @@ class _DeviceCourse:
         elif isinstance(rows, Marks):
             self._take_marks(rows)
         elif isinstance(rows, Counters):
-            for name, most in sample_peaks(rows).items():
+            for name, most in rank_summary.sample_peaks(rows).items():
                 self._samples[name] = max(most, self._samples.get(name, 0))
         elif self._course is not None:
             raise _NotFollowedError("the state before the first event came after events")
@@ -367,14 +358,16 @@ class _DeviceCourse:
         self._marks = Marks.joined(kept, rest)
         self._course = replace(course, stretches=stretches)
 
-    def _with_peaks(self, settled: SummarizedSteps, outcome: Outcome = Outcome.RUNNING) -> StepsWithPeaks:
+    def _with_peaks(
+        self, settled: SummarizedSteps, outcome: Outcome = Outcome.RUNNING
+    ) -> rank_summary.StepsWithPeaks:
         """The steps and phases of the marks, after those of *settled*."""
         course = self._course or Course()
         last_ns = max(self._last_ns, int(self._marks.time_ns.max(initial=0)))
         found = with_summarized(settled, *resolve(self._marks, course.n_events, last_ns, outcome))
-        return course_steps(course, *found, settled)
+        return rank_summary.course_steps(course, *found, settled)
 
-    def _keep_phases(self, known: StepsWithPeaks) -> StepsWithPeaks:
+    def _keep_phases(self, known: rank_summary.StepsWithPeaks) -> rank_summary.StepsWithPeaks:
         """The same with the maximum of each phase since the beginning."""
         for name, most in known.phases.items():
             self._phases[name] = max(most, self._phases.get(name, 0))
@@ -388,11 +381,11 @@ class _DeviceCourse:
         steps = known.steps.rows(later)
         steps = replace(steps, index=np.arange(len(steps)) + len(self._settled))
         known = known._replace(steps=steps, per_step=known.per_step.rows(later))
-        rows = step_rows(steps, known.per_step.allocated_bytes, known.per_step.reserved_bytes)
-        found = figures_of_course(self._course or Course(), known)
+        rows = rank_summary.step_rows(steps, known.per_step.allocated_bytes, known.per_step.reserved_bytes)
+        found = rank_summary.figures_of_course(self._course or Course(), known)
         return replace(
             found,
-            steps=joined_rows(self._settled.rows, rows),
+            steps=rank_summary.joined_rows(self._settled.rows, rows),
             peak={name: self._placed(name, place) for name, place in found.peak.items()},
         )
 
@@ -410,7 +403,7 @@ class _DeviceCourse:
     def summary(self, device: Device, source: str, stacks: Stacks, outcome: Outcome) -> DeviceSummary:
         """The summary until now."""
         known = self._keep_phases(self._with_peaks(self._settled.all(), outcome))
-        found = summary_of_course(self._course or Course(), known, stacks, device, source)
+        found = rank_summary.summary_of_course(self._course or Course(), known, stacks, device, source)
         return replace(found, samples=dict(self._samples))
 
 
@@ -438,7 +431,9 @@ class _SettledSteps:
             index=np.arange(len(new)) + len(self),
             **{name: getattr(new, name) for name in Steps.DTYPES if name != "index"},
         )
-        self.rows = joined_rows(self.rows, step_rows(steps, new.allocated, new.reserved))
+        self.rows = rank_summary.joined_rows(
+            self.rows, rank_summary.step_rows(steps, new.allocated, new.reserved)
+        )
         self._parts.append(new)
         self._n_steps += len(new)
         self.last = new.rows(slice(-1, None))

@@ -89,10 +89,7 @@ def _rise_of_all(recording: Recording, first: int, rise: float) -> float:
 
 
 def rise_by_counters(recording: Recording) -> int:
-    """Return the bytes per step by which the level at the ends of steps grew, by torch's counters.
-
-    It is 0 unless the level rises steadily, or at even distances, up to the end.
-    """
+    """Return the bytes a step by which the level rises, steadily or in rounds, by counters; else 0."""
     number, level = _levels(recording)
     at = rounds(level)[1:]  # after each rise: between two of them are whole rounds
     if are_enough(at):

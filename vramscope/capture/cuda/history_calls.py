@@ -10,17 +10,7 @@ from typing import Any
 import torch
 
 from vramscope.capture.hooks.open_phases import replace
-from vramscope.capture.torch_versions.private_functions import (
-    RECORD_HISTORY,
-    bound,
-    difference,
-    expected_of,
-    found,
-    is_met,
-    lack,
-    parameters_of,
-    remark,
-)
+from vramscope.capture.torch_versions import private_functions as private
 from vramscope.errors import CaptureError
 
 _NAME = "_record_memory_history"
@@ -43,13 +33,13 @@ def record_call(
     is host work alone. After ``record_stream``, which C++ calls too and no Python code sees, a block that was
     freed waits for its stream. No other entry shows that, and its bytes would stay allocated for too long.
     """
-    call = found(RECORD_HISTORY)
+    call = private.found(private.RECORD_HISTORY)
     return _bound_record(call, enabled, max_entries, context, clears)[0]
 
 
 def left_out() -> frozenset[str]:
     """The options of the history that this torch does not have."""
-    return _bound_record(found(RECORD_HISTORY), "all", 1, "alloc", True)[1]
+    return _bound_record(private.found(private.RECORD_HISTORY), "all", 1, "alloc", True)[1]
 
 
 @lru_cache(maxsize=32)
@@ -67,17 +57,17 @@ def _bound_record(
         "skip_actions": ["snapshot"],
         "record_pinned_host_memory": enabled is not None,
     }
-    binding = bound(RECORD_HISTORY, given)
+    binding = private.bound(private.RECORD_HISTORY, given)
     if binding is not None and "stacks" in binding.left_out:
         # torch would walk the C++ stacks of each allocation as well, which takes many times as long.
-        binding = bound(RECORD_HISTORY, given | {"context": None})
+        binding = private.bound(private.RECORD_HISTORY, given | {"context": None})
     # Without a bound the ring could take all of the host's memory.
     if (
         binding is None
         or binding.left_out & {"enabled", "max_entries"}
         or binding.left_out >= {"stacks", "context"}
     ):
-        raise CaptureError(difference(RECORD_HISTORY))
+        raise CaptureError(private.difference(private.RECORD_HISTORY))
     _remember(binding.left_out)
     return binding.call, binding.left_out
 
@@ -87,16 +77,16 @@ _COSTS = {"stacks": "call stacks", "global_record_annotations": "the regions of 
 
 def _remember(missing: frozenset[str]) -> None:
     """Remember a signature that nobody has met, and what is missing for it."""
-    taken = parameters_of(RECORD_HISTORY)
-    if taken is None or is_met(RECORD_HISTORY, taken):
+    taken = private.parameters_of(private.RECORD_HISTORY)
+    if taken is None or private.is_met(private.RECORD_HISTORY, taken):
         return
-    expected = missing & set(expected_of(RECORD_HISTORY))
+    expected = missing & set(private.expected_of(private.RECORD_HISTORY))
     costs = [_COSTS[name] for name in sorted(expected & set(_COSTS))]
-    problem = difference(RECORD_HISTORY)
+    problem = private.difference(private.RECORD_HISTORY)
     if costs:
-        lack(RECORD_HISTORY, problem, " and ".join(costs))
+        private.lack(private.RECORD_HISTORY, problem, " and ".join(costs))
     else:
-        remark(RECORD_HISTORY, problem)
+        private.remark(private.RECORD_HISTORY, problem)
 
 
 def hook_program_calls(before: Callable[[], None], after: Callable[[bool], None]) -> None:

@@ -15,7 +15,7 @@ from vramscope.capture.cuda.hook_records import HookLog
 from vramscope.capture.cuda.reading import NewOfDevice, Reading
 from vramscope.capture.cuda.reading_pace import ReadingPace
 from vramscope.capture.hooks.modules import ModuleLog
-from vramscope.capture.log import MarkRow, NoteLog, StackLog, marks_table
+from vramscope.capture.log import MarkRow, NoteLog, StackLog, drained, marks_table
 from vramscope.capture.samples import Sampler
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import HOST
@@ -164,9 +164,7 @@ class HistoryReader:
     def write_kept(self) -> None:
         """Write the marks of steps without events, on each device that is used."""
         with self.writing:
-            n = len(self.kept)
-            rows = self.kept[:n]
-            del self.kept[:n]  # never another list: a thread may be about to append to this one
+            rows = drained(self.kept)
             for device, log in self.logs.items():
                 if self.sink is not None and rows and log.is_begun:
                     placed = [(*row[:3], log.n_events, *row[4:]) for row in rows]

@@ -16,7 +16,7 @@ from vramscope.capture.cuda import history
 from vramscope.capture.cuda.ring.instants import UNCOUNTED
 from vramscope.capture.cuda.thread_names import ThreadNames
 from vramscope.capture.hooks.modules import ModuleLog
-from vramscope.capture.log import HolderRow, LabelBatch, MarkRow
+from vramscope.capture.log import HolderRow, LabelBatch, MarkRow, drained
 from vramscope.model.holders import Word
 from vramscope.model.marks import Category, Marks
 from vramscope.model.trace import Trace
@@ -107,7 +107,7 @@ class HookLog:
 
     def take(self) -> Callable[[int], HookRecords]:
         """Remove and return all current records, of a device by its index."""
-        marks, labels, holders = _drained(self._marks), _drained(self._labels), _drained(self._holders)
+        marks, labels, holders = drained(self._marks), drained(self._labels), drained(self._holders)
         counted = self.counted
 
         def records_of(device: int) -> HookRecords:
@@ -141,11 +141,3 @@ def _allocations(stats: Any) -> int:
 def _cuda_index(device: torch.device) -> int | None:
     """The index of a CUDA device, None for any other; asking a device for its type takes 0.4 µs."""
     return device.index if device.type == "cuda" else None
-
-
-def _drained(rows: list[Any]) -> list[Any]:
-    """Remove and return all current rows; in place, as other threads may be appending."""
-    n = len(rows)
-    taken = rows[:n]
-    del rows[:n]
-    return taken

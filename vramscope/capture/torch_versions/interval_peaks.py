@@ -11,17 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from vramscope.capture.torch_versions.private_functions import (
-    ACCELERATOR_RESET_PEAKS,
-    ACCELERATOR_STATISTICS,
-    RESET_PEAKS,
-    STATISTICS,
-    found,
-)
+from vramscope.capture.torch_versions import private_functions as private
 from vramscope.capture.undisturbed import Guarded
 
 _call = operator.methodcaller("__call__")
@@ -30,14 +24,6 @@ _PARTS = operator.itemgetter("all", "small_pool", "large_pool")
 _FIRST = "allocated_bytes", "reserved_bytes", "requested_bytes", "active_bytes"
 _ALL = slice(0, 3 * len(_FIRST), 3)
 """Where the peaks of both pools of these counters stand among all leaves."""
-
-
-class Cut(NamedTuple):
-    """torch's statistics at a moment, as the program sees them, and the peaks since the moment before."""
-
-    stats: dict[str, Any]
-    highest: tuple[int, ...]
-    """Allocated, reserved, requested and active bytes."""
 
 
 class ResetPeaks:
@@ -59,8 +45,8 @@ class ResetPeaks:
         self._since: tuple[int, ...] = (0,) * len(_FIRST)
         """The peaks since the last moment, from before the program reset them after it."""
 
-    def cut(self) -> Cut:
-        """Begin the next interval now.
+    def cut(self) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Begin the next interval; return the statistics as the program sees them, and the last one's peaks.
 
         No other Python thread runs between the reading and the reset, as C code calls both. An exception of a
         signal handler may come at any point after them: the reading is then merged by the next use.
@@ -72,7 +58,7 @@ class ResetPeaks:
             highest, self._since = self._since, (0,) * len(_FIRST)
             for name, most in zip(_FIRST, self._hidden[_ALL], strict=True):
                 stats[name]["all"]["peak"] = most
-            return Cut(stats, highest)
+            return stats, highest
 
     def seen(self, stats: dict[str, Any]) -> dict[str, Any]:
         """Put the peaks that the program would see into *stats*, and return it."""
@@ -86,8 +72,8 @@ class ResetPeaks:
 
     def _leaves(self, stats: dict[str, Any]) -> list[dict[str, int]]:
         """The counters that have a peak; those of allocated and of reserved bytes come first."""
-        found = [part for level in self._levels(stats) for part in _PARTS(level)]
-        return [*found, *(stats[name] for name in self._flat if name in stats)]
+        pooled = [part for level in self._levels(stats) for part in _PARTS(level)]
+        return [*pooled, *(stats[name] for name in self._flat if name in stats)]
 
     def _leaves_of_pools(self, stats: dict[str, Any]) -> Iterator[tuple[Any, dict[str, int]]]:
         """The counters of private pools, each by its name, pool and part."""
@@ -122,7 +108,7 @@ _guard = Guarded(lambda _: None)
 
 def peaks_of(device: int) -> ResetPeaks | None:
     """The peaks of *device*; None where this torch cannot reset them."""
-    read, reset = found(STATISTICS), found(RESET_PEAKS)
+    read, reset = private.found(private.STATISTICS), private.found(private.RESET_PEAKS)
     if device in _peaks or read is None or reset is None:
         return _peaks.get(device)
     try:
@@ -131,9 +117,9 @@ def peaks_of(device: int) -> ResetPeaks | None:
     except (AttributeError, KeyError, TypeError):  # other statistics than any that were met
         return None
     _peaks[device] = peaks
-    for function in (STATISTICS, ACCELERATOR_STATISTICS):
+    for function in (private.STATISTICS, private.ACCELERATOR_STATISTICS):
         _wrap(function.name, _seen)
-    for function in (RESET_PEAKS, ACCELERATOR_RESET_PEAKS):
+    for function in (private.RESET_PEAKS, private.ACCELERATOR_RESET_PEAKS):
         _wrap(function.name, _reset)
     return peaks
 

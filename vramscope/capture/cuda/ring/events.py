@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.torch_history.events import (
-    DEFAULT_POOL,
-    Events,
-    check_pools,
-    distinct,
-    nanoseconds,
-    texts_of,
-)
+from vramscope.allocator.torch_history import events as torch_events
 from vramscope.model.trace import Action
 
 _KEYS = ("action", "time_us", "addr", "size", "stream", "frames")
@@ -28,7 +21,7 @@ _YOUNGER = ("pool_id", "user_metadata")
 _FREES = frozenset({"free_requested", "free_completed"})
 
 
-def ring_events(ring: Sequence[dict[str, Any]]) -> Events | None:
+def ring_events(ring: Sequence[dict[str, Any]]) -> torch_events.Events | None:
     """Convert entries of the ring to events.
 
     A free has no stack here: torch repeats that of its allocation, and two thirds of all entries are frees.
@@ -39,23 +32,25 @@ def ring_events(ring: Sequence[dict[str, Any]]) -> Events | None:
     columns = _columns(ring)
     if columns is None:
         return None
-    words, action = distinct(columns["action"])
+    words, action = torch_events.distinct(columns["action"])
     # An entry with other keys than the first shifts what follows, so that actions are no words of torch.
     if not _WORDS.issuperset(words):
         return None
     tells_pools = "pool_id" in columns
-    pool_ids, pool = _pools(columns["pool_id"]) if tells_pools else ((DEFAULT_POOL,), _zeros(ring, "i4"))
-    check_pools(pool_ids, "pool_id")
+    pool_ids, pool = (
+        _pools(columns["pool_id"]) if tells_pools else ((torch_events.DEFAULT_POOL,), _zeros(ring, "i4"))
+    )
+    torch_events.check_pools(pool_ids, "pool_id")
     has_stack = ~np.array([word in _FREES for word in words])[action]
     stacks, index = distinct_lists(compress(columns["frames"], has_stack.tolist()))
     stack = np.full(len(ring), -1, dtype="i4")
     stack[has_stack] = index
     if not all(type(frame) is dict for frames in stacks for frame in frames[:1]):
         return None
-    return Events(
+    return torch_events.Events(
         words=words,
         action=action,
-        time_ns=nanoseconds(np.fromiter(columns["time_us"], "i8", len(ring))),
+        time_ns=torch_events.nanoseconds(np.fromiter(columns["time_us"], "i8", len(ring))),
         address=np.fromiter(columns["addr"], "u8", len(ring)),
         size=np.fromiter(columns["size"], "i8", len(ring)),
         stream=_streams(columns["stream"]),
@@ -65,11 +60,11 @@ def ring_events(ring: Sequence[dict[str, Any]]) -> Events | None:
         stack=stack,
         device_free=_zeros(ring, "i8"),
         tells_pools=tells_pools,
-        metadata=texts_of(columns.get("user_metadata", ())),
+        metadata=torch_events.texts_of(columns.get("user_metadata", ())),
     )
 
 
-def n_of_actions(events: Events) -> dict[str, int]:
+def n_of_actions(events: torch_events.Events) -> dict[str, int]:
     """The number of events of each action, by torch's words."""
     return dict(zip(events.words, np.bincount(events.action).tolist(), strict=True))
 
@@ -93,7 +88,7 @@ def _pools(ids: Sequence[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...],
     """The pools and the index of each; nearly always there is one alone, found in a third of the time."""
     if ids.count(ids[0]) == len(ids):
         return (ids[0],), _zeros(ids, "i4")
-    return distinct(ids)
+    return torch_events.distinct(ids)
 
 
 def _streams(streams: Sequence[int]) -> NDArray[Any]:
