@@ -49,7 +49,7 @@ _COLUMNS = [
     {"field": "bytes", "headerName": "Allocated", "width": 130, "sort": "desc"} | BYTES,
     {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 124, "filter": False,
      "cellRenderer": "VsShare", "context": from_width(640)},
-    {"field": "count", "headerName": "Blocks", "width": 88,
+    {"field": "count", "headerName": "Blocks", "width": 88, "context": from_width(440),
      "headerTooltip": "Allocations alive at this instant"} | COUNT,
 ]  # fmt: skip
 
