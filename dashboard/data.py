@@ -69,6 +69,8 @@ class Data:
         """The catalogue of all runs."""
         self.precedence = Precedence()
         """What users wait for, which background work lets go first."""
+        self.is_read_only = False
+        """Whether viewers may read comments alone, since other machines reach the server."""
         self._scratch = Scratch(conversion_cache.cache_directory())
         self._lock = RLock()
         self._open: OrderedDict[str, OpenRun] = OrderedDict()

@@ -11,6 +11,7 @@ from vramscope.units import format_bytes, format_name, format_share
 
 from ..address import Address
 from ..answers import category_bytes, folded, held, moment, totals
+from ..comments import LONGEST, comments
 from ..data import Data, View
 from .parts import amount, blocks_link, facts, holder, line_name, pick, section, title
 
@@ -41,8 +42,25 @@ def content(data: Data, view: View, _: int, at: int) -> Any:
         ),
         _categories(data, view, at, allocated),
         _lines(data, view, at),
+        _comment(data, view, at),
         html.P(links, className="card-links"),
     ]
+
+
+def _comment(data: Data, view: View, at: int) -> Any:
+    """Return the field of the comment on the instant, and buttons that lead to the other ones."""
+    known = comments(data, view)
+    others = [html.Li(pick(html.Bdi(text[:80]), "i", other)) for other, text in known.items() if other != at]
+    if data.is_read_only and not known:
+        return html.Span()
+    # Of another instant it is another field: the browser would keep what was typed into this one.
+    field = dcc.Textarea(
+        id={"comment": at}, value=known.get(at, ""), className="comment", readOnly=data.is_read_only,
+        maxLength=LONGEST, rows=2, placeholder="What happened here? An empty comment is deleted.",
+        title="Comment on this instant (n); kept when you leave the field",
+    )  # fmt: skip
+    said = html.P(className="dim comment-said", role="status")
+    return section("Comment", field, said, html.Ul(others, className="picks comments"))
 
 
 _DID = {

@@ -12,8 +12,9 @@ from vramscope.analysis.pace import StepPace, pace
 from vramscope.analysis.verdicts.missing import why_stopped
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome
+from vramscope.web_hosts import LOOPBACK
 
-from .. import inspector
+from .. import comments, inspector
 from ..address import Address, parse, restore
 from ..components import header, states, timeline
 from ..components.scripts import in_browser
@@ -61,7 +62,9 @@ def build_app(data: Data, allowed: Access) -> Dash:
     app.layout = _shell(data.pace.idle_ms)
     _route(app, data, {page.path: page for page in all_pages})
     _watch(app, data, {page.path for page in all_pages if not page.reads_events})
+    data.is_read_only = not allowed.hosts <= LOOPBACK
     timeline.register(app, data)
+    comments.register(app, data)
     inspector.register(app, data)
     document.register(app, data)
     api.register(app)

@@ -17,9 +17,10 @@ def kept_token() -> str:
     The file is ``$XDG_STATE_HOME/vramscope/token`` (``~/.local/state/vramscope/token``). Only this user may
     read it: one that anybody else owns or may read is not used, because its token may be known.
     """
-    path = _path()
-    if path is None:
+    home = state_directory()
+    if home is None:
         return secrets.token_urlsafe(24)
+    path = home / "token"
     known = _read(path)
     if known:
         return known
@@ -28,14 +29,15 @@ def kept_token() -> str:
     return _read(path) or secrets.token_urlsafe(24)
 
 
-def _path() -> Path | None:
+def state_directory() -> Path | None:
+    """Return ``$XDG_STATE_HOME/vramscope``, which need not exist; None where this user has no home."""
     given = os.environ.get("XDG_STATE_HOME", "")
     try:
         # The standard says that a relative path is to be ignored.
         home = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
     except RuntimeError:  # no home directory
         return None
-    return home / "vramscope" / "token"
+    return home / "vramscope"
 
 
 def _read(path: Path) -> str:

@@ -23,7 +23,8 @@
     const lines = [`**${[...header.children].map(flat).filter(Boolean).join(" · ")}**`, `${run} · ${facts}`, ""];
     for (const row of body.querySelectorAll(".fact-list > div")) lines.push(`- ${flat(row.querySelector("dt"))}: ${flat(row.querySelector("dd"))}`);
     for (const part of body.querySelectorAll("section")) {
-      const list = part.querySelector("ol.frames"), texts = [...part.querySelectorAll("p:not(.card-links), .picks li")].map(flat).filter(Boolean);
+      const list = part.querySelector("ol.frames"), comment = part.querySelector("textarea.comment");
+      const texts = comment ? comment.value.split("\n").filter((line) => line.trim()) : [...part.querySelectorAll("p:not(.card-links), .picks li")].map(flat).filter(Boolean);
       if (!list && !texts.length) continue;
       lines.push("", `${flat(part.querySelector("h4"))}:`, ...(list ? ["```", frames(list, false), "```"] : texts.map((text) => `- ${text}`)));
     }

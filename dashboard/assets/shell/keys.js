@@ -40,7 +40,7 @@
     j: () => ask("j"), k: () => ask("k"), p: () => ask("p"),
     w: () => move().zoom(0.5), s: () => move().zoom(2), a: () => move().pan(-0.25), d: () => move().pan(0.25), 0: () => move().whole(),
     x: axis, "/": find, "[": () => neighbor(-1), "]": () => neighbor(1),
-    t: () => theme(other()), "?": () => help(true),
+    t: () => theme(other()), "?": () => help(true), n: (event) => { event.preventDefault(); window.vramscope.comment(); },
   };
 
   // Tab leaves a table: cell after cell of 500 rows would be a trap. Arrows move in it, Enter selects a row.

@@ -459,6 +459,31 @@
       else hatch(context, { left: x, top: box.top, width: wide, height: box.height });
     }
   }
+  // Comments of the viewers, below the marks of the program; returns where they are.
+  function comments(context, box, view, list, t) {
+    const there = (list || []).filter(([, x]) => x !== null && x >= view.a && x <= view.b).map(([at, x, text]) => ({ at, x: view.px(x), y: box.top + 26, text }));
+    context.textBaseline = "middle";
+    there.forEach(function ({ x, y, text }, k) {
+      context.fillStyle = t.accent;
+      context.globalAlpha = 0.5;
+      context.fillRect(Math.round(x), y + 6, 1, box.top + box.height - y - 6);
+      context.globalAlpha = 1;
+      context.beginPath();
+      context.roundRect(x - 7, y - 6, 14, 10, 3);
+      context.moveTo(x - 3, y + 3);
+      context.lineTo(x, y + 8);
+      context.lineTo(x + 3, y + 3);
+      context.fill();
+      context.font = `11px ${t.sans}`;
+      const short = text.split("\n")[0], words = short.length > 40 ? `${short.slice(0, 39)}…` : short, wide = context.measureText(words).width;
+      const next = k + 1 < there.length ? there[k + 1].x - 12 : box.left + box.width;
+      if (x + 12 + wide > next) return;
+      context.fillStyle = t.ink2;
+      context.textAlign = "left";
+      overCurves(context, words, [x + 12, y - 1], t, 3.5);
+    });
+    return there;
+  }
   function line(context, x, box, t) {
     context.globalAlpha = 0.7;
     context.setLineDash([2, 3]);
@@ -523,6 +548,6 @@
   }
 
   window.vramscope = Object.assign(window.vramscope || {}, {
-    draw: { before, layout, theme, sharp, begin, steps, areas, curves, level, heights, positions, lanes, calls, stepsOf, peak, flags, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
+    draw: { before, layout, theme, sharp, begin, steps, areas, curves, level, heights, positions, lanes, calls, stepsOf, peak, flags, comments, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
   });
 })();

@@ -49,6 +49,7 @@
       if (!answer.ok) throw new Error(String(answer.status));
       const data = columns(await answer.arrayBuffer());
       learn(its, data.instants);
+      for (const [at, x] of data.comments || []) S.place(at, x);
       const isFirst = isWhole && !its.whole;
       if (isWhole) Object.assign(its, { whole: data, detail: null }); else Object.assign(its, { detail: data, span: edges[1] - edges[0] });
       its.url = url(track, edges);
@@ -273,6 +274,7 @@
     D.doubts(context, place.plot, now, place, data.whole, t);
     if (marked() === null) D.peak(context, place.plot, now, parts(track, now), t);
     track.flags = D.flags(context, place.plot, now, best, t);
+    track.comments = D.comments(context, place.plot, now, data.whole.comments, t);
     cursor(context, track, now, t);
   }
 
@@ -418,6 +420,8 @@
     }
     const { px } = view(track), near = (from, to) => its.x >= px(from) - 6 && its.x <= px(to) + 6;
     for (const [, , text] of (track.data.whole.notes || []).filter(([from, to]) => near(from, to)).slice(0, 3)) lines.push(["tip-when", text]);
+    const comment = commentAt(track, its.x, its.y);
+    if (comment) lines.push(["tip-when", comment.text.slice(0, 200)]);
     tip.replaceChildren(...lines.map(function ([kind, name, value]) {
       const line = document.createElement("div");
       line.className = kind;
@@ -434,6 +438,8 @@
   const trackOf = (target) => { const figure = target && target.closest && target.closest(".track"); return figure && tracks.get(figure); };
   const local = (track, event) => { const box = track.figure.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
   const within = ({ left, top, width, height }, x, y, more) => x >= left && x <= left + width && y >= top - (more || 0) && y <= top + height + (more || 0);
+
+  const commentAt = (track, x, y) => (track.comments || []).find((each) => Math.abs(each.x - x) < 8 && Math.abs(each.y - y) < 9);
 
   // The drawn point nearest to the pointer: a click on the tip of a spike selects the spike, not its foot.
   function nearest(track, px, py) {
@@ -550,6 +556,9 @@
       if (T.a !== null) look(track, x0 - half, x0 + half);
     } else if (!from.isMoved && y > track.place.plot.top + track.place.plot.height && stepAt(track, view(track).data(x)) !== null) {
       window.vramscope.inspect(`p${stepAt(track, view(track).data(x))}`);
+    } else if (!from.isMoved && commentAt(track, x, y)) {
+      const { at } = commentAt(track, x, y);
+      chosen(track, at, S.positionOf(at));
     } else if (!from.isMoved && (from.kind === "pan" || from.kind === "box") && !track.figure.classList.contains("bands")) {
       const { at, x: position } = nearest(track, x, y);
       chosen(track, Number(at), position);
@@ -709,12 +718,12 @@
     return { x: inside.map((i) => x[i]), y: inside.map((i) => y[i]), a: now.a, b: now.b, at: T.at, isFine: T.a === null ? !track.data.busy : Boolean(track.data.detail) && url(track, [T.a, T.b]) === track.data.url, isEnvelope: Boolean(data[`${name}.low`]), paintMs: track.paintMs, frames: track.frames };
   }
 
-  const frames = () => first()?.frames ?? 0;
+  const frames = () => first()?.frames ?? 0, comments = () => first()?.comments ?? [];
 
   const shown = () => (first() && first().data.whole ? first().data.whole : null);
   window.vramscope = Object.assign(window.vramscope || {}, {
     timeline: {
-      keys, boxOf, scene, frames, drawn, redraw, columns,
+      keys, boxOf, scene, frames, comments, drawn, redraw, columns,
       phaseName: (kind) => (shown() ? shown().phases[kind] : ""),
       whole: () => (shown() ? shown().extent : [null, null]),
       look: (a, b, lo, hi) => { if (first()) look(first(), a, b, hi === undefined ? {} : { lo, hi }); },

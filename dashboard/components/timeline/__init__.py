@@ -13,6 +13,7 @@ from vramscope.units import format_name
 
 from ...address import Address, restore
 from ...answers import ask_allowing_stale, moment, neighbor, series_of
+from ...comments import comments
 from ...data import Data, View
 from ...figures import composition, doubts, track
 from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
@@ -140,6 +141,9 @@ def _columns(data: Data) -> Response:
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
     facts["phases"] = {int(phase): format_name(phase) for phase in Phase if phase != Phase.OTHER}
     facts["notes"] = doubts.noted(view.recording, series)
+    if "a" not in request.args:
+        kept = comments(data, view).items()
+        facts["comments"] = [[at, track.position_of(series, at), text] for at, text in kept]
     facts["training"] = None if view.is_live else training(series)
     return api.columns(facts, **dict(made.columns), **areas)
 
