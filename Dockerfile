@@ -8,8 +8,8 @@ RUN pip wheel --no-deps --wheel-dir /wheels /src
 
 FROM python:3.12-slim
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[dashboard]" && useradd --create-home reader
-USER reader
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[dashboard]" && useradd --create-home --uid 1000 reader
+USER 1000
 ENV VRAMSCOPE_CACHE=/home/reader/.cache/vramscope
 EXPOSE 8050
 # Inside of the container every address is bound; outside, the published port is the one of this machine only.
