@@ -32,13 +32,13 @@ def content(data: Data, view: View, row: int, at: int) -> Any:
         return None
     texts = found_table.words(data, view, row)
     extra = int(found.block_size[row]) - int(found.size[row])
-    size = f"{format_bytes(int(found.size[row]))} requested"
+    size, key = f"{format_bytes(int(found.size[row]))} requested", texts["category"].replace(" ", "_")
     return [
         title("Block", amount(texts["bytes"]), f"{texts['where']} {texts['place']}"),
         _life(data, view, row),
         facts(
             ("Size", size + (f", {format_bytes(extra)} rounding" if extra else "")),
-            ("Category", [_swatch(texts["category"]), " ", texts["category"]]),
+            ("Category", [html.I(className=f"swatch part-{key}"), " ", texts["category"]]),
             ("Because", data.ask(view, "categories").why(row)[:200]),
             ("Module", _module(data, view, row)),
             ("Annotations", _annotations(data, view, row)),
@@ -51,10 +51,6 @@ def content(data: Data, view: View, row: int, at: int) -> Any:
         _pins(data, view, row, at),
         stack_section(view, texts["stack"]),
     ]  # fmt: skip
-
-
-def _swatch(category: str) -> html.I:
-    return html.I(className=f"swatch part-{category.replace(' ', '_')}")
 
 
 def _when(words: str, instant: int) -> Any:

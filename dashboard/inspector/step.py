@@ -62,15 +62,10 @@ def _moment(data: Data, view: View, row: int) -> Any:
 def _phases(found: Any, row: int) -> Any:
     mine = found.per_phase.rows(found.per_phase.step == row)
     rows = [
-        html.Div([html.Dt([_swatch(int(phase)), " ", _name(phase)]), html.Dd(amount(int(n)))])
-        for phase, n in zip(mine.phase, mine.allocated_bytes, strict=True)
+        html.Div([html.Dt([html.I(className=f"swatch phase-{phase.name.lower()}"), " ", words]), html.Dd(n)])
+        for phase, words, n in (
+            (Phase(kind), "between phases" if kind == Phase.OTHER else format_name(Phase(kind)), amount(n))
+            for kind, n in zip(mine.phase.tolist(), mine.allocated_bytes.tolist(), strict=True)
+        )
     ]
     return section("Peak by phase", html.Dl(rows, className="fact-list")) if rows else html.Span()
-
-
-def _swatch(phase: int) -> html.I:
-    return html.I(className=f"swatch phase-{Phase(phase).name.lower()}")
-
-
-def _name(phase: Any) -> str:
-    return "between phases" if phase == Phase.OTHER else format_name(Phase(int(phase)))

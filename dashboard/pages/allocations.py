@@ -46,7 +46,8 @@ def _layout(context: Context) -> Any:
     if not view.recording.has_allocations:
         return states.nothing_recorded(view.is_live, view)
     series = series_of(data, view, address.axis or TIME)
-    way = address.by if address.by in WAYS else _usual(data, view)
+    usual = "category" if data.ask(view, "categories").is_known else "line"
+    way = address.by if address.by in WAYS else usual
     peak = format_bytes(int(series.allocated.max()))
     sentence = f"Every live allocation as a band over time; together at most {peak}."
     asks = {"url": "/api/active", "by": way, "q": address.q, "axis": series.axis}
@@ -85,11 +86,6 @@ def _beside(address: Address) -> Any:
     )
     return html.Div([found_table.live_button(address.q), found_table.buttons(_group(address)), every],
                     className="table-ways")  # fmt: skip
-
-
-def _usual(data: Data, view: View) -> str:
-    """Return what bands are colored by at first: category where any is known, else line."""
-    return "category" if data.ask(view, "categories").is_known else "line"
 
 
 def _ways(address: Address, way: str) -> Any:

@@ -1,7 +1,6 @@
 """The page "Compare": what changed from one run or rank to another, step by step."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -273,7 +272,9 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
         if each is not view.recording
     ]
     found = data.runs.paths().items()
-    others = [(_place(path, data.runs.root), name) for name, path in found if name != view.run_id]
+    places = [(path.relative_to(data.runs.root) if path.is_relative_to(data.runs.root) else path.name, name)
+              for name, path in found if name != view.run_id]  # fmt: skip
+    others = [(str(place), name) for place, name in places]
     links = [
         html.Li(dcc.Link(html.Bdi(name), href=address.go(other=to, at=None, **UNZOOMED).url,
                          className="link here" if to == address.other else "link"))
@@ -287,11 +288,6 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
         )
     title = "Compare with another" if address.other else "Compare with"
     return panel(title, html.Ul(links, className="others"))
-
-
-def _place(path: Path, root: Path) -> str:
-    """Return the path of a run relative to the folder that is served."""
-    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
 def _register(app: Any, data: Data) -> None:

@@ -67,7 +67,7 @@ def _layout(context: Context) -> Any:
         ),
         html.Div(reserved.layout(data, view, address.at), id="fr-reserved", className="page"),
         panel(
-            html.H3(["Segments at ", _said("moment")]),
+            html.H3(["Segments at ", html.Span(**{"data-from": "fr", "data-field": "moment"})]),
             html.Div(id="fr-key", className="lane-key band-key"),
             raster.alone("fr-map", _MAP, asks),
             html.P("Reserved memory by address, left to right, row by row; area is bytes.",
@@ -134,11 +134,6 @@ def _parts_key() -> Any:
         for part in composition.PARTS
     ]  # fmt: skip
     return html.Div(entries, className="lane-key parts-key")
-
-
-def _said(name: str) -> html.Span:
-    """Return an element that the script fills with a text of the raster's header."""
-    return html.Span(**{"data-from": "fr", "data-field": name})
 
 
 _SUMS = html.Span(**{"data-from": "fr", "data-field": "sums"}, className="dim")

@@ -46,7 +46,12 @@ def _layout(context: Context) -> Any:
     look = track.TrackStyle("ov-track", "tall-track", {"at": "ov-at", "view": "ov-view"}, shown)
     sentence = f"Memory over time. {claim(data, view)}."
     return [
-        html.Div(opening(data, view) if is_short else _waiting(data, view), id="ov-opening"),
+        html.Div(
+            opening(data, view)
+            if is_short
+            else _opening(data, view, ["Counting who allocated the peak …"], []),
+            id="ov-opening",
+        ),
         html.Section(
             [
                 html.Div(
@@ -174,11 +179,6 @@ def _at(view: View, path: str, at: int | None = None) -> Address:
     return Address(path, *view.here, at=at)
 
 
-def _waiting(data: Data, view: View) -> list[Any]:
-    """Return the top of the page from the totals alone, with the height of the final one."""
-    return _opening(data, view, ["Counting who allocated the peak …"], [])
-
-
 def _opening(
     data: Data, view: View, support: list[Any], more: list[Any], grave: str | None = None
 ) -> list[Any]:
@@ -199,7 +199,9 @@ def _kpis(data: Data, view: View) -> Any:
     full, wide = fullest(data, view), fullest(data, view, "reserved")
     idle = int(known.reserved_bytes[full] - known.allocated_bytes[full])
     share = (
-        f"{_percent(idle, int(known.reserved_bytes[full]))} of reserved" if known.reserved_bytes[full] else ""
+        f"{format_share(idle, int(known.reserved_bytes[full]), 0)} of reserved"
+        if known.reserved_bytes[full]
+        else ""
     )
     last = len(known.allocated_bytes) - 1
     end = "Allocated now" if view.is_live else "Allocated at the end"
@@ -208,7 +210,7 @@ def _kpis(data: Data, view: View) -> Any:
         view, "allocated", int(known.allocated_bytes[full]), moment(data, view, full).words
     )
     top, when = _highest(view, "reserved", int(known.reserved_bytes[wide]), moment(data, view, wide).words)
-    room = f"{_percent(top, capacity)} of {format_bytes(capacity)}" if capacity else when
+    room = f"{format_share(top, capacity, 0)} of {format_bytes(capacity)}" if capacity else when
     share = f"{share}, {moment(data, view, full).words}" if most > known.allocated_bytes[full] else share
     has_reserved = view.recording.has_reserved
     now = f"{format_bytes(int(known.reserved_bytes[last]))} reserved" if has_reserved else ""
@@ -220,12 +222,13 @@ def _kpis(data: Data, view: View) -> Any:
         _way(view, "/fragmentation", full, share),
         _way(view, "/peak", last, now),
     )
-    return _cards(
+    cards = [
         _card("allocated", "Peak allocated", most, ways[0]),
         _card("reserved", "Peak reserved", top if has_reserved else None, ways[1]),
         _card("unallocated", "Unallocated at the peak", idle if has_reserved else None, ways[2]),
         _card("allocated", end, int(known.allocated_bytes[last]), ways[3]),
-    )
+    ]
+    return html.Section(cards, className="kpis", **{"aria-label": "Key figures"})
 
 
 def _card(name: str, label: str, n_bytes: int | None, below: Any = "") -> html.Div:
@@ -242,11 +245,6 @@ def _card(name: str, label: str, n_bytes: int | None, below: Any = "") -> html.D
     return html.Div([above, value, html.Div(below, className="kpi-below")], className="kpi")
 
 
-def _cards(*cards: html.Div) -> html.Section:
-    """Return the cards side by side."""
-    return html.Section(list(cards), className="kpis", **{"aria-label": "Key figures"})
-
-
 def _way(view: View, path: str, at: int | None, words: str) -> Any:
     """Return the link below a key figure to the page that breaks it down."""
     return dcc.Link(words, href=_at(view, path, at).url, className="plain-link") if words else ""
@@ -258,10 +256,6 @@ def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, 
     if before is None or before.n_bytes <= n_bytes:
         return n_bytes, words
     return before.n_bytes, f"{past_words(before)}, no allocations retained"
-
-
-def _percent(part: int, whole: int) -> str:
-    return format_share(part, whole, 0)
 
 
 def _register(app: Any, data: Data) -> None:

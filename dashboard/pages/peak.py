@@ -37,7 +37,9 @@ def _content(data: Data, view: View, address: Address) -> Any:
     if not view.recording.has_allocations:
         return states.nothing_recorded(view.is_live, view)
     if not held(data, view, at).total_bytes:
-        return _empty(data, view, at, address)
+        peak = dcc.Link("Go to the peak", href=address.go(at=None).url, className="link")
+        nothing = states.state("Nothing is live here", "At this instant no tensor holds memory.", peak)
+        return [_opening(data, view, at, address), nothing]
     tree = tree_at(data, view, at)
     root = call_tree.known_root(tree, address.root)
     sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
@@ -80,14 +82,6 @@ def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html
     ]
     shown = links if at != peak or len(links) > 1 else []
     return html.Nav(shown, className="segments", **{"aria-label": "Instant"})
-
-
-def _empty(data: Data, view: View, at: int, address: Address) -> Any:
-    return [
-        _opening(data, view, at, address),
-        states.state("Nothing is live here", "At this instant no tensor holds memory.",
-                     dcc.Link("Go to the peak", href=address.go(at=None).url, className="link")),
-    ]  # fmt: skip
 
 
 def _register(app: Any, data: Data) -> None:

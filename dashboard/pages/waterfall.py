@@ -207,11 +207,8 @@ def _keyed(key: Any, row: Any, found: Any) -> int | None:
 
 
 def _behind(data: Data, view: View) -> Behind:  # noqa: ARG001 -- of every page
-    return Behind(
-        nothing=""
-        if len(view.recording.counters) or view.recording.pinned or view.is_live
-        else "The device was not sampled"
-    )
+    is_there = len(view.recording.counters) or view.recording.pinned or view.is_live
+    return Behind(nothing="" if is_there else "The device was not sampled")
 
 
 PAGE = Page(

@@ -40,7 +40,9 @@ def document(run: Run) -> str:
     left = len(run.recordings) - len(shown)
     if left:
         parts.append(f"<p class='notes'>{left} more recordings are left out of this file.</p>")
-    library = base64.b64encode(gzip.compress(_plotly(), 9, mtime=0)).decode()
+    plotly = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    library = base64.b64encode(gzip.compress(plotly, 9, mtime=0)).decode()
+    css = "".join([*map(_text, _SHEETS), palette_css()])
     figures = [_alone(figure) for figure in printer.figures]
     return "\n".join(
         (
@@ -48,7 +50,7 @@ def document(run: Run) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(run.name)} · vramscope</title><style>{_css()}</style></head>",
+            f"<title>{escape(run.name)} · vramscope</title><style>{css}</style></head>",
             f'<body><main class="report" id="main">{"".join(parts)}</main>',
             f'<script type="text/plain" id="plotly">{library}</script>',
             f'<script type="application/json" id="figures">{script_json(figures)}</script>',
@@ -56,14 +58,6 @@ def document(run: Run) -> str:
             f"<script>{_text('report/loader.js')}</script></body></html>",
         )
     )
-
-
-def _plotly() -> bytes:
-    return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
-
-
-def _css() -> str:
-    return "".join([*map(_text, _SHEETS), palette_css()])
 
 
 def _text(name: str) -> str:

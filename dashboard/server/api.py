@@ -123,9 +123,5 @@ def _small(column: NDArray[Any]) -> NDArray[Any]:
 
 def register(app: Any) -> None:
     """Register the URL; its answer is a word of its own for every server process."""
-    server = secrets.token_hex(8)
-    app.server.add_url_rule(PATH, "alive", lambda: _answer(server))
-
-
-def _answer(server: str) -> Response:
-    return Response(server, mimetype="text/plain", headers={"Cache-Control": "no-store"})
+    server, sealed = secrets.token_hex(8), {"Cache-Control": "no-store"}
+    app.server.add_url_rule(PATH, "alive", lambda: Response(server, 200, sealed, "text/plain"))

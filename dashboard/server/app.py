@@ -290,7 +290,8 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
         elif address.run:
             now = _standing(data, address)
         # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
-        if now is None or (_is_same(now, known) and not was_gone and now["outcome"] != "gone"):
+        before = {key: value for key, value in (known or {}).items() if key not in ("before", "answered")}
+        if now is None or (now == before and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
         is_live = now["outcome"] == Outcome.RUNNING.value
         pause_ms = data.pace.live_ms if is_live else data.pace.idle_ms
@@ -311,10 +312,6 @@ def _header_and_banner(now: Standing) -> tuple[Any, Any]:
     outcome, stalled_s = Outcome(now["outcome"]), int(now.get("stalled") or 0)
     shown = header.standing(outcome, far, stalled_s, now.get("total", 0), now.get("ahead", ()))
     return {"run": now["run"], "words": shown}, alarm
-
-
-def _is_same(now: Standing, known: Standing | None) -> bool:
-    return now == {name: value for name, value in (known or {}).items() if name not in ("before", "answered")}
 
 
 def _after(now: Standing, known: Standing | None) -> Standing:

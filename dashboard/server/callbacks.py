@@ -271,10 +271,6 @@ def _fits_whole(value: Any, hint: Any) -> bool:
     raise TypeError(f"{hint} cannot be checked: annotate the callback with what JSON has")
 
 
-def _is_number(value: Any) -> bool:
-    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
-
-
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_INTEGER
 
@@ -283,6 +279,6 @@ _PLAIN: dict[Any, Callable[[Any], bool]] = {
     NoneType: lambda value: value is None,
     bool: lambda value: isinstance(value, bool),
     int: _is_integer,
-    float: _is_number,
+    float: lambda value: _is_integer(value) or (isinstance(value, float) and math.isfinite(value)),
     str: lambda value: isinstance(value, str),
 }

@@ -39,7 +39,9 @@ def compress(server: Flask) -> None:
         if len(data) < _LEAST_BYTES:
             return response
         is_static = request.path.startswith(_STATIC)
-        coding = "br" if is_static and _takes_brotli() else "gzip"
+        # Browsers name brotli on loopback addresses, so through a tunnel too, and over TLS.
+        takes_brotli = request.accept_encodings.quality("br") > 0 and brotli.is_available()
+        coding = "br" if is_static and takes_brotli else "gzip"
         response.set_data(
             _once(data, coding) if is_static else gzip.compress(data, _LEVEL_EACH_TIME, mtime=0)
         )
@@ -58,11 +60,6 @@ def _is_worth_it(response: Response) -> bool:
         and "Content-Encoding" not in response.headers
         and str(response.mimetype).startswith(_KINDS)
     )
-
-
-def _takes_brotli() -> bool:
-    # Browsers name it on loopback addresses, so through a tunnel too, and over TLS.
-    return request.accept_encodings.quality("br") > 0 and brotli.is_available()
 
 
 def _once(data: bytes, coding: str) -> bytes:

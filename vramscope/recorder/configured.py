@@ -32,20 +32,10 @@ MAX_SIZE = "2 GiB"
 
 A run that records for weeks keeps its last hours in full, and the peaks of every earlier step."""
 STACK_DEPTH = 64
-_OTHERS = frozenset(
-    {
-        "CACHE",
-        "DETACHED",
-        "GPU_OUT",
-        "RECORDED_RANK",
-        "RUN",
-        "SPOOL",
-        "UPLOAD_EVERY_S",
-        "UPLOAD_MIB_PER_S",
-        "UPLOAD_WAIT_S",
-        "WEBHOOK",
-    }
-)
+_OTHERS = frozenset({
+    "CACHE", "DETACHED", "GPU_OUT", "RECORDED_RANK", "RUN", "SPOOL", "UPLOAD_EVERY_S", "UPLOAD_MIB_PER_S",
+    "UPLOAD_WAIT_S", "WEBHOOK",
+})  # fmt: skip
 """What is read from the environment elsewhere."""
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _NO_LIMIT = "none"

@@ -108,19 +108,16 @@ def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[html.Td]:
     change = outcome.peak_reserved_bytes - base.peak_reserved_bytes
     sign = "+" if change > 0 else "−" if change else ""
     tone = "number strong fit-less" if change < 0 else "number"
+    # Expandable segments map memory without cudaMalloc.
+    calls = f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
     return [
         html.Td(format_bytes(outcome.peak_reserved_bytes), className="number",
                 title=f"{outcome.peak_reserved_bytes:,} bytes"),
         html.Td(f"{sign}{format_bytes(abs(change))}" if change else "", className=tone,
                 title=f"{change:+,} bytes"),
-        html.Td(_calls(outcome), className="number dim"),
+        html.Td(calls, className="number dim"),
         html.Td(f"{outcome.n_retries:,} ×" if outcome.n_retries else "never", className="number dim"),
     ]  # fmt: skip
-
-
-def _calls(outcome: ReplayResult) -> str:
-    """Return the number of cudaMalloc calls, or of mappings: expandable segments map memory without it."""
-    return f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
 
 
 def searching() -> list[Any]:

@@ -77,17 +77,14 @@ def _module(path: str, n_bytes: int, whole: float) -> html.Tr:
 def _panel(title: str, parts: list[BarPart]) -> html.Section:
     whole = sum(part.n_bytes for part in parts)
     heading = html.H3([f"{title} ", html.Span(format_bytes(whole), className="dim")])
-    bar = [_stretch(part) for part in parts if part.n_bytes]
+    shown = [(f"part part-{part.name}", {"flexGrow": str(part.n_bytes)}) for part in parts if part.n_bytes]
+    bar = [html.Span(className=name, style=style) for name, style in shown]
     return panel(
         heading,
         html.Div(bar, className="parts", role="presentation"),
         html.Dl([_entry(part, whole) for part in parts], className="part-list"),
         label=f"Parts of the {title.lower()} memory",
     )
-
-
-def _stretch(part: BarPart) -> html.Span:
-    return html.Span(className=f"part part-{part.name}", style={"flexGrow": str(part.n_bytes)})
 
 
 def _entry(part: BarPart, whole: int) -> html.Div:

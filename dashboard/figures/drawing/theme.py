@@ -32,14 +32,9 @@ QUANTITY_COLOR = words(__file__, "theme.tsv", "quantity")
 
 # Plotly 7 offers "Share chart", which posts the figure to cloud.plotly.com: off in every graph.
 CONFIG: dict[str, Any] = {
-    "displaylogo": False,
-    "displayModeBar": False,
-    "showSendToCloud": False,
-    "plotlyServerURL": "",
-    "responsive": True,
-    "doubleClick": "reset+autosize",
-    "showTips": False,
-}
+    "displaylogo": False, "displayModeBar": False, "showSendToCloud": False, "plotlyServerURL": "",
+    "responsive": True, "doubleClick": "reset+autosize", "showTips": False,
+}  # fmt: skip
 
 FONT = "Inter, ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 
@@ -47,15 +42,10 @@ FONT = "Inter, ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Liberation Sans', 
 def base_layout(**more: Any) -> dict[str, Any]:
     """Return a transparent layout without legend and title; *more* overrides it."""
     layout: dict[str, Any] = {
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 0, "r": 0, "t": 0, "b": 0},
-        "font": {"family": FONT, "size": 12},
-        "showlegend": False,
-        "hovermode": False,
-        "uirevision": "keep",
-        "template": "none",
-    }
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 0, "r": 0, "t": 0, "b": 0}, "font": {"family": FONT, "size": 12},
+        "showlegend": False, "hovermode": False, "uirevision": "keep", "template": "none",
+    }  # fmt: skip
     return layout | more
 
 
@@ -64,12 +54,8 @@ def plain_chart(
 ) -> dict[str, Any]:
     """Return a figure of bytes over steps, events or seconds; *xaxis* and *more* add to the common layout."""
     common = {
-        "showgrid": False,
-        "zeroline": False,
-        "exponentformat": "none",
-        "ticks": "outside",
-        "ticklen": 4,
-    }
+        "showgrid": False, "zeroline": False, "exponentformat": "none", "ticks": "outside", "ticklen": 4,
+    }  # fmt: skip
     looks = {"hovermode": "x unified", "margin": {"l": 72, "r": 16, "t": 10, "b": 34}} | more
     return {"data": data, "layout": base_layout(xaxis=common | xaxis, yaxis=yaxis, **looks)}
 

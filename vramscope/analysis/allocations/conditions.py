@@ -226,22 +226,9 @@ def _before(_: Term, columns: Columns, __: str) -> NDArray[Any]:
 
 
 _CONDITIONS: dict[Field, Callable[[Term, Columns, str], NDArray[Any]]] = {
-    Field.WORD: _word,
-    Field.EXACT: _exact,
-    Field.PLACE: _place,
-    Field.CATEGORY: _category,
-    Field.PHASE: _phase,
-    Field.MODULE: _module,
-    Field.STEP: _step,
-    Field.FILE: _file,
-    Field.FUNCTION: _function,
-    Field.STREAM: _stream,
-    Field.LINE: _line,
-    Field.LIVE: _live,
-    Field.ADDRESS: _address,
-    Field.SIZE: _size,
-    Field.LIFE: _life,
-    Field.ANNOTATION: _annotation,
-    Field.ALIVE: _alive,
-    Field.BEFORE: _before,
-}
+    Field.WORD: _word, Field.EXACT: _exact, Field.PLACE: _place, Field.CATEGORY: _category,
+    Field.PHASE: _phase, Field.MODULE: _module, Field.STEP: _step, Field.FILE: _file,
+    Field.FUNCTION: _function, Field.STREAM: _stream, Field.LINE: _line, Field.LIVE: _live,
+    Field.ADDRESS: _address, Field.SIZE: _size, Field.LIFE: _life, Field.ANNOTATION: _annotation,
+    Field.ALIVE: _alive, Field.BEFORE: _before,
+}  # fmt: skip

@@ -88,7 +88,8 @@ class Outlook:
     def text(self) -> str:
         """The outlook as a sentence without its first capital; '' where nothing is known."""
         if self.forecast is not None:
-            return _reached(self.forecast)
+            limit = format_bytes(self.forecast.limit_bytes)
+            return f"at this rate the limit of {limit} is reached {_near(self.forecast)}"
         if self.steady_steps is None:
             return ""
         return f"steady: no limit in sight over the {self.steady_steps:,} steps left"
@@ -247,10 +248,6 @@ def _forecast(
         room.limit_bytes,
         seconds,
     )
-
-
-def _reached(found: Forecast) -> str:
-    return f"at this rate the limit of {format_bytes(found.limit_bytes)} is reached {_near(found)}"
 
 
 def _near(found: Forecast) -> str:

@@ -400,19 +400,9 @@ def _bucket_views(run: StrategyInput) -> Iterator[StrategyTrial]:
 
 
 _ALL: tuple[Callable[[StrategyInput], Iterator[StrategyTrial]], ...] = (
-    smaller_evaluation,
-    _checkpointing,
-    loss_in_chunks,
-    _gradients_to_none,
-    _bucket_views,
-    fused_optimizer,
-    optimizer_in_a_loop,
-    accumulation,
-    state_in_8_bits,
-    one_moment,
-    offloaded,
-    sharded,
-)
+    smaller_evaluation, _checkpointing, loss_in_chunks, _gradients_to_none, _bucket_views, fused_optimizer,
+    optimizer_in_a_loop, accumulation, state_in_8_bits, one_moment, offloaded, sharded,
+)  # fmt: skip
 
 ANALYSIS = Analysis(
     "strategies", "What else would lower the peak, and by how many bytes of this run?", strategies

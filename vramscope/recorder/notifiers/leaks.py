@@ -21,17 +21,10 @@ from vramscope.units import as_sentence, format_bytes
 
 # Nobody keeps the graph or a frame of every step on purpose, nor what a hook collects that was never removed.
 # A list or a dict that grows may be a buffer that fills up: it is reported after it has grown for 60 steps.
-_NEVER_MEANT = frozenset(
-    {
-        LeakCause.RETAIN_GRAPH,
-        LeakCause.LOSS_WITH_GRAPH,
-        LeakCause.UNDETACHED_STATE,
-        LeakCause.CREATE_GRAPH_CYCLE,
-        LeakCause.SAVED_ON_CTX,
-        LeakCause.TRACEBACK,
-        LeakCause.HOOK,
-    }
-)
+_NEVER_MEANT = frozenset({
+    LeakCause.RETAIN_GRAPH, LeakCause.LOSS_WITH_GRAPH, LeakCause.UNDETACHED_STATE,
+    LeakCause.CREATE_GRAPH_CYCLE, LeakCause.SAVED_ON_CTX, LeakCause.TRACEBACK, LeakCause.HOOK,
+})  # fmt: skip
 _SURE_AFTER_STEPS = 60
 _PAUSE = 20
 """The least pause after a check, as a multiple of its time."""
