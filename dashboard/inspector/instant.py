@@ -11,8 +11,8 @@ from vramscope.units import format_bytes, format_name, format_share
 
 from ..address import Address
 from ..answers import category_bytes, folded, held, moment, totals
-from ..comments import LONGEST, comments
 from ..data import Data, View
+from ..queries.comments import LONGEST, comments
 from .parts import amount, blocks_link, facts, holder, line_name, pick, section, title
 
 MOST_LINES = 7

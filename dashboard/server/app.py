@@ -14,13 +14,14 @@ from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome
 from vramscope.web_hosts import LOOPBACK
 
-from .. import comments, inspector
+from .. import inspector
 from ..address import Address, parse, restore
 from ..components import header, states, timeline
 from ..components.scripts import in_browser
 from ..data import Data, View
 from ..figures.drawing.theme import palette_css
 from ..pages import Behind, Context, Page, pages
+from ..queries import comments
 from ..queries.headline import ahead, forecast_words
 from ..queries.rank_answers import opened_address, queries_of
 from ..report import document

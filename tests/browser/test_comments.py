@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.comments import comments
 from vramscope.dashboard.data import Data
+from vramscope.dashboard.queries.comments import comments
 
 pytestmark = pytest.mark.browser
 FIELD = "#inspector textarea.comment"

@@ -13,12 +13,12 @@ from vramscope.units import format_name
 
 from ...address import Address, restore
 from ...answers import ask_allowing_stale, moment, neighbor, series_of
-from ...comments import comments
 from ...data import Data, View
 from ...figures import composition, doubts, track
 from ...figures.drawing.series import DRAWN, EVENTS, TIME, Series
 from ...figures.drawing.theme import PART_COLOR, PHASE_COLOR, QUANTITY_COLOR
 from ...figures.drawing.window import training, window
+from ...queries.comments import comments
 from ...server import api
 from ...server.callbacks import Pressed, Stored, view_or_nothing
 from ...server.plain import plain

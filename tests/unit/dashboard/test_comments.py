@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from vramscope.dashboard.address import Address
-from vramscope.dashboard.comments import LONGEST, _instant, _name, comments
 from vramscope.dashboard.data import Data, View
+from vramscope.dashboard.queries.comments import LONGEST, _instant, _name, comments
 from vramscope.dashboard.runs import stamp
 from vramscope.dashboard.server.app import build_app
 from vramscope.dashboard.server.security import Access

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from flask import Response, request
 
-from .data import Data, View
-from .server import api
-from .server.kept_token import state_directory
+from ..data import Data, View
+from ..server import api
+from ..server.kept_token import state_directory
 
 LONGEST, MOST_SHOWN = 2000, 500
 """Characters of a comment, and comments of a recording."""
