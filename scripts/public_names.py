@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from vramscope.analysis.categories import by_stack_frame
+from vramscope.analysis.categories import by_stack
 from vramscope.export.redaction import FILE, digest
 
 _TORCH = ("torch", "torchgen", "functorch", "triton")
@@ -95,8 +95,8 @@ def main() -> None:
     for python in (Path(sys.executable).resolve(), *Path(sys.base_prefix, "lib").glob("libpython3*.so*")):
         names.update(f"word:{word}" for word in native_words(python, "^_?Py|^_?py", also_hidden=True))
     names.update(f"word:{word}" for word in (*torch_words(), *_CPP.split(), *_WORKSPACES.split()))
-    named = [function for _, functions, _ in by_stack_frame._MEANT for function in functions]
-    names.update(f"function:{name}" for name in (*named, *by_stack_frame._FOR_ITS_CALLER))
+    named = [function for _, functions, _ in by_stack._MEANT for function in functions]
+    names.update(f"function:{name}" for name in (*named, *by_stack._FOR_ITS_CALLER))
     FILE.write_bytes(b"".join(sorted(map(digest, names))))
     print(f"{len(names):,} names, {FILE.stat().st_size:,} bytes: {FILE}")
 

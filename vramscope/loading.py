@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vramscope import conversion_cache, formats, registry
 from vramscope.allocator.levels import levels as levels_of
 from vramscope.allocator.replay.contradictions import Levels, contradictions
-from vramscope.allocator.state_index.checkpoints import checkpoints
+from vramscope.allocator.state_index import checkpoints
 from vramscope.errors import FormatError, StoreError, UnknownNameError, UsageError
 from vramscope.formats import Format, Watch
 from vramscope.malloc import malloc_trim

@@ -49,11 +49,11 @@ from vramscope.analysis.leaks.leak import Leak as Leak
 from vramscope.analysis.leaks.levels import LeakingLine as LeakingLine
 from vramscope.analysis.lifetimes import Allocations as Allocations
 from vramscope.analysis.lines import LiveBytes as LiveBytes
+from vramscope.analysis.oom import CategoryBytes as CategoryBytes
 from vramscope.analysis.oom import FailurePlace as FailurePlace
 from vramscope.analysis.oom import Failures as Failures
+from vramscope.analysis.oom import InUse as InUse
 from vramscope.analysis.oom.cause import Room as Room
-from vramscope.analysis.oom.in_use import CategoryBytes as CategoryBytes
-from vramscope.analysis.oom.in_use import InUse as InUse
 from vramscope.analysis.own_peaks import OwnPeaks as OwnPeaks
 from vramscope.analysis.peak import Peak as Peak
 from vramscope.analysis.peak import PeakPoint as PeakPoint
@@ -78,9 +78,9 @@ from vramscope.analysis.summary import StepPeak as StepPeak
 from vramscope.analysis.summary import Summary as Summary
 from vramscope.analysis.timeline import Totals as Totals
 from vramscope.analysis.tree import Tree as Tree
+from vramscope.analysis.verdicts import GrowthVerdict as GrowthVerdict
+from vramscope.analysis.verdicts import MemoryGrowth as MemoryGrowth
 from vramscope.analysis.verdicts import Verdicts as Verdicts
-from vramscope.analysis.verdicts.growth import GrowthVerdict as GrowthVerdict
-from vramscope.analysis.verdicts.growth import MemoryGrowth as MemoryGrowth
 from vramscope.analysis.verdicts.missing import Missing as Missing
 from vramscope.analysis.verdicts.missing import Part as Part
 from vramscope.analysis.waterfall import Bar as Bar

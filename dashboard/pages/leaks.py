@@ -9,7 +9,7 @@ from vramscope.analysis.leaks import Leaks
 from vramscope.analysis.leaks.holders import Statement
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.lines import NO_STACK
-from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
+from vramscope.analysis.verdicts import GrowthVerdict, memory_growth
 from vramscope.analysis.verdicts.missing import missing_parts, until
 from vramscope.units import format_bytes, format_count
 

@@ -8,8 +8,8 @@ from dash.exceptions import PreventUpdate
 
 from vramscope import analysis
 from vramscope.analysis.folding import Folded
+from vramscope.analysis.oom import OomMessage, message_of
 from vramscope.analysis.oom.cause import Cause
-from vramscope.analysis.oom.message import OomMessage, message_of
 from vramscope.analysis.oom.remedies import Remedies, Remedy, remedies
 from vramscope.analysis.pins import PinningLine, pinning_lines, pins
 from vramscope.analysis.verdicts import is_exact

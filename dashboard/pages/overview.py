@@ -5,7 +5,7 @@ from typing import Any
 from dash import Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
+from vramscope.analysis.verdicts import GrowthVerdict, memory_growth
 from vramscope.analysis.verdicts.missing import full_device, missing_parts, until
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame

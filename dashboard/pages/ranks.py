@@ -9,9 +9,8 @@ import numpy as np
 from dash import Input, Output, Patch, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.rank_comparison import Fleet
+from vramscope.analysis.rank_comparison import Fleet, imbalance_words, notes_of_ranks, odd_words
 from vramscope.analysis.rank_comparison.heat_map import Quantity, heat_map
-from vramscope.analysis.rank_comparison.words import imbalance_words, notes_of_ranks, odd_words
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Outcome
 from vramscope.units import format_bytes, format_count

@@ -14,8 +14,7 @@ from vramscope.analysis.leaks.growth import LEAST_LEVELS
 from vramscope.analysis.pace import StepPace, pace, pace_of_rows
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.summary import has_allocator
-from vramscope.analysis.verdicts import is_exact
-from vramscope.analysis.verdicts.growth import GrowthVerdict, memory_growth
+from vramscope.analysis.verdicts import GrowthVerdict, is_exact, memory_growth
 from vramscope.analysis.verdicts.missing import Part, full_device, missing_parts
 from vramscope.errors import VramscopeError
 from vramscope.fleet import read_ranks

@@ -4,8 +4,7 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES
-from vramscope.analysis.folding import heaviest_line
-from vramscope.analysis.stack_functions import passes_through
+from vramscope.analysis.folding import heaviest_line, passes_through
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding

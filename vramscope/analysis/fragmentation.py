@@ -8,16 +8,14 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels, tensor_bytes, unmappable_bytes
 from vramscope.allocator.settings import Settings
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis import Analysis
-from vramscope.analysis.churn import GAINS, Churn, churn_of
-from vramscope.analysis.churn.free_segments import free_segment_bytes
+from vramscope.analysis.churn import GAINS, Churn, churn_of, free_segment_bytes
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.pins import Pins, pins_of
 from vramscope.analysis.private_pools import of_private
-from vramscope.analysis.process_limit import recorded_limit
-from vramscope.analysis.recorded_settings import recorded_settings
+from vramscope.analysis.recorded_settings import recorded_limit, recorded_settings
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import Totals, timeline

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, owners_of
 from vramscope.analysis.categories import Assigned, Reason, assign, last_known, undivided
-from vramscope.analysis.folding import fold, heaviest_line
+from vramscope.analysis.folding import fold, heaviest_line, passes_through
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.leaks.causes import ADVICE
 from vramscope.analysis.leaks.holders import OF_NOTEBOOKS, holder_name, recorded_holdings
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
-from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, LeakCause

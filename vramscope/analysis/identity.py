@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from vramscope.allocator.levels import inactive_split_bytes
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis.private_pools import of_private
 from vramscope.analysis.timeline import instant_of

@@ -10,9 +10,9 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, Owners, owners_of
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
+from vramscope.analysis.folding import passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.lines import module_words
-from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.strategies.checkpointing import whole_regions
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import assign, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import fold, passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind

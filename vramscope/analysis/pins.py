@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.levels import unmappable_bytes
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import code_lines

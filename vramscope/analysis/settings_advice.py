@@ -14,10 +14,9 @@ from typing import Any
 from vramscope.allocator.settings import Settings, version_of
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import churn_of
-from vramscope.analysis.ending import ended_short
-from vramscope.analysis.process_limit import recorded_limit
+from vramscope.analysis.recorded_settings import recorded_limit
 from vramscope.analysis.timeline import timeline
-from vramscope.analysis.verdicts.missing import Part, missing_parts, until
+from vramscope.analysis.verdicts.missing import Part, ended_short, missing_parts, until
 from vramscope.analysis.what_if import (
     ReplayResult,
     RequestSequence,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vramscope.allocator.levels import unmappable_bytes
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis import find
 from vramscope.analysis.annotations import annotations
 from vramscope.analysis.categories import Categories, categories

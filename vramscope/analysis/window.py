@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.errors import UsageError
 from vramscope.model.codes import NoteCode

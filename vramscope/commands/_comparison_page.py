@@ -5,10 +5,9 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from vramscope.analysis.findings import Shared, ranks_words
-from vramscope.analysis.rank_comparison import Ended, RankGroup
-from vramscope.analysis.rank_comparison.imbalance import Imbalance
-from vramscope.analysis.rank_comparison.odd import FirstFailure, Odd, Stray
-from vramscope.analysis.rank_comparison.words import (
+from vramscope.analysis.rank_comparison import (
+    Ended,
+    RankGroup,
     group_words,
     imbalance_words,
     median_and_most_words,
@@ -16,6 +15,8 @@ from vramscope.analysis.rank_comparison.words import (
     odd_words,
     rank_line_words,
 )
+from vramscope.analysis.rank_comparison.imbalance import Imbalance
+from vramscope.analysis.rank_comparison.odd import FirstFailure, Odd, Stray
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import clock_words, clocks_as_json
 from vramscope.fleet import ComparedRun

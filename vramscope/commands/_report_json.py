@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis.driver_calls import DriverCalls, driver_calls, jump_at, jump_words, largest_jump
 from vramscope.analysis.driver_calls import reserved_by as reserved_by_line
 from vramscope.analysis.folding import fold

@@ -15,7 +15,7 @@ from vramscope.units import format_bytes, parse_bytes, printable
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
-    from vramscope.analysis.verdicts.growth import MemoryGrowth
+    from vramscope.analysis.verdicts import MemoryGrowth
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording, Run
 
@@ -27,7 +27,7 @@ def run(args: Namespace) -> int:
     from vramscope.analysis.findings import with_modules
     from vramscope.analysis.leaks import findings, leaks
     from vramscope.analysis.summary import summarize
-    from vramscope.analysis.verdicts.growth import memory_growth
+    from vramscope.analysis.verdicts import memory_growth
     from vramscope.analysis.verdicts.missing import missing_parts
     from vramscope.commands.report import as_json, growth_as_json
     from vramscope.loading import load
@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
 
 def _exit_code(run: "Run", growths: "list[MemoryGrowth]", args: Namespace) -> int:
     """Return 3 where there is a leak; also where that is not decided, unless incomplete data are allowed."""
-    from vramscope.analysis.verdicts.growth import GrowthVerdict
+    from vramscope.analysis.verdicts import GrowthVerdict
     from vramscope.analysis.verdicts.missing import missing_ranks
 
     if any(growth.verdict is GrowthVerdict.LEAKS for growth in growths):

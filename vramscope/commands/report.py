@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vramscope.analysis.forecast import Outlook
     from vramscope.analysis.lines import LiveBytes
     from vramscope.analysis.summary import Instant, StepPeak, Summary
-    from vramscope.analysis.verdicts.growth import MemoryGrowth
+    from vramscope.analysis.verdicts import MemoryGrowth
     from vramscope.analysis.verdicts.missing import Missing
 
 

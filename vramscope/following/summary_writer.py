@@ -29,8 +29,7 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.model.trace import Trace
 from vramscope.steps import resolve
-from vramscope.steps.finished import drop_older_marks
-from vramscope.steps.retained import with_summarized
+from vramscope.steps.retained import drop_older_marks, with_summarized
 from vramscope.store import sources
 from vramscope.store.read import assembly
 from vramscope.store.read.streams import ColumnStream, FileChain, anybody

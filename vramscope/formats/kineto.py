@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from vramscope.allocator.torch_history.annotations import PendingMark, annotation_marks, marks_of
-from vramscope.allocator.torch_history.rows import Rows
+from vramscope.allocator.torch_history.events import Rows
 from vramscope.errors import FormatError
 from vramscope.formats import Format
 from vramscope.formats._file import beginning, parsed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from vramscope.errors import VramscopeError
 from vramscope.model.prediction import ChangedAnswer, Choice, OtherRun, Prediction
-from vramscope.prediction.on_cards import with_cards
+from vramscope.prediction.cards import with_cards
 from vramscope.prediction.trial import UNLIMITED_BYTES, Trial, rooms
 from vramscope.store.prediction import write
 

@@ -18,7 +18,7 @@ from typing import Any
 from vramscope.errors import VramscopeError
 from vramscope.model.prediction import Prediction
 from vramscope.prediction.answering import OpenTrial, Outcome, discard
-from vramscope.prediction.on_cards import own_verdict
+from vramscope.prediction.cards import own_verdict
 from vramscope.prediction.once import run_once
 from vramscope.prediction.script import execute
 from vramscope.prediction.trial import Trial, rooms

@@ -1,16 +1,59 @@
-"""A program as ``python`` would run it: its ``__main__``, ``sys.argv``, ``sys.path[0]`` and tracebacks."""
+"""A program as ``python`` would run it: its ``__main__``, ``sys.argv``, ``sys.path[0]`` and tracebacks.
+
+Of a notebook the code runs, cell by cell, without Jupyter.
+"""
 
 import importlib.util
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vramscope.errors import UsageError
-from vramscope.prediction import notebook
+
+_WITHOUT_CODE = (
+    "%%bash", "%%sh", "%%html", "%%javascript", "%%js", "%%latex", "%%markdown", "%%writefile", "%%!",
+)  # fmt: skip
+"""Cells of these hold no Python."""
+
+
+def notebook_codes(path: str, data: bytes) -> list[CodeType]:
+    """Compile the code cells in their order; a frame names its cell: ``train.ipynb, cell 3``.
+
+    Lines for Jupyter alone (``%matplotlib``, ``!pip``, ``?help``) are left out.
+
+    Raises ValueError for what is no notebook, SyntaxError for a cell that is no Python.
+    """
+    try:
+        book = json.loads(data)
+    except RecursionError:
+        raise ValueError("brackets within brackets without an end") from None
+    cells = book.get("cells") if isinstance(book, dict) else None
+    if not isinstance(cells, list):
+        raise ValueError("a notebook has cells, and this has none")
+    return [
+        compile(source, f"{path}, cell {number}", "exec", dont_inherit=True)
+        for number, source in enumerate(_sources(cells), 1)
+    ]
+
+
+def _sources(cells: list[Any]) -> Iterator[str]:
+    for cell in cells:
+        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+            continue
+        given = cell.get("source", "")
+        text = given if isinstance(given, str) else "".join(map(str, given))
+        yield "" if text.lstrip().startswith(_WITHOUT_CODE) else "\n".join(map(_python, text.split("\n")))
+
+
+def _python(line: str) -> str:
+    bare = line.lstrip()
+    is_jupyter = bare.startswith(("%", "!", "?")) or bare.endswith("?")
+    return f"{line[: len(line) - len(bare)]}pass" if is_jupyter else line
 
 
 class Script(NamedTuple):
@@ -47,7 +90,7 @@ def script(path: str) -> Script:
         data = loader.get_data(full)
         is_notebook = path.endswith(".ipynb")
         codes = (
-            notebook.codes(full, data) if is_notebook else [compile(data, full, "exec", dont_inherit=True)]
+            notebook_codes(full, data) if is_notebook else [compile(data, full, "exec", dont_inherit=True)]
         )
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path}: this is not Python: {error}") from None

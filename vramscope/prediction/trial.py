@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramscope.errors import CaptureError, UsageError
 from vramscope.model.cards import card_named, fitting_name, names_near
-from vramscope.prediction.cards import HARDWARE, Hardware
-from vramscope.prediction.on_cards import CardRoom
+from vramscope.prediction.cards import HARDWARE, CardRoom, Hardware
 from vramscope.units import parse_bytes
 
 if TYPE_CHECKING:

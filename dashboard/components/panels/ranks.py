@@ -7,10 +7,15 @@ from dash import dcc, html
 from vramscope.analysis.by_rank import RankBytes, by_rank
 from vramscope.analysis.findings import ranks_words
 from vramscope.analysis.lines import place_words
-from vramscope.analysis.rank_comparison import Fleet, RankGroup
+from vramscope.analysis.rank_comparison import (
+    Fleet,
+    RankGroup,
+    group_words,
+    median_and_most_words,
+    rank_line_words,
+)
 from vramscope.analysis.rank_comparison.heat_map import Quantity
-from vramscope.analysis.rank_comparison.pair import LineDifference, differing_lines
-from vramscope.analysis.rank_comparison.words import group_words, median_and_most_words, rank_line_words
+from vramscope.analysis.rank_comparison.members import LineDifference, differing_lines
 from vramscope.errors import UsageError
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
 from vramscope.model.recording import Recording

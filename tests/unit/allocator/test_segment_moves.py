@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramscope.allocator.layout import segments_after
-from vramscope.allocator.state_index.segment_events import (
+from vramscope.allocator.state_index import (
     relevant_segment_events,
 )
 from vramscope.model.snapshot import Segments

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.compare.kinds import different_in_kind
+from vramscope.analysis.compare.names import different_in_kind
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Phase, Phases
 from vramscope.model.recording import Recording

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vramscope
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis.driver_calls import (
     driver_calls,
     jump_at,

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramscope.allocator.state_index import StateIndex
-from vramscope.analysis.churn.fixed_segments import free_fixed_bytes
-from vramscope.analysis.churn.free_segments import in_turn
+from vramscope.analysis.churn import free_fixed_bytes, in_turn
 from vramscope.analysis.fragmentation import findings, fragmentation, parts_over_time
 from vramscope.analysis.identity import identity_of
 from vramscope.formats.torch_snapshot import read

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vramscope.analysis.rank_comparison.heat_map import UNKNOWN, heat_map, step_table
-from vramscope.analysis.rank_comparison.pair import differing_lines
+from vramscope.analysis.rank_comparison.members import differing_lines
 from vramscope.model.device import Process
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, RankSummary, StepRows
 from vramscope.model.stacks import Frame

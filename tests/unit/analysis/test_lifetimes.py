@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis.lifetimes import ALIVE, BEFORE, block_ends, lifetimes
+from vramscope.analysis.lifetimes import ALIVE, BEFORE, ends, lifetimes
 from vramscope.analysis.timeline import timeline
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action
@@ -116,6 +116,6 @@ def test_lives_of_any_record_are_paired_the_same_whatever_is_sorted_at_a_time(re
     history = recording(*((action, 512 * address, 1) for action, address in moves))
     assert (int(A), int(R), int(C)) == (0, 1, 2)
 
-    requested, completed = block_ends.ends(history.trace, history.initial.blocks.address, stretch=stretch)
+    requested, completed = ends(history.trace, history.initial.blocks.address, stretch=stretch)
 
     assert [requested.tolist(), completed.tolist()] == [[life[i] for life in in_turn(moves)] for i in (1, 2)]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.rank_comparison import compare_ranks
-from vramscope.analysis.rank_comparison.words import odd_words
+from vramscope.analysis.rank_comparison import compare_ranks, odd_words
 from vramscope.model.device import Device, Process
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, PeakPlace, RankSummary
 from vramscope.model.stacks import Frame

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vramscope.analysis.oom.message import message_of
+from vramscope.analysis.oom import message_of
 from vramscope.analysis.oom.remedies import remedies
 from vramscope.model.device import Device, Process
 from vramscope.model.recording import Recording

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vramscope.analysis.rank_comparison import compare_ranks
-from vramscope.analysis.rank_comparison.words import group_words, imbalance_words, odd_words
+from vramscope.analysis.rank_comparison import compare_ranks, group_words, imbalance_words, odd_words
 from vramscope.model.device import Device, Process
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, PeakPlace, RankSummary, StepRows
 from vramscope.model.stacks import Frame

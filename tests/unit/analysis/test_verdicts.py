@@ -6,8 +6,7 @@ from importlib import import_module
 import pytest
 
 from vramscope import cli
-from vramscope.analysis.verdicts import Verdict, why_not
-from vramscope.analysis.verdicts.growth import GrowthVerdict
+from vramscope.analysis.verdicts import GrowthVerdict, Verdict, why_not
 from vramscope.analysis.verdicts.missing import Part, missing_parts
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters

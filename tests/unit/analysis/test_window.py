@@ -6,10 +6,10 @@ import captures
 import numpy as np
 import pytest
 
+from vramscope.allocator import state_index as module
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
-from vramscope.allocator.state_index import checkpoints as module
-from vramscope.allocator.state_index.checkpoints import checkpoints
+from vramscope.allocator.state_index import checkpoints
 from vramscope.errors import UsageError
 from vramscope.formats.torch_snapshot import read
 from vramscope.model.marks import Labels, Phases, Steps

@@ -1,7 +1,7 @@
 """Verdicts for cards from a dry run for one of them."""
 
 from vramscope.model.prediction import Need, OnCard
-from vramscope.prediction.on_cards import CardRoom, on_cards
+from vramscope.prediction.cards import CardRoom, on_cards
 
 GIB = 1 << 30
 H100 = CardRoom("H100", 80 * GIB, GIB // 2, (9, 0))

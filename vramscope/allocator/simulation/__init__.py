@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from typing import cast
 
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, UNLIMITED, Settings, TieBreak
-from vramscope.allocator.simulation.blocks import Bin, SimulatedBlock, SimulatedSegment
+from vramscope.allocator.simulation.blocks import (
+    Bin,
+    SimulatedBlock,
+    SimulatedSegment,
+    block_row,
+    mapped_runs,
+    segment_row,
+)
 from vramscope.allocator.simulation.expandable import ExpandableSegments
 from vramscope.allocator.simulation.initial_state import Makers, heads
-from vramscope.allocator.simulation.rows import block_row, mapped_runs, segment_row
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Action
 

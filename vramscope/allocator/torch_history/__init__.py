@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history.annotations import PendingMark, annotation_marks, marks_of, text_marks
-from vramscope.allocator.torch_history.events import DEFAULT_POOL, Events, check_pools, distinct, events_of
-from vramscope.allocator.torch_history.rows import Rows, checked
+from vramscope.allocator.torch_history.events import (
+    DEFAULT_POOL,
+    Events,
+    Rows,
+    check_pools,
+    checked,
+    distinct,
+    events_of,
+)
 from vramscope.allocator.torch_history.stack_reader import StackReader
 from vramscope.errors import FormatError
 from vramscope.model.codes import NoteCode

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.torch_history.events import Events
-from vramscope.allocator.torch_history.rows import Rows
+from vramscope.allocator.torch_history.events import Events, Rows
 from vramscope.model.marks import MarkKind, Marks, Phase
 from vramscope.model.trace import Action, Trace
 

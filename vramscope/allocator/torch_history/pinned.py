@@ -8,8 +8,7 @@ import numpy as np
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history import DeviceHistory, histories
-from vramscope.allocator.torch_history.events import Events
-from vramscope.allocator.torch_history.rows import Rows, checked
+from vramscope.allocator.torch_history.events import Events, Rows, checked
 from vramscope.errors import FormatError
 from vramscope.model.device import HOST
 from vramscope.model.snapshot import BlockState

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.torch_history.rows import Rows, checked
+from vramscope.allocator.torch_history.events import Rows, checked
 from vramscope.model.stacks import StackBuilder
 
 _HIGHEST_LINE = 2**31 - 1

@@ -2,6 +2,9 @@
 
 Every rule is a mask over allocations; the first that matches decides. Without a match the category stays
 unknown.
+
+A program that runs out of memory in its first forward is the most common failure. What a forward held that
+never reached its backward was meant for it, so it counts as activations.
 """
 
 from dataclasses import dataclass
@@ -11,12 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.categories.by_stack_lives import is_bare, is_closure
-from vramscope.analysis.categories.unfinished_forwards import (
-    Unfinished,
-    held_by_unfinished,
-    unfinished_forwards,
-)
+from vramscope.analysis.categories.by_stack import is_bare, is_closure
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases, Steps
@@ -46,6 +44,7 @@ class Reason(IntEnum):
 _STRETCH = 1 << 14
 """Allocations per pass: intermediate arrays stay in the processor's cache."""
 _FORWARD = (Phase.FORWARD, Phase.LOSS)
+_WORK = (*_FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.RECOMPUTE, Phase.EVAL, Phase.DATA)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +67,18 @@ class Lives:
 def lives_of(recording: Recording, found: Allocations) -> Lives:
     """The phases in which allocations begin and end."""
     return _placed(_program_timeline(recording), found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unfinished:
+    """One row per interval of forwards that ended early, ordered by its end."""
+
+    start: NDArray[Any]
+    """The event after the last completed backward or optimizer step."""
+    last_forward: NDArray[Any]
+    """The event at which the last forward of the interval begins."""
+    end: NDArray[Any]
+    """The instant of the failure, or the number of events where the forward still runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,3 +266,45 @@ def _within_a_gap(program: _ProgramTimeline, found: Allocations, lives: Lives) -
     following = np.append(program.starts, program.n_events)[place]
     is_marked = program.first_forward[lives.step] >= 0
     return (lives.step >= 0) & is_marked & (lives.dies < following)
+
+
+def unfinished_forwards(recording: Recording, phases: Phases, is_closed: NDArray[Any]) -> Unfinished:
+    """Find the forwards that ran out of memory, and the forward that runs when the trace ends.
+
+    Marks say when memory ran out; the simulated device marks that too, but its program goes on. *phases* are
+    without those that the user named, and *is_closed* says which of them ended.
+    """
+    marks = recording.marks
+    failed = marks.event[marks.kind == MarkKind.OOM] if recording.source != "simulated" else []
+    is_open = ~is_closed.astype(bool) & np.isin(phases.phase, _FORWARD)
+    ends = {*np.asarray(failed).tolist(), *([len(recording.trace)] if is_open.any() else [])}
+    work = phases.rows(np.isin(phases.phase, _WORK))
+    found = [stretch for end in sorted(ends) if (stretch := _stretch(work, end)) is not None]
+    columns = np.array(found, dtype="i8").reshape(-1, 3)
+    return Unfinished(*columns.T)
+
+
+def _stretch(work: Phases, end: int) -> tuple[int, int, int] | None:
+    """Start, last forward and end; None where the last phase before *end* is no forward."""
+    begun = np.flatnonzero(work.start_event <= end)
+    if not len(begun) or work.phase[begun[-1]] not in _FORWARD:
+        return None
+    is_complete = np.isin(work.phase, (Phase.BACKWARD, Phase.OPTIMIZER)) & (work.end_event < end)
+    start = work.end_event[is_complete].max(initial=0)
+    return int(start), int(work.start_event[begun[-1]]), end
+
+
+def held_by_unfinished(
+    unfinished: Unfinished, born: NDArray[Any], dies: NDArray[Any], phase: NDArray[Any], inside: NDArray[Any]
+) -> NDArray[Any]:
+    """Whether each allocation was made by such a forward, or by the loss after it, and alive at its end.
+
+    *phase* and *inside* are the ``Phase`` of birth, and whether there is one.
+    """
+    if not len(unfinished.end):
+        return np.zeros(len(born), dtype="?")
+    row = np.minimum(np.searchsorted(unfinished.end, born, side="right"), len(unfinished.end) - 1)
+    is_alive = (unfinished.start[row] <= born) & (born < unfinished.end[row]) & (unfinished.end[row] <= dies)
+    is_forward = inside & np.isin(phase, _FORWARD)
+    is_loss = ~inside & (born >= unfinished.last_forward[row])
+    return is_alive & (is_forward | is_loss)

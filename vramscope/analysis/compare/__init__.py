@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign
-from vramscope.analysis.compare.group_peaks import group_peaks
+from vramscope.analysis.compare.group_peaks import (
+    group_peaks,
+    has_samples_alone,
+    highest_level,
+    highest_pairs,
+    step_levels,
+)
 from vramscope.analysis.compare.names import CodeLine, common_names, in_package, line_name, moved_lines
-from vramscope.analysis.compare.samples import has_samples_alone, highest_level, highest_pairs, step_levels
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.lines import frame_words, modules_by_place

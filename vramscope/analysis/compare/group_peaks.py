@@ -1,4 +1,4 @@
-"""Computes the own peak of each group of allocations in each interval of the trace."""
+"""Computes what is compared: each group's own peak in each interval, or samples where no events are."""
 
 from typing import Any
 
@@ -6,6 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import BEFORE, Allocations
+from vramscope.analysis.sampled_peaks import sampled_peaks
+from vramscope.model.counters import Counters
+from vramscope.model.recording import Recording
 
 
 def group_peaks(
@@ -54,3 +57,38 @@ def _highest(
     edges = np.stack([first.ravel(), last.ravel()], axis=1).ravel()
     within = np.maximum.reduceat(level, edges)[::2].reshape(first.shape) if len(edges) else entry
     return np.where(last > first, np.maximum(entry, within), entry)
+
+
+_LEVELS = ("device_used_bytes", "process_used_bytes")
+
+
+def has_samples_alone(recording: Recording) -> bool:
+    """Return whether a recording has samples and neither an event nor a block."""
+    return bool(len(recording.counters)) and not len(recording.trace) and not len(recording.initial.segments)
+
+
+def highest_pairs(before: Counters, after: Counters) -> dict[str, tuple[int, int]]:
+    """Return the highest bytes of each series that both have."""
+    pairs = {
+        name.removesuffix("_bytes").replace("_", " "): (
+            int(column.max(initial=-1)),
+            int(getattr(after, name).max(initial=-1)),
+        )
+        for name, column in before.columns()
+        if name.endswith("_bytes")
+    }
+    return {name: pair for name, pair in pairs.items() if min(pair) >= 0}
+
+
+def highest_level(recording: Recording) -> int:
+    """Return the highest bytes of what was sampled: allocated, else reserved, else as the driver counts."""
+    found = sampled_peaks(recording)
+    levels = [found.allocated_bytes, found.reserved_bytes]
+    levels += [int(np.max(getattr(recording.counters, name), initial=-1)) for name in _LEVELS]
+    return next((level for level in levels if level >= 0), 0)
+
+
+def step_levels(recording: Recording) -> NDArray[Any]:
+    """Return the highest allocated bytes of each step, −1 where no sample has them."""
+    found = sampled_peaks(recording).per_step
+    return found.allocated_bytes if len(found) else np.full(len(recording.steps), -1)

@@ -12,10 +12,9 @@ from typing import Any
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.batch_fit import BatchFit, batch_fit
-from vramscope.analysis.ending import ended_short
 from vramscope.analysis.fit.answer import UNKNOWN_OUTSIDE_BYTES, FitAnswer, Placed, Target
 from vramscope.analysis.leaks import leaks
-from vramscope.analysis.process_limit import recorded_limit
+from vramscope.analysis.recorded_settings import recorded_limit
 from vramscope.analysis.settings_advice import (
     Candidate,
     Play,
@@ -30,7 +29,7 @@ from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.verdicts import Verdict, why_not
-from vramscope.analysis.verdicts.missing import Part, missing_parts, until
+from vramscope.analysis.verdicts.missing import Part, ended_short, missing_parts, until
 from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_total, request_sequence
 from vramscope.analysis.what_if.earlier_state import cached_bytes
 from vramscope.errors import UsageError

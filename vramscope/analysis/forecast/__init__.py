@@ -11,7 +11,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.forecast.trend import Trend, trend
 from vramscope.analysis.leaks import Leaks, leaks
 from vramscope.analysis.pace import StepPace, pace, pace_of_rows
-from vramscope.analysis.process_limit import last_limit, recorded_limit
+from vramscope.analysis.recorded_settings import last_limit, recorded_limit
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
 from vramscope.analysis.timeline import timeline

@@ -18,9 +18,8 @@ from vramscope.analysis.leaks.all_steps import of_all_steps
 from vramscope.analysis.leaks.batch import Batch, growing_batch
 from vramscope.analysis.leaks.causes import Facts, cause_of
 from vramscope.analysis.leaks.edits import advice, as_written
-from vramscope.analysis.leaks.evaluation_rounds import are_enough, rounds
 from vramscope.analysis.leaks.groups import are_bounded, evidence_of, grouped, most_frequent, stayed
-from vramscope.analysis.leaks.growth import LEAST_LEVELS, growth, window
+from vramscope.analysis.leaks.growth import LEAST_LEVELS, are_enough, growth, rounds, window
 from vramscope.analysis.leaks.holders import (
     Held,
     bound_of,

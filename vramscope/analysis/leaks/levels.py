@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
-from vramscope.analysis.backward_calls import calls_of_backward
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import calls_of_backward, fold
 from vramscope.analysis.leaks.iterations import between_steps_with_events
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.model.recording import Recording

@@ -1,29 +1,28 @@
 """Failed allocations: what was in use at that moment, the cause, and what to do about it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT
-from vramscope.allocator.state_index import StateIndex
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import StateIndex, state_from_nearest
 from vramscope.analysis import Analysis
-from vramscope.analysis.backward_calls import calls_of_backward
-from vramscope.analysis.by_module import modules_at
-from vramscope.analysis.folding import fold
+from vramscope.analysis.by_module import modules_at, owners_of
+from vramscope.analysis.categories import assign
+from vramscope.analysis.folding import calls_of_backward, fold, passes_through
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.lines import common_module, module_words, place_words
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at, without_totals
-from vramscope.analysis.oom.in_use import InUse, in_use_at
-from vramscope.analysis.stack_functions import passes_through
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import timeline
+from vramscope.formats.log.oom_messages import figures_in
 from vramscope.model.codes import FindingKind, NoteCode, Severity
 from vramscope.model.finding import Finding, placed
-from vramscope.model.marks import MarkKind, Phase
+from vramscope.model.marks import Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Frame
@@ -31,6 +30,108 @@ from vramscope.model.table import Int32, Int64, Table
 from vramscope.model.trace import Action
 from vramscope.package_data import rows, words
 from vramscope.units import format_bytes, format_name
+
+_MOST_CATEGORIES = 3
+_TOTALS = ("totals_only", "moments_only")
+"""Notes of records in which one block stands for all that is allocated."""
+
+
+class CategoryBytes(NamedTuple):
+    """Bytes of one category."""
+
+    name: str
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """Memory allocated at one instant, by category, with the line that held the most."""
+
+    by_category: tuple[CategoryBytes, ...] = ()
+    """Largest first; unknown is one of them. They sum up to all allocated bytes."""
+    line: Frame | None = None
+    """The program's line that had allocated the most; None if no stack is known."""
+    line_bytes: int = 0
+    """Bytes that this line had allocated."""
+    module: str = ""
+    """Module of that line, or what several have in common; '' if not known."""
+
+    @property
+    def words(self) -> str:
+        """A phrase such as ``214 MiB activation, 42 MiB parameter; 96 MiB of it from model.py:66``, or ''.
+
+        It names categories only if these cover most of the bytes.
+        """
+        sums = [each for each in self.by_category if each.name != "unknown"]
+        n_known, n_all = (sum(each.n_bytes for each in some) for some in (sums, self.by_category))
+        is_mostly_known = 2 * n_known >= n_all
+        known = [f"{format_bytes(each.n_bytes)} {each.name}" for each in sums] if is_mostly_known else []
+        parts = [", ".join(known[:_MOST_CATEGORIES])] if known else []
+        if self.line is not None:
+            of_it = " of it" if known else ""
+            module = f" in {module_words(self.module)}" if self.module else ""
+            place = place_words(self.line.file, self.line.line)
+            parts.append(f"{format_bytes(self.line_bytes)}{of_it} from {place}{module}")
+        return "; ".join(parts)
+
+
+def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
+    """Return the memory in use at each of *events*."""
+    if not events or any(note.code in _TOTALS for note in recording.notes):
+        return [InUse() for _ in events]
+    found = lifetimes(recording)
+    assigned, folded = assign(recording, found), fold(recording.stacks)
+    category, owners = assigned.category, owners_of(recording, found, assigned)
+    result = []
+    for event in events:
+        live = found.largest_at(event)
+        n_bytes = found.block_size[live]
+        sums = np.zeros(len(Category), "i8")
+        np.add.at(sums, category[live], n_bytes)
+        order = [i for i in np.argsort(-sums, kind="stable").tolist() if sums[i]]
+        by_category = tuple(CategoryBytes(format_name(Category(i)), int(sums[i])) for i in order)
+        lines: dict[tuple[str, int], list[int]] = {}
+        modules: dict[int, set[str]] = {}
+        rows = folded.of[found.stack_id[live]].tolist(), n_bytes.tolist(), owners.module[live].tolist()
+        for stack, size, module in zip(*rows, strict=True):
+            if stack:
+                frame = folded.stacks.frame(stack)
+                mine = lines.setdefault((frame.file, frame.line), [0, stack])
+                mine[0] += size
+                modules.setdefault(mine[1], set()).add(owners.paths[module])
+        most, stack = max(lines.values(), default=[0, 0])
+        line = folded.stacks.frame(stack) if stack else None
+        result.append(InUse(by_category, line, most, common_module(modules.get(stack, ()))))
+    return result
+
+
+_ROUNDING = 0.01
+"""Relative error of a size in the message: two decimals, of at least 1.00."""
+
+
+@dataclass(frozen=True, slots=True)
+class OomMessage:
+    """torch's message about a failed request; sizes are rounded as in the message."""
+
+    text: str
+    requested_bytes: int
+    known: Mapping[str, int]
+    """The other bytes by name, as in ``figures_in``."""
+
+
+def message_of(text: str, requested_bytes: int) -> OomMessage | None:
+    """Return the message in *text*; None if there is none, or if it is about another request.
+
+    *requested_bytes* are as recorded: rounded up by the allocator.
+    """
+    found = figures_in(text)
+    if found is None:
+        return None
+    requested, known = found
+    # torch rounds requests up to 512 bytes; the message has the bytes before that, to two decimals.
+    is_same = abs(requested - requested_bytes) <= max(_ROUNDING * requested_bytes, 1024)
+    return OomMessage(text, requested, known) if is_same else None
+
 
 # A batch-size search fails a few times; a program that fails all the time would fill the page.
 _MOST_FINDINGS = 5

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
-from vramscope.allocator.state_index.checkpoints import state_from_nearest
+from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis.churn import GAINS
-from vramscope.analysis.process_limit import recorded_limit
+from vramscope.analysis.recorded_settings import recorded_limit
 from vramscope.model.codes import Code
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording

@@ -3,11 +3,11 @@
 import shlex
 from dataclasses import dataclass
 
-from vramscope.analysis.ending import ended_short
 from vramscope.analysis.oom.cause import Room
 from vramscope.analysis.settings_advice import SettingsAdvice, settings_advice
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.strategies import Strategies, strategies
+from vramscope.analysis.verdicts.missing import ended_short
 from vramscope.model.recording import Recording
 
 _MOST_STRATEGIES = 4

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import owners_of
-from vramscope.analysis.ending import ended_short
-from vramscope.analysis.strategies.batches import accumulation, smaller_evaluation
+from vramscope.analysis.strategies.batches import accumulation, loss_in_chunks, smaller_evaluation
 from vramscope.analysis.strategies.checkpointing import checkpointed
-from vramscope.analysis.strategies.chunked_loss import loss_in_chunks
 from vramscope.analysis.strategies.gradients import is_bucket, kept_gradients, late_gradients
 from vramscope.analysis.strategies.optimizer import (
     fused_optimizer,
@@ -39,6 +37,7 @@ from vramscope.analysis.strategies.trials import (
     scaled,
     summed,
 )
+from vramscope.analysis.verdicts.missing import ended_short
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording

@@ -1,4 +1,4 @@
-"""Strategies with smaller batches: accumulated gradients, and half the batch in evaluation."""
+"""Strategies with smaller batches: accumulated gradients, evaluation in halves, the loss in chunks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import owners_of
+from vramscope.analysis.logits import of_logits
 from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Frame, Stacks
@@ -141,3 +142,28 @@ def _is_of_layer(stacks: Stacks, stack_id: int) -> bool:
     if folder.endswith("torch/nn/modules"):
         return name in _LAYERS
     return folder.endswith("torch/nn") and name == "functional.py" and frame.function in _FUNCTIONS
+
+
+_CHUNKS = 8
+_LEAST_SHARE = 0.2
+_PHASES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
+
+
+def loss_in_chunks(run: StrategyInput) -> Iterator[StrategyTrial]:
+    """Keep one chunk of the logits at a time, where these are a fifth of the peak."""
+    rows = of_logits(run.recording, run.found) & np.isin(run.born_in, _PHASES)
+    at = int(run.level_bytes.argmax())
+    n_bytes = int(run.found.block_size[rows & run.found.allocated_at(at)].sum())
+    if n_bytes < _LEAST_SHARE * run.level_bytes[at] or not n_bytes:
+        return
+    # Each chunk adds to the gradient of the head, which is there twice meanwhile.
+    head = int(run.found.block_size[run.category == Category.PARAMETER].max(initial=0))
+    extra = np.where(np.isin(run.phase, (Phase.LOSS, Phase.BACKWARD)), head, 0)
+    yield StrategyTrial(
+        "loss_in_chunks",
+        scaled(run, (rows, 1 / _CHUNKS)),
+        extra,
+        {"chunks": _CHUNKS},
+        least=SizeChange(scaled(run, (rows, 0.0))),
+        most=SizeChange(scaled(run, (rows, 2 / _CHUNKS)), 2 * extra),
+    )

@@ -4,11 +4,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from vramscope.analysis.ending import ended_short
+import numpy as np
+
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.trace import Action
 from vramscope.package_data import rows, words
+
+
+def ended_short(recording: Recording) -> bool:
+    """Return whether no allocation succeeded after the last one that failed."""
+    action = recording.trace.action
+    failed, made = (np.flatnonzero(action == each) for each in (Action.OOM, Action.ALLOC))
+    return bool(len(failed)) and (not len(made) or int(failed[-1]) > int(made[-1]))
 
 
 class Part(str, Enum):

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.allocator.torch_history.events import DEFAULT_POOL, Events, events_of
-from vramscope.allocator.torch_history.rows import Rows
+from vramscope.allocator.torch_history.events import DEFAULT_POOL, Events, Rows, events_of
 from vramscope.formats._fast_snapshot import Packed
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 from vramscope.formats._fast_snapshot.runs import MOST_ACTIONS, EventRun

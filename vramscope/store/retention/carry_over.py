@@ -23,7 +23,7 @@ from vramscope.model.marks import Labels, MarkKind, Marks
 from vramscope.model.past import StretchPeaks
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.trace import Action, Trace
-from vramscope.steps.finished import drop_older_marks
+from vramscope.steps.retained import drop_older_marks
 from vramscope.store.batches import arrays, batch, write_compressed
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
 from vramscope.store.read.streams import DeviceStreams

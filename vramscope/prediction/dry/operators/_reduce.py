@@ -6,9 +6,36 @@ dimensions ordered and joined as ``aten/src/ATen/TensorIterator.cpp`` does it.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vramscope.prediction.cards import Hardware
+from vramscope.prediction.dry.operators import Call, OwnMemory
+
+
+def n_bytes(tensor: Any) -> int:
+    """The bytes of all elements, each counted once for every place it has."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def copy_of(tensor: Any) -> tuple[int, ...]:
+    """Bytes of the contiguous copy that a kernel makes of it; nothing where it lies in one piece."""
+    return () if tensor is None or tensor.is_contiguous() else (n_bytes(tensor),)
+
+
+def first_copied(call: Call) -> OwnMemory:
+    """The contiguous copy that a kernel makes of its first argument."""
+    return OwnMemory(after=copy_of(call.args[0]))
+
+
+def taken(*sizes: int) -> tuple[tuple[str, int], ...]:
+    """These sizes as a part of ``OwnMemory.plan``."""
+    return tuple(("taken", size) for size in sizes)
+
+
+def passing(size: int) -> tuple[tuple[str, int], ...]:
+    """Taken and given back at once."""
+    return (("taken", size), ("given", size))
+
 
 _WARP = 32
 _MOST_THREADS = 512

@@ -17,7 +17,7 @@ from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._sizes import n_bytes
+from vramscope.prediction.dry.operators._reduce import n_bytes
 from vramscope.prediction.dry.state import state
 
 _FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"

@@ -15,7 +15,7 @@ import torch
 
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, passing, taken
+from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, passing, taken
 from vramscope.prediction.dry.operators.matmul import kept_by_product, taken_by_product
 from vramscope.prediction.dry.operators.reductions import sum_buffers
 

@@ -6,7 +6,7 @@ import torch
 
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._sizes import copy_of, n_bytes, passing, taken
+from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, passing, taken
 
 _SOURCE = "aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu"
 _BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu"

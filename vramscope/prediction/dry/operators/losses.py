@@ -11,8 +11,7 @@ import torch
 
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
-from vramscope.prediction.dry.operators._sizes import first_copied, n_bytes, taken
+from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers, first_copied, n_bytes, taken
 from vramscope.prediction.dry.state import state
 from vramscope.prediction.dry.values import known
 

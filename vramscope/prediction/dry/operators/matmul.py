@@ -14,7 +14,7 @@ import torch
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, RunSoFar, grouped
-from vramscope.prediction.dry.operators._sizes import passing
+from vramscope.prediction.dry.operators._reduce import passing
 
 _LT_KIB = 1024
 """What cuBLASLt is given where it has a workspace of its own (``parseCUDABlasLtWorkspaceSize``)."""

@@ -2,7 +2,7 @@
 
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, grouped
-from vramscope.prediction.dry.operators._sizes import copy_of, first_copied, n_bytes, taken
+from vramscope.prediction.dry.operators._reduce import copy_of, first_copied, n_bytes, taken
 from vramscope.prediction.dry.operators.embedding import sort_bytes
 
 _COPY = "aten/src/ATen/native/cuda: the kernel calls contiguous() on the gradient"

@@ -7,7 +7,7 @@ import torch
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._sizes import copy_of, first_copied, n_bytes, taken
+from vramscope.prediction.dry.operators._reduce import copy_of, first_copied, n_bytes, taken
 
 _SOFTMAX = "aten/src/ATen/native/cuda/SoftMax.cu"
 _LAYER = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"

@@ -7,8 +7,7 @@ import torch
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers
-from vramscope.prediction.dry.operators._sizes import n_bytes
+from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers, n_bytes
 
 _SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 _OF_LISTS = "aten/src/ATen/native/cuda/ForeachReduceOp.cu"

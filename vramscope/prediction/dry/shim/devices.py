@@ -1,4 +1,9 @@
-"""Where a program says ``cuda``, torch's C++ is given our own device: it would refuse the other."""
+"""Where a program says ``cuda``, torch's C++ is given our own device: it would refuse the other.
+
+``vramscope predict --as-cuda`` runs a program that never asks for the card as if it did: tensors that it
+makes without a device lie on the card, and so do arrays of NumPy that become tensors and the batches of data
+loaders. What it puts on ``cpu`` itself stays there.
+"""
 
 import functools
 import sys
@@ -8,15 +13,56 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+from torch.utils._pytree import tree_map_only
+from torch.utils.data import dataloader, get_worker_info
 
-from vramscope.prediction.dry.as_cuda import AsCuda
-from vramscope.prediction.dry.doubts import Certainty, Doubts
+from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
 from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators.recurrent import why_recurrent
 from vramscope.prediction.dry.shim.own_device import is_own
+from vramscope.prediction.dry.shim.patches import Patches
 from vramscope.prediction.dry.shim.tensor_values import READING
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.unknown import assume, is_unknown, plain_within
+
+_WHY = "what it makes without a device lies on the card, with the batches of its data loaders"
+
+
+class AsCuda:
+    """Decides what lies on the card although nobody says so."""
+
+    def __init__(self, own: torch.device) -> None:
+        self._own = own
+        self._is_loading = False
+
+    def begin(self, patches: Patches, doubts: Doubts) -> None:
+        """Begin until the patches are undone."""
+        doubts.put(Doubt(Certainty.ESTIMATE, "--as-cuda", _WHY, where=""))
+        kind = dataloader._BaseDataLoaderIter
+        patches.set(kind, "__next__", self._moving(kind.__next__))
+        patches.set(torch, "from_numpy", self._moving(torch.from_numpy))
+
+    def is_meant(self, func: Any) -> bool:
+        """Whether a function that is called now makes a tensor of the card: samplers work on the host."""
+        asks = sys._getframe(2).f_globals.get("__name__", "")
+        is_of_host = self._is_loading or get_worker_info() is not None or asks.startswith("torch.utils.data")
+        return not is_of_host and func in _device_constructors()
+
+    def _moving(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def moved(*values: Any) -> Any:
+            was_loading, self._is_loading = self._is_loading, True
+            try:
+                found = run(*values)
+            finally:
+                self._is_loading = was_loading
+            if was_loading or get_worker_info() is not None:
+                return found
+            return tree_map_only(torch.Tensor, lambda one: one.to(self._own), found)
+
+        return moved
+
 
 # Taken apart into many operators before they could be seen.
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell"})

@@ -21,7 +21,6 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from vramscope.model.prediction import ChangedAnswer
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import autocast, state, versions
-from vramscope.prediction.dry.as_cuda import AsCuda
 from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
 from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators import RunSoFar
@@ -36,7 +35,7 @@ from vramscope.prediction.dry.shim import (
     tensor_values,
     torch_cuda,
 )
-from vramscope.prediction.dry.shim.devices import OwnDevices
+from vramscope.prediction.dry.shim.devices import AsCuda, OwnDevices
 from vramscope.prediction.dry.shim.engine_order import EngineOrder
 from vramscope.prediction.dry.shim.own_device import NAME, is_own, own_device
 from vramscope.prediction.dry.shim.patches import Patches, when_imported

@@ -3,18 +3,71 @@
 The events of each block are found once, for the whole trace. At regular distances the blocks alive then are
 stored as a checkpoint; a state is the nearest checkpoint before it plus what happened since. No checkpoint is
 larger than the distance between two, so all of them together are no larger than one column of the trace.
+Of the segments' events only those count that still determine the current segments: about as many as these.
 """
 
 from bisect import bisect_right
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.layout import Used, blocks_of, segments_after, used
 from vramscope.allocator.lives import BlockLives, lives_by_birth
-from vramscope.allocator.state_index.segment_events import relevant_segment_events
+from vramscope.allocator.replay import state_at
+from vramscope.allocator.settings import Settings
+from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
+
+
+def relevant_segment_events(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
+    """The segment events of *rows* that still determine the segments after them.
+
+    *before* are the segments before the first of *rows*, which are in order.
+    """
+    action = trace.action[rows]
+    is_cuda = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_FREE)
+    mapped = (action == Action.SEGMENT_MAP) | (action == Action.SEGMENT_UNMAP)
+    found = np.concatenate([_last(trace, rows[is_cuda], before), _not_undone(trace, rows[mapped])])
+    found.sort()
+    return found
+
+
+def _last(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
+    """Events of cudaMalloc segments: the last one at each address, unless it frees a segment that appeared
+    among the rows.
+    """
+    last = rows[::-1][np.unique(trace.address[rows][::-1], return_index=True)[1]]
+    is_there = trace.action[last] == Action.SEGMENT_ALLOC
+    return last[is_there | np.isin(trace.address[last], before.address)]
+
+
+def _not_undone(trace: Trace, rows: NDArray[Any]) -> NDArray[Any]:
+    """Events of expandable memory: maps and unmaps of the same range that do not cancel out.
+
+    The first event that begins or ends at an address always stays: it gives the stream and pool of that
+    memory.
+    """
+    start, end = trace.address[rows], trace.address[rows] + trace.size[rows].astype("u8")
+    stays = np.zeros(len(rows), dtype="?")
+    for edge in (start, end):
+        stays[np.unique(edge, return_index=True)[1]] = True
+    sign = np.where(trace.action[rows] == Action.SEGMENT_MAP, 1, -1)
+    order = np.lexsort((sign, end, start))
+    order = order[~stays[order]]
+    is_new = np.ones(len(order), dtype="?")
+    is_new[1:] = (np.diff(start[order]) != 0) | (np.diff(end[order]) != 0)
+    group = np.cumsum(is_new) - 1
+    net = np.bincount(group, weights=sign[order]).astype("i8")
+    # Unmaps come first within a group: |net| of them stay where they are more, else the last maps.
+    first = np.flatnonzero(is_new)
+    place = np.arange(len(order)) - first[group]
+    size = np.diff(np.append(first, len(order)))[group]
+    is_left = np.where(net[group] < 0, place < -net[group], place >= size - net[group])
+    stays[order[is_left]] = True
+    return rows[stays]
+
 
 _LEAST_DISTANCE = 1 << 15
 _LEAST_MOVES = 256
@@ -139,3 +192,30 @@ def _event_of(
         return np.full(len(address), -1, dtype="i8")
     row = np.minimum(np.searchsorted(known, address), len(known) - 1)
     return np.where(known[row] == address, event[row], -1)
+
+
+DISTANCE = 1 << 17
+"""Events between two checkpoints: replaying this many takes a twentieth of a second."""
+
+_FEWEST = 8
+"""Least number of checkpoints: a shorter trace is replayed from its start in a tenth of a second."""
+
+
+def checkpoints(recording: Recording, *, distance: int = DISTANCE) -> tuple[Snapshot, ...]:
+    """States at every *distance*-th instant of a long trace but the first. 0.1 s per million events."""
+    n_events = len(recording.trace)
+    if n_events < _FEWEST * distance:
+        return ()
+    index = StateIndex(recording.trace, recording.initial)
+    return tuple(index.at(k) for k in range(distance, n_events, distance))
+
+
+def state_from_nearest(recording: Recording, k: int) -> Snapshot:
+    """Segments and blocks at instant *k*; reads no event before the nearest checkpoint."""
+    known = (recording.initial, *recording.checkpoints)
+    start = max((state for state in known if state.event <= k), key=lambda state: state.event)
+    if start.event == k:
+        return start
+    between = recording.trace.rows(slice(start.event, k))
+    found = state_at(between, start, k - start.event, Settings())
+    return Snapshot(event=k, time_ns=found.time_ns, segments=found.segments, blocks=found.blocks)
