@@ -28,7 +28,6 @@ ANALYSES = (
     "lifetimes",
     "by_stack",
     "by_module",
-    "composition",
     "tree",
     "identity",
     "categories",

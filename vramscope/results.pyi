@@ -10,7 +10,6 @@ from vramscope.analysis.annotations import Annotations as Annotations
 from vramscope.analysis.batch_fit import BatchFit as BatchFit
 from vramscope.analysis.batch_fit import Estimate as Estimate
 from vramscope.analysis.batch_fit import Largest as Largest
-from vramscope.analysis.batch_fit import Lines as Lines
 from vramscope.analysis.batch_fit.step_program import Needs as Needs
 from vramscope.analysis.batch_fit.step_program import SizeGrowth as SizeGrowth
 from vramscope.analysis.batch_fit.step_program import StepProgram as StepProgram
@@ -23,7 +22,6 @@ from vramscope.analysis.churn import Churn as Churn
 from vramscope.analysis.compare import Change as Change
 from vramscope.analysis.compare import Comparison as Comparison
 from vramscope.analysis.compare.names import CodeLine as CodeLine
-from vramscope.analysis.composition import Shares as Shares
 from vramscope.analysis.driver_calls import DriverCalls as DriverCalls
 from vramscope.analysis.findings import Shared as Shared
 from vramscope.analysis.fit import FitProgress as FitProgress

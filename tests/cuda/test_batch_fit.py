@@ -18,7 +18,7 @@ def test_the_peak_of_a_large_batch_is_foreseen(fit_runs, name):
 
     truth = int(large.step_peaks().per_step.allocated_bytes[2:].max())
     estimate = fit.at(384)
-    assert fit.basis == "replay"
+    assert fit.model is not None
     # Which rests are too small to split is up to 1.5 % with torch 2.15.
     assert estimate.likely_bytes == pytest.approx(truth, rel=0.015)
     assert estimate.low_bytes <= truth <= estimate.high_bytes

@@ -118,7 +118,6 @@ def _batch(answer: "FitAnswer") -> dict[str, Any] | None:
         "sizes": list(fit.sizes),
         "shapes": list(fit.shapes),
         "steps": fit.n_steps,
-        "basis": fit.basis,
         "error_bytes": fit.error_bytes,
         "problem": fit.problem or None,
         "estimates": [

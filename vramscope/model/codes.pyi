@@ -157,7 +157,6 @@ class FindingKind(Code):
     PINNED_GROWTH = "pinned_growth"
     QUADRATIC_MEMORY = "quadratic_memory"
     RETAINED_GRAPH = "retained_graph"
-    SHARED_DEVICE = "shared_device"
     SMALL_ALLOCATIONS = "small_allocations"
     WIDE_NUMBERS = "wide_numbers"
 

@@ -102,30 +102,6 @@ def with_last(*last_mib, usual=1000, other=None):
     ).imbalance
 
 
-def test_a_last_step_that_is_smaller_on_some_ranks_is_an_uneven_last_batch():
-    found = with_last(1000, 600, 600, 620)
-
-    assert (found.step, found.cause) == (N_STEPS - 1, "last_step")
-    assert "an uneven last batch" in imbalance_words(found)
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        with_last(1000, 1000, 1000, 1000),
-        with_last(
-            1400, 1000, 1000, 1000
-        ),  # one needs more than ever before: no batch is larger than a whole one
-        with_last(600, 600, 600, 600),
-        with_last(1000, 600, 600, 620, other=5),  # they differ elsewhere, too
-        with_last(1000, 600, 600, 1300),
-    ],
-)
-def test_other_differences_of_the_last_step_are_not(found):
-    assert found.cause is None
-    assert "an uneven last batch" not in imbalance_words(found)
-
-
 def test_words_of_an_imbalance_name_the_step_and_what_is_usual():
     once, never = with_last(1400, 1000, 1000, 1000), with_last(1000, 1000, 1000, 1000)
 

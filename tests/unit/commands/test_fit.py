@@ -9,7 +9,7 @@ from vramscope import cli
 from vramscope.commands._crew import crew
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
-from vramscope.model.marks import Category, Labels, Note, Phase, Phases, Steps
+from vramscope.model.marks import Note, Phase, Phases, Steps
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action, Trace
@@ -356,19 +356,6 @@ def test_nothing_is_taken_off_a_simulated_device(runs, capsys):
 
     assert found["recordings"][0]["fits"] is True
     assert found["cards"][0]["as_it_is"]["capacity_bytes"] == 500 * MIB
-
-
-def test_without_known_parameters_none_are_counted(runs, capsys):
-    rows = [(Action.ALLOC, number << 32, 64 * MIB) for number in (1, 2, 3)]
-    action, address, size = zip(*rows, strict=True)
-    labels = Labels.of(event=[2, 3], address=[2 << 32, 3 << 32], category=[Category.OPTIMIZER_STATE] * 2)
-    trace = Trace.of(action=action, address=address, size=size, block_size=size)
-    runs(run=[Recording(trace=trace, labels=labels)])
-
-    path = asked(capsys, "run", "--capacity", "24GiB")["strategies"]["path"]
-
-    assert "ZeRO-1 first; how many parameters there are is not known" in path
-    assert "million" not in path
 
 
 def test_what_ran_on_its_own_device_fits_it_whatever_is_assumed_to_lie_outside(runs, capsys):

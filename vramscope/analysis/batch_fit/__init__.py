@@ -1,10 +1,9 @@
 """Predicts the bytes that a step needs for a batch of another size.
 
 Steps that do the same things in the same order are replayed with the sizes that another batch would have
-(see ``step_program``), and checked against the recorded steps. If steps differ in what they do, one straight
-line goes through the peaks of each phase. Two sizes alone do not decide whether bytes grow linearly or
-quadratically (a longer sequence): the interval covers both. Memory outside of training steps, such as
-evaluation, is assumed to stay the same.
+(see ``step_program``), and checked against the recorded steps. If most steps differ in what they do there is
+no prediction. Two sizes alone do not decide whether bytes grow linearly or quadratically (a longer sequence):
+the interval covers both. Memory outside of training steps, such as evaluation, is assumed to stay the same.
 """
 
 import math
@@ -23,7 +22,6 @@ from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
-from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
@@ -76,26 +74,6 @@ class Largest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines(EqualByValue):
-    """Straight lines through the peaks of phases, one per phase."""
-
-    phase: NDArray[Any]
-    """Phase of each line."""
-    fixed_bytes: NDArray[Any]
-    """Constant bytes of each line."""
-    bytes_per_unit: NDArray[Any]
-    """Bytes per unit of size, including the slope for the size of the step before."""
-    bytes_per_square: NDArray[Any] | float = 0.0
-    """Bytes per square of the size."""
-
-    def needs(self, size: int) -> Needs:
-        """Return the highest line at *size*."""
-        level = self.fixed_bytes + self.bytes_per_unit * size + self.bytes_per_square * (float(size) * size)
-        row = int(level.argmax())
-        return Needs(round(float(level[row])), -1, Phase(int(self.phase[row])), {})
-
-
-@dataclass(frozen=True, slots=True)
 class BatchFit:
     """A prediction of a step's peak for other batch sizes, or the reason why there is none."""
 
@@ -105,13 +83,13 @@ class BatchFit:
     """The different recorded sizes, ascending."""
     n_steps: int = 0
     """Number of steps that the prediction rests on."""
-    model: StepProgram | Lines | None = None
+    model: StepProgram | None = None
     """The fitted model; None if there is no prediction."""
     error_bytes: int = 0
     """The largest difference between the peak of a recorded step and its prediction."""
     problem: str = ""
     """Why there is no prediction, or why to doubt it; '' if there is nothing to doubt."""
-    bounds: tuple[StepProgram, StepProgram] | tuple[Lines, Lines] | None = None
+    bounds: tuple[StepProgram, StepProgram] | None = None
     """Models of the least and greatest growth that the recorded sizes allow; None if they allow only one."""
     floor_bytes: int = 0
     """The most bytes allocated outside of training steps, which the batch size does not change."""
@@ -120,11 +98,6 @@ class BatchFit:
     shapes: tuple[str, ...] = ()
     """The shape of the input of each of ``sizes``, such as ``8 × 1024``; '' where it is not known."""
     _known: dict[int, Needs] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def basis(self) -> str:
-        """How the prediction is made: ``replay`` or ``lines``; '' if there is none."""
-        return "" if self.model is None else "lines" if isinstance(self.model, Lines) else "replay"
 
     @property
     def smallest(self) -> int:
@@ -239,7 +212,12 @@ def batch_fit(
         return BatchFit(unit, different, len(size), problem=why)
     process = recording.process
     alike = program(parts, Settings.from_snapshot(process.allocator, torch=process.torch))
-    found = _lines(unit, parts) if alike is None else _replayed(unit, parts, alike)
+    if alike is None:
+        why = (
+            f"the {len(size)} steps compared differ in what they do: no replay says what another batch needs"
+        )
+        return BatchFit(unit, different, len(size), problem=why)
+    found = _replayed(unit, parts, alike)
     floor, phase = max(map(_outside_of_steps, runs), key=lambda each: each[0])
     return replace(found, floor_bytes=floor, floor_phase=phase, shapes=_shapes(parts, found.sizes))
 
@@ -260,59 +238,23 @@ def _outside_of_steps(recording: Recording) -> tuple[int, Phase]:
 
 
 def _replayed(unit: str, parts: Sequence[StepSequence], programs: Programs) -> BatchFit:
+    """Return a prediction with its error: recorded against predicted bytes."""
     model, of = programs.likely, programs.of
     size, before, peak = (each[of] for each in _seen(parts))
     pairs = set(zip(size.tolist(), before.tolist(), strict=True))
     foreseen = {pair: model.needs(*pair).allocated_bytes for pair in pairs}
     expected = np.array([foreseen[pair] for pair in zip(size.tolist(), before.tolist(), strict=True)])
-    found = _checked(unit, model, size, (peak, expected))
-    if programs.low is not None and programs.high is not None:
-        found = replace(found, bounds=(programs.low, programs.high))
-    if programs.square_share > _STRAIGHT and not found.problem:
-        share = f"{programs.square_share:.0%} of what a step allocates"
-        found = replace(found, problem=f"no straight line: {share} grows with the square of the size, or may")
-    return found
-
-
-def _lines(unit: str, parts: Sequence[StepSequence]) -> BatchFit:
-    """Fit straight lines through the peaks of phases.
-
-    If steps of two or more sizes follow a step of the same size, only these steps count: the steady state.
-    Else the size of the step before has a slope of its own.
-    """
-    size, before, peak = _seen(parts)
-    phases = [_phase_peaks(part) for part in parts]
-    shared = [phase for phase in phases[0] if all(phase in each for each in phases)]
-    values = np.concatenate([np.stack([each[phase] for phase in shared], axis=1) for each in phases])
-    rows = np.flatnonzero(size == before)
-    if len(np.unique(size[rows])) > 1:
-        columns = np.stack([np.ones(len(rows)), size[rows]], axis=1)
-    else:
-        rows = np.arange(len(size))
-        columns = np.stack([np.ones(len(size)), size, before], axis=1)
-    scale = np.abs(columns).max(axis=0)
-    found = np.linalg.lstsq(columns / scale, values[rows].astype(float), rcond=None)[0] / scale[:, None]
-    model = Lines(np.array(shared), found[0], found[1:].sum(axis=0))
-    fit = _checked(unit, model, size[rows], (peak[rows], (columns @ found).max(axis=1)))
-    if len(fit.sizes) > 2 and not fit.problem:
-        return fit
-    curved = np.stack([np.ones(len(rows)), (size[rows] / size.max()) ** 2], axis=1)
-    bent = np.linalg.lstsq(curved, values[rows].astype(float), rcond=None)[0]
-    square = Lines(np.array(shared), bent[0], np.zeros(len(shared)), bent[1] / float(size.max()) ** 2)
-    return replace(fit, bounds=(model, square))
-
-
-def _checked(
-    unit: str, model: StepProgram | Lines, size: NDArray[Any], peaks: tuple[NDArray[Any], NDArray[Any]]
-) -> BatchFit:
-    """Return a prediction with its error: recorded against predicted bytes, the two arrays of *peaks*."""
-    seen, foreseen = peaks
-    error = int(np.ceil(np.abs(seen - foreseen).max(initial=0)))
-    highest = max(int(seen.max(initial=1)), 1)
+    error, highest = int(np.abs(peak - expected).max(initial=0)), max(int(peak.max(initial=1)), 1)
     problem = ""
     if error > _STRAIGHT * highest:
         problem = f"no straight line: the peak of a step is {error / highest:.1%} away from what it would be"
-    return BatchFit(unit, tuple(np.unique(size).tolist()), len(size), model, error, problem)
+    elif programs.square_share > _STRAIGHT:
+        share = f"{programs.square_share:.0%} of what a step allocates"
+        problem = f"no straight line: {share} grows with the square of the size, or may"
+    bounds = None
+    if programs.low is not None and programs.high is not None:
+        bounds = programs.low, programs.high
+    return BatchFit(unit, tuple(np.unique(size).tolist()), len(size), model, error, problem, bounds)
 
 
 # --------------------------------------------------------------------------------- recorded steps
@@ -345,19 +287,6 @@ def _seen(parts: Sequence[StepSequence]) -> tuple[NDArray[Any], NDArray[Any], ND
     peaks = [step_peaks(part.recording).per_step.allocated_bytes[part.rows] for part in parts]
     size, before = ([getattr(part, name) for part in parts] for name in ("size", "before"))
     return np.concatenate(size), np.concatenate(before), np.concatenate(peaks)
-
-
-def _phase_peaks(part: StepSequence) -> dict[int, NDArray[Any]]:
-    """Return the peak of each phase that all steps have, by phase."""
-    rows = step_peaks(part.recording).per_phase
-    found = {}
-    for phase in np.unique(rows.phase).tolist():
-        level = np.zeros(len(part.recording.steps), "i8")
-        mine = rows.rows((rows.phase == phase) & (rows.step >= 0))
-        level[mine.step] = mine.allocated_bytes
-        if level[part.rows].all():
-            found[phase] = level[part.rows]
-    return found
 
 
 def _inputs(recording: Recording, found: Allocations) -> tuple[NDArray[Any], list[str]]:

@@ -229,12 +229,7 @@ def imbalance_words(found: Imbalance) -> str:
     words = [
         f"rank {found.rank} is furthest above the median of its group, in {step}: {most} (median {median})"
     ]
-    if found.cause == "last_step":
-        words.append(
-            "the ranks differ in this step only, the last one, where some hold less than in all others: "
-            "an uneven last batch, or a step that was cut short"
-        )
-    elif found.n_compared > 1 and found.usual_fraction < _ALIKE_FRACTION:
+    if found.n_compared > 1 and found.usual_fraction < _ALIKE_FRACTION:
         words.append("in at least half of the steps the fullest rank is less than 0.05 % above the median")
     elif found.n_compared > 1:
         words.append(f"in a typical step the fullest rank is {found.usual_fraction:.1%} above the median")

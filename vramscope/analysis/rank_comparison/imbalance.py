@@ -27,14 +27,6 @@ class Imbalance:
     """The median over steps of the largest excess over the group's median, as a fraction of that median."""
     n_compared: int
     """The number of steps, or of groups of steps, that were compared."""
-    cause: str | None = None
-    """``last_step``: the ranks differ in the last step alone, where some hold less than in all others."""
-
-
-_FEWEST_STEPS = 8
-_WARM_UP = 2
-_LEAST_FRACTION = 0.03
-"""The share of the median from which on a difference counts, as for odd ranks."""
 
 
 def imbalance_of(members: Sequence[Member], of: NDArray[Any]) -> Imbalance | None:
@@ -77,20 +69,4 @@ def _of_group(members: Sequence[Member], size: int) -> Imbalance | None:
         median_bytes=int(middle[at]),
         usual_fraction=float(np.median(excess / np.maximum(middle, 1))),
         n_compared=len(numbers),
-        cause="last_step" if size == 1 and at == len(numbers) - 1 and _is_of_last_step(peaks) else None,
     )
-
-
-def _is_of_last_step(peaks: NDArray[Any]) -> bool:
-    """Whether the ranks of a group are alike but in the last step, which is smaller for some.
-
-    An uneven last batch does that: each sample that is missing makes the step of its rank smaller.
-    """
-    if peaks.shape[1] < _FEWEST_STEPS or np.isnan(peaks).any():
-        return False
-    usual, last = peaks[:, _WARM_UP:-1], peaks[:, -1]
-    least = _LEAST_FRACTION * float(np.median(usual))
-    is_even = bool((usual.max(axis=0) - usual.min(axis=0) < least).all())
-    is_lower = last < usual.min(axis=1) - least
-    is_as_usual = np.abs(last - np.median(usual, axis=1)) < least
-    return is_even and bool(is_lower.any() and is_as_usual.any() and (is_lower | is_as_usual).all())

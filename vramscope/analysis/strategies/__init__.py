@@ -28,7 +28,6 @@ from vramscope.analysis.strategies.optimizer import (
 )
 from vramscope.analysis.strategies.sharding import sharded
 from vramscope.analysis.strategies.trials import (
-    USUAL_ELEMENT,
     SizeChange,
     StrategyInput,
     StrategyTrial,
@@ -46,12 +45,7 @@ from vramscope.units import format_bytes
 WORTH_IT = 0.01
 """A strategy that saves less than this share of the peak is not advised."""
 _MOST_NAMED = 4
-_MOST_STATE = 8
-"""Ratio of optimizer state to parameters above which parameters are missing: Adam keeps 2 values of 32 bits,
-with a master copy 6 times the bytes of 16-bit parameters."""
-_LARGE_MODEL = 5e9
-"""Number of parameters from which on sharding state alone seldom makes a model fit."""
-_SHARED, _OF_PARAMETERS = "ZeRO", "ZeRO-3/FSDP"
+_SHARED = "ZeRO"
 _ROUNDING = 4096
 """Bytes below which a change of the peak counts as none."""
 NOT_ESTIMATED = (
@@ -127,7 +121,7 @@ class Strategies:
     by_phase: dict[str, int] = field(default_factory=dict)
     """The highest allocated bytes of each phase, as recorded."""
     path: str = ""
-    """The order in which to try them, on one GPU and on several, for a model of this size."""
+    """The order in which to try them, on one GPU and on several."""
 
     @property
     def open_words(self) -> str:
@@ -185,7 +179,7 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
         tuple(undecided),
         is_partial,
         _by_phase(run, run.level_bytes),
-        _path(run, advised, at),
+        _path(run, advised),
     )
 
 
@@ -212,7 +206,7 @@ def _reason(is_partial: bool, unknown: int, peak: int) -> str:
     return "the recording does not say how each operation would behave"
 
 
-def _path(run: StrategyInput, advised: Sequence[Strategy], at: int) -> str:
+def _path(run: StrategyInput, advised: Sequence[Strategy]) -> str:
     """Return the order in which to try strategies: those for one GPU first, then those that share."""
     alone: dict[str, str] = {}
     for each in advised:
@@ -224,7 +218,7 @@ def _path(run: StrategyInput, advised: Sequence[Strategy], at: int) -> str:
         parts.append("together they save less than their sum")
     shared = [each.name.partition(":")[0] for each in advised if _is_shared(each)]
     if shared:
-        parts.append(f"on {run.n_ranks} GPUs: {_first_shared(run, shared, at)}")
+        parts.append(f"on {run.n_ranks} GPUs: {shared[0]} first")
     return "; ".join(parts)
 
 
@@ -236,43 +230,6 @@ def _is_no_better(each: Strategy, others: Sequence[Strategy], least: float) -> b
 
 def _is_shared(each: Strategy) -> bool:
     return each.name.startswith(_SHARED)
-
-
-def _first_shared(run: StrategyInput, names: Sequence[str], at: int) -> str:
-    """Return which sharding stage to try first: below 5 billion parameters, one that keeps them whole.
-
-    Computation then does not wait for parameters of other ranks.
-    """
-    count, is_sure = _parameters(run, at)
-    of_state = [name for name in names if not name.startswith(_OF_PARAMETERS)]
-    if not count:
-        return f"{(of_state or names)[0]} first; how many parameters there are is not known"
-    size = f"{_in_words(count)} parameters{'' if is_sure else ' (taken as 32 bits)'}"
-    if count >= _LARGE_MODEL and len(of_state) < len(names):
-        return f"{_OF_PARAMETERS} first: with {size}, 5 billion or more, sharded state alone is seldom enough"
-    first = (of_state or names)[0]
-    return f"{first} first; of {size}, fewer than 5 billion, each GPU may keep a whole copy"
-
-
-def _parameters(run: StrategyInput, at: int) -> tuple[float, bool]:
-    """Return the number of parameters, and whether all element sizes are known.
-
-    The number is 0 if most parameters are not recognized.
-    """
-    live = run.found.allocated_at(at)
-    rows = (run.category == Category.PARAMETER) & live
-    state = int(run.found.block_size[(run.category == Category.OPTIMIZER_STATE) & live].sum())
-    if state > _MOST_STATE * int(run.found.block_size[rows].sum()):
-        return 0.0, False
-    element = run.element[rows]
-    count = run.found.size[rows] / np.where(element > 0, element, USUAL_ELEMENT)
-    return float(count.sum()), bool((element > 0).all())
-
-
-def _in_words(count: float) -> str:
-    if count < 1e5:
-        return f"{count:,.0f}"
-    return f"{count / 1e9:.2g} billion" if count >= 1e9 else f"{count / 1e6:.2g} million"
 
 
 def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) -> Strategy:
