@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from vramscope.analysis.forecast import NOTHING_KNOWN, Outlook, forecast, forecast_of
+from vramscope.analysis.forecast import NOTHING_KNOWN, Outlook, forecast
+from vramscope.analysis.leaks import Leaks, leaks
 from vramscope.analysis.peak import PeakPoint, bare_highs
+from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.missing import missing_parts
 from vramscope.model.codes import FindingKind
@@ -134,5 +136,10 @@ def ahead(data: "Data", view: "View") -> Outlook:
     if view.is_live:
         known = data.answers(view).lagging("forecast", lambda: forecast(view.recording), _OF_FORECASTS)
     else:
-        known = data.derive(view, "outlook", lambda found: forecast_of(found, data.ask(view, "leaks")))
+        known = data.derive(view, "outlook", lambda found: _outlook(found, data.ask(view, "leaks")))
     return known
+
+
+def _outlook(recording: Recording, found: Leaks) -> Outlook:
+    with shared_results(recording, {leaks: found}):
+        return forecast(recording)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,8 @@ from vramscope.analysis import find
 from vramscope.analysis.annotations import annotations
 from vramscope.analysis.categories import Categories, categories
 from vramscope.analysis.findings import collect, with_modules
-from vramscope.analysis.forecast import Outlook, forecast_of
+from vramscope.analysis.forecast import Outlook, forecast
 from vramscope.analysis.identity import identity_of
-from vramscope.analysis.leaks import leaks
 from vramscope.analysis.leaks.holders import holder_name, recorded_holdings
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import LiveBytes, live_bytes
@@ -26,7 +26,7 @@ from vramscope.analysis.sampled_peaks import SampledPeaks, peaks_between, sample
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import named_instant, timeline
-from vramscope.analysis.verdicts import Verdicts, is_exact, verdicts_of
+from vramscope.analysis.verdicts import Verdicts, is_exact, verdicts
 from vramscope.analysis.verdicts.missing import missing_parts
 from vramscope.analysis.waterfall import Waterfall, waterfall
 from vramscope.model.codes import QUANTITIES, NoteCode
@@ -180,16 +180,8 @@ def _summary(recording: Recording) -> Summary:
     end, high = _end_and_peak(recording)
     known = categories(recording, high.allocated.instant)
     state = state_from_nearest(recording, high.allocated.instant)
-    fall = waterfall(recording)
     sampled = None if has_allocator(recording) else sampled_peaks(recording)
     peaks = step_peaks(recording)
-
-    grown = leaks(recording)
-    shared = {"waterfall": fall, "leaks": grown}
-
-    def ask(name: str) -> Any:
-        return shared[name] if name in shared else _answer(recording, name)
-
     return Summary(
         recording=recording,
         end=end,
@@ -203,13 +195,13 @@ def _summary(recording: Recording) -> Summary:
         outside=_outside(recording, peaks) if sampled is None else None,
         categories=known.totals if known.is_known else None,
         category_peaks=_category_peaks(recording) if known.is_known else None,
-        findings=tuple(with_modules(recording, collect(ask))),
+        findings=tuple(with_modules(recording, collect(partial(_answer, recording)))),
         samples=_samples(recording.counters),
         pinned=at_instant(recording.pinned, "peak") if recording.pinned else None,
-        waterfall=fall,
+        waterfall=waterfall(recording),
         sampled=sampled,
-        verdicts=verdicts_of(recording, grown),
-        outlook=forecast_of(recording, grown),
+        verdicts=verdicts(recording),
+        outlook=forecast(recording),
     )
 
 

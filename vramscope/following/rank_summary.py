@@ -265,23 +265,11 @@ def _pruned(stacks: Stacks, ids: NDArray[Any]) -> tuple[Stacks, NDArray[Any]]:
 
 def _rows_of(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> StepRows:
     """The rows of all steps; neighbors are joined until there are few, so maxima stay exact."""
-    rows, size = step_rows(steps, allocated, reserved), 1
+    rows, size = StepRows.of_steps(steps, allocated, reserved), 1
     while len(rows) > MOST_STEPS:
         size *= 2
         rows = rows.grouped(size)
     return rows
-
-
-def step_rows(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> StepRows:
-    """One row per step, with its maxima in bytes."""
-    return StepRows(
-        step=steps.index,
-        n_steps=np.ones(len(steps), "i8"),
-        start_ns=steps.start_ns,
-        end_ns=steps.end_ns,
-        allocated=allocated.astype("i8"),
-        reserved=reserved.astype("i8"),
-    )
 
 
 def joined_rows(older: StepRows, newer: StepRows) -> StepRows:

@@ -176,14 +176,7 @@ class SummaryWriter:
         """Work on what was appended; write the summary if the last one is a minute old."""
         if self._follower is not None:
             self._follower.relieve()
-        if self._is_over or not (self._is_due() or self._n_queued >= self._pace.piece_events):
-            return
-        try:
-            self._advance(is_end=False)
-            if self._is_due():
-                self._write(Outcome.RUNNING, "", is_final=False)
-        except Exception:  # noqa: BLE001 -- the recording must not end with its summary
-            self._give_up()
+        self._work_on(Outcome.RUNNING, "", is_wanted=self._is_due(), is_final=False)
 
     def finish(self, outcome: Outcome, error: str, *, is_last: bool) -> None:
         """Work on what was appended to a closed recording; write the summary at the end, or where it is due.
@@ -191,13 +184,15 @@ class SummaryWriter:
         A loop that enters a block for each step closes its recording at each step, so not every close writes.
         """
         self._is_closed = True
-        is_wanted = is_last or self._is_due()
+        self._work_on(outcome, error, is_wanted=is_last or self._is_due(), is_final=True)
+
+    def _work_on(self, outcome: Outcome, error: str, *, is_wanted: bool, is_final: bool) -> None:
         if self._is_over or not (is_wanted or self._n_queued >= self._pace.piece_events):
             return
         try:
-            self._advance(is_end=True)
+            self._advance(is_end=is_final)
             if is_wanted:
-                self._write(outcome, error, is_final=True)
+                self._write(outcome, error, is_final=is_final)
         except Exception:  # noqa: BLE001 -- the recording must not end with its summary
             self._give_up()
 
@@ -211,18 +206,15 @@ class SummaryWriter:
 
     def _advance(self, *, is_end: bool) -> None:
         with self._work:
-            self._advance_courses(is_end=is_end)
-
-    def _advance_courses(self, *, is_end: bool) -> None:
-        # Taken in one operation: other threads go on appending to the list.
-        queued, self._queue, self._n_queued = self._queue, [], 0
-        for row, device in queued:
-            if isinstance(row, Note):
-                self._notes.append((row, device))
-            else:
-                self._courses.setdefault(device, _DeviceCourse(self._pace)).take(row)
-        for course in self._courses.values():
-            course.advance(is_end=is_end)
+            # Taken in one operation: other threads go on appending to the list.
+            queued, self._queue, self._n_queued = self._queue, [], 0
+            for row, device in queued:
+                if isinstance(row, Note):
+                    self._notes.append((row, device))
+                else:
+                    self._courses.setdefault(device, _DeviceCourse(self._pace)).take(row)
+            for course in self._courses.values():
+                course.advance(is_end=is_end)
 
     def _notes_of(self, device: int) -> tuple[Note, ...]:
         return rank_summary.short_notes([note for note, of in self._notes if of in (EVERY_DEVICE, device)])
@@ -380,7 +372,7 @@ class _DeviceCourse:
         steps = known.steps.rows(later)
         steps = replace(steps, index=np.arange(len(steps)) + len(self._settled))
         known = known._replace(steps=steps, per_step=known.per_step.rows(later))
-        rows = rank_summary.step_rows(steps, known.per_step.allocated_bytes, known.per_step.reserved_bytes)
+        rows = StepRows.of_steps(steps, known.per_step.allocated_bytes, known.per_step.reserved_bytes)
         found = rank_summary.figures_of_course(self._course or Course(), known)
         return replace(
             found,
@@ -430,9 +422,7 @@ class _SettledSteps:
             index=np.arange(len(new)) + len(self),
             **{name: getattr(new, name) for name in Steps.DTYPES if name != "index"},
         )
-        self.rows = rank_summary.joined_rows(
-            self.rows, rank_summary.step_rows(steps, new.allocated, new.reserved)
-        )
+        self.rows = rank_summary.joined_rows(self.rows, StepRows.of_steps(steps, new.allocated, new.reserved))
         self._parts.append(new)
         self._n_steps += len(new)
         self.last = new.rows(slice(-1, None))

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
-from vramscope.model.marks import Note
+from vramscope.model.marks import Note, Steps
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Int64, Table
@@ -43,6 +44,18 @@ class StepRows(Table):
     """The maximum of allocated bytes; −1 where unknown."""
     reserved: Int64
     """The maximum of reserved bytes; −1 where unknown."""
+
+    @classmethod
+    def of_steps(cls, steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> "StepRows":
+        """One row per step, with its maxima in bytes."""
+        return cls.of(
+            step=steps.index,
+            n_steps=np.ones(len(steps)),
+            start_ns=steps.start_ns,
+            end_ns=steps.end_ns,
+            allocated=allocated,
+            reserved=reserved,
+        )
 
     def grouped(self, size: int) -> "StepRows":
         """Join the rows of *size* neighboring steps, beginning at multiples of *size*: maxima stay exact."""

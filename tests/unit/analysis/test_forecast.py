@@ -12,11 +12,10 @@ from vramscope.analysis.forecast import (
     Outlook,
     Peaks,
     Reservable,
-    forecast_of,
+    forecast,
     forecast_of_summary,
     outlook_of,
 )
-from vramscope.analysis.leaks import Leaks
 from vramscope.analysis.pace import StepPace
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
@@ -180,6 +179,6 @@ def test_the_limit_is_that_of_the_process_or_the_device_without_what_others_use(
 
 
 def test_a_recording_without_a_limit_or_that_failed_has_no_outlook() -> None:
-    assert forecast_of(Recording(), Leaks()) == Outlook()
+    assert forecast(Recording()) == Outlook()
     failed = Recording(device=Device(total_bytes=MIB), outcome=Outcome.FAILED)
-    assert forecast_of(failed, Leaks()) == Outlook()
+    assert forecast(failed) == Outlook()

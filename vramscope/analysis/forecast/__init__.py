@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.forecast.trend import Trend, trend
-from vramscope.analysis.leaks import Leaks, leaks
+from vramscope.analysis.leaks import leaks
 from vramscope.analysis.pace import StepPace, pace, pace_of_rows
 from vramscope.analysis.recorded_settings import last_limit, recorded_limit
 from vramscope.analysis.sampled_peaks import sampled_peaks
@@ -107,11 +107,6 @@ NOTHING_KNOWN = Outlook()
 
 def forecast(recording: Recording) -> Outlook:
     """Forecast the step at which the limit is reached; 1 s per million events."""
-    return NOTHING_KNOWN if _room_of(recording) is None else forecast_of(recording, leaks(recording))
-
-
-def forecast_of(recording: Recording, found: Leaks) -> Outlook:
-    """Return the same where *found*, the answer of ``leaks``, is known."""
     room = _room_of(recording)
     lacks = [
         each
@@ -121,6 +116,7 @@ def forecast_of(recording: Recording, found: Leaks) -> Outlook:
     is_full = bool((recording.trace.action == Action.OOM).any())
     if room is None or lacks or is_full:
         return NOTHING_KNOWN
+    found = leaks(recording)
     is_explained = bool(found.leaks or found.batch is not None)
     has_lines = bool(len(recording.trace))
     is_live = recording.outcome is Outcome.RUNNING
@@ -296,7 +292,7 @@ def _levels(recording: Recording) -> StepRows:
     else:
         sampled = sampled_peaks(recording)
         parts = [(recording.steps, sampled.per_step)] if len(sampled.per_step) else []
-    tables = [_rows(*part) for part in parts]
+    tables = [StepRows.of_steps(steps, peaks.allocated_bytes, peaks.reserved_bytes) for steps, peaks in parts]
     return StepRows.of(
         **{
             name: np.concatenate([getattr(rows, name) for rows in tables]) if tables else []
@@ -311,17 +307,6 @@ def _rests(recording: Recording) -> NDArray[Any] | None:
         return None
     allocated = timeline(recording).allocated_bytes
     return allocated[np.minimum(recording.steps.end_event, len(allocated) - 1)]
-
-
-def _rows(steps: Steps, peaks: Any) -> StepRows:
-    return StepRows.of(
-        step=steps.index,
-        n_steps=np.ones(len(steps)),
-        start_ns=steps.start_ns,
-        end_ns=steps.end_ns,
-        allocated=peaks.allocated_bytes,
-        reserved=peaks.reserved_bytes,
-    )
 
 
 def _outside_spike(recording: Recording) -> float:

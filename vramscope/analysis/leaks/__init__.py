@@ -40,7 +40,7 @@ from vramscope.analysis.leaks.outside import (
     private_pool_growth,
     private_pool_words,
 )
-from vramscope.analysis.shared_results import shared_results
+from vramscope.analysis.shared_results import memoized, shared_results
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.equality import EqualByValue
@@ -99,6 +99,7 @@ class _LeakContext:
     has_old_optimizers: bool
 
 
+@memoized
 def leaks(recording: Recording, min_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> Leaks:
     """Find memory that grows from step to step; needs 7 steps and 1 s per million events.
 

@@ -49,9 +49,8 @@ def on_one_clock(recordings: Sequence[Recording]) -> tuple[tuple[Recording, ...]
     by_host: dict[str, list[StepRows]] = {}
     for recording in recordings:
         steps = recording.steps
-        rows = StepRows.of(
-            step=steps.index, n_steps=np.ones(len(steps)), start_ns=steps.start_ns, end_ns=steps.end_ns
-        )
+        unknown = np.full(len(steps), -1)
+        rows = StepRows.of_steps(steps, unknown, unknown)
         by_host.setdefault(recording.process.host, []).append(rows)
     clocks = _clocks(by_host)
     return tuple(_moved(each, clocks.offset_ns.get(each.process.host, 0)) for each in recordings), clocks

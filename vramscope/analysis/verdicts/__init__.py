@@ -145,13 +145,8 @@ class Verdicts:
 
 def verdicts(recording: Recording) -> Verdicts:
     """Return what *recording* lacks and the verdicts that this leaves; 1 s per million events."""
-    return verdicts_of(recording, leaks(recording))
-
-
-def verdicts_of(recording: Recording, found: Leaks) -> Verdicts:
-    """Return the same where *found*, the answer of ``leaks``, is known."""
     missing = missing_parts(recording)
-    return Verdicts(missing, memory_growth(recording, found, missing))
+    return Verdicts(missing, memory_growth(recording, leaks(recording), missing))
 
 
 def why_not(missing: Iterable[Missing], verdict: Verdict) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
+from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.waterfall.outside_growth import OutsideGrowth, growth_of
 from vramscope.analysis.waterfall.sampled_parts import PARTS_OF_RESERVED, reserved_parts
 from vramscope.analysis.worded import worded
@@ -174,6 +175,7 @@ def missing_parts(bars: tuple[Bar, ...]) -> dict[str, list[str]]:
     return found
 
 
+@memoized
 def waterfall(recording: Recording) -> Waterfall:
     """Return all parts of the device's memory at every sample; takes 1 s per million events."""
     counters = recording.counters
