@@ -45,7 +45,7 @@ from vramscope.units import format_bytes
 WORTH_IT = 0.01
 """A strategy that saves less than this share of the peak is not advised."""
 _MOST_NAMED = 4
-_SHARED = "ZeRO"
+_SHARED, _OF_PARAMETERS = "ZeRO", "ZeRO-3/FSDP"
 _ROUNDING = 4096
 """Bytes below which a change of the peak counts as none."""
 NOT_ESTIMATED = (
@@ -218,7 +218,9 @@ def _path(run: StrategyInput, advised: Sequence[Strategy]) -> str:
         parts.append("together they save less than their sum")
     shared = [each.name.partition(":")[0] for each in advised if _is_shared(each)]
     if shared:
-        parts.append(f"on {run.n_ranks} GPUs: {shared[0]} first")
+        # Computation does not wait for parameters of other ranks where each keeps them whole.
+        first = next((name for name in shared if not name.startswith(_OF_PARAMETERS)), shared[0])
+        parts.append(f"on {run.n_ranks} GPUs: {first} first")
     return "; ".join(parts)
 
 
