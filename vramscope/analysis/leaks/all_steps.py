@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.leaks.growth import are_enough, rounds
-from vramscope.analysis.leaks.growth import LEAST_LEVELS, growth, window
+from vramscope.analysis.leaks.growth import LEAST_LEVELS, are_enough, growth, rounds, window
 from vramscope.analysis.leaks.iterations import steps_with_events
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.lifetimes import lifetimes
