@@ -318,8 +318,9 @@ def test_memory_runs_out_at_the_line_where_torch_says_so(run_standin: Any, tmp_p
         capacity=(742 + room_mib) << 20,  # the contexts of the stand-in and of an H100
     )
 
-    assert found.fits is False
-    assert found.out_of_memory == f"program.py:{truth}"
+    # On torch 2.15, which keeps no workspaces, a little less than is reserved without a limit is enough.
+    assert found.fits is (truth is None)
+    assert found.out_of_memory == (truth and f"program.py:{truth}")
 
 
 SCRIPTS = str(Path(__file__).parent / "scripts")

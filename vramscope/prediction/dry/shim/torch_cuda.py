@@ -41,7 +41,7 @@ class _Idle:
 class IdleStream(_Idle):
     """A stream of such a card."""
 
-    device_index = 0
+    device_index, device_type = 0, 1  # as torch numbers CUDA
     _current: CurrentStream
     _turns: Mapping[bool, Iterator[int]]
     """The next stream of either priority, normal or high."""
