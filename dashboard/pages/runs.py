@@ -1,5 +1,6 @@
 """The page "Runs": all runs with their peaks, verdict and state; sorted, searched and compared."""
 
+import re
 from pathlib import Path
 from typing import Any, TypedDict
 from zlib import crc32
@@ -115,8 +116,8 @@ def _folder(name: str, data: Data) -> str:
 
 
 def _first_page(summary: RunSummary) -> str:
-    """Return the page that a run opens with: many ranks are compared, and a dead run has its own home."""
-    if summary.n_devices > MOST_OPENED_WHOLE:
+    """Return the page that a run opens with: many or odd ranks are compared, a dead run has its own home."""
+    if summary.n_devices > MOST_OPENED_WHOLE or re.match(r"rank \d|[\d,]+ ranks ", summary.verdict):
         return "/ranks"
     has_ended_so = summary.outcome in (Outcome.FAILED, Outcome.DIED)
     return "/oom" if has_ended_so and summary.verdict.startswith(SEVERE) else "/overview"

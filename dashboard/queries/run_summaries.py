@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
 from vramscope.analysis.pace import StepPace, pace, pace_of_rows
+from vramscope.analysis.rank_comparison import compare_ranks
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.summary import has_allocator
 from vramscope.analysis.verdicts import GrowthVerdict, is_exact, memory_growth
 from vramscope.analysis.verdicts.missing import Part, full_device, missing_parts
 from vramscope.errors import VramscopeError
-from vramscope.fleet import read_ranks
+from vramscope.fleet import RanksRead, read_ranks
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
@@ -172,12 +173,25 @@ def summarize(data: Data, run: str) -> RunSummary:
     try:
         place = data.runs.location(run)
         if _is_costly(data, run) and not data.is_open(run):
-            return _of_summaries(str(place), list(read_ranks(place).summaries.values()))
-        return _of(data, run, data.read(run))
+            read = read_ranks(place)
+            return _compared(_of_summaries(str(place), list(read.summaries.values())), read)
+        row, path = _of(data, run, data.read(run)), data.runs.path(run)
+        is_whole = row.outcome is not Outcome.RUNNING and path.is_dir() and len(ranks_of(path)) > 1
+        return _compared(row, read_ranks(path)) if is_whole else row
     except VramscopeError as error:
         return RunSummary(run.rsplit("-", 1)[0], error=str(error))
     except Exception as error:  # noqa: BLE001 — one odd file must not end the list
         return RunSummary(run.rsplit("-", 1)[0], error=f"{type(error).__name__} in vramscope while reading")
+
+
+def _compared(row: RunSummary, read: RanksRead) -> RunSummary:
+    """Return the row with what is wrong with its ranks, unless it ran out of memory."""
+    fleet = compare_ranks(list(read.summaries.values()), read.restarts)
+    ended, odd = ({each.rank for each in found} for found in (fleet.ended, fleet.odd))
+    kinds = ((set(fleet.missing), "missing"), (ended, "ended early"), (odd, "odd"))
+    named = [(f"rank {min(r)}" if len(r) == 1 else f"{len(r):,} ranks", word) for r, word in kinds if r]
+    words = ", ".join(f"{ranks} {word}" for ranks, word in named)
+    return replace(row, verdict=words) if words and not row.verdict.startswith("ran out") else row
 
 
 def _of(data: Data, run_id: str, run: Run) -> RunSummary:

@@ -188,3 +188,25 @@ def test_pages_for_newcomers_have_short_sentences(name):
 
     assert lengths[-1] <= 40
     assert lengths[len(lengths) // 2] <= 16
+
+
+def facts(text: str) -> tuple[list[str], ...]:
+    """Levels of the sections, code without comments, numbers with a unit, and rows of tables."""
+    code = re.findall(r"^```\w*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return (
+        re.findall(r"^#+ ", text, flags=re.MULTILINE),
+        [re.sub(r" +# .*", "", block) for block in code],
+        re.findall(r"\d[\d.,]* (?:[KMG]iB|%)", text),
+        ["|" * row.count("|") for row in re.findall(r"^\|.*\|$", text, flags=re.MULTILINE)],
+    )
+
+
+@pytest.mark.parametrize("name", ["start", "causes"])
+def test_a_chinese_page_has_the_sections_code_and_numbers_of_the_english_one(name):
+    english, chinese = (
+        (ROOT / "docs" / f"{name}{more}.md").read_text(encoding="utf-8") for more in ("", "-zh")
+    )
+
+    assert facts(chinese) == facts(english)
+    assert f"({name}-zh.md)" in english
+    assert f"({name}.md)" in chinese

@@ -19,6 +19,7 @@
     ["all", "All", () => true], ["live", "Running", (row) => row.is_live],
     ["oom", "Out of memory", (row) => /^ran out/.test(row.verdict || "")],
     ["leaks", "Leaks", (row) => /^leaks/.test(row.verdict || "")],
+    ["ranks", "Odd ranks", (row) => /^(rank \d|[\d,]+ ranks )/.test(row.verdict || "")],
     ["grows", "Growing batch", (row) => /^batch grows/.test(row.verdict || "")],
     ["ended", "Failed", (row) => ["failed", "died", "unreadable"].includes(row.state)],
   ];
@@ -64,7 +65,7 @@
     cell.append(bytes && url ? link(url, "plain-link", text) : text);
     return cell;
   }
-  const TONE = (verdict) => /^ran out/.test(verdict) ? "verdict-bad" : /^leaks/.test(verdict) ? "verdict-warn" : "dim";
+  const TONE = (verdict) => /^ran out/.test(verdict) ? "verdict-bad" : /^(leaks|rank \d|[\d,]+ ranks )/.test(verdict) ? "verdict-warn" : "dim";
   function stateOf(row) {
     if (row.state === "file") return null;
     const word = row.state === "stalled" ? `running, no new events for ${row.stalled_s} s` : row.state;

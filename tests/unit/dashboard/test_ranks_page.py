@@ -114,6 +114,7 @@ def test_the_list_of_runs_reads_no_events_of_very_many_ranks(job: Data) -> None:
     assert not job.is_open(name)
     assert row.n_devices == N_RANKS - 1
     assert row.peak_allocated_bytes == peaks(ODD).max()
+    assert row.verdict == f"rank 5 missing, rank {ODD} odd"
 
 
 @pytest.mark.parametrize("window", [{}, {"b0": 10, "b1": 20}, {"t0": 7, "t1": 9, "b0": 16, "b1": 19}])

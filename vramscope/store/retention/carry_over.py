@@ -32,23 +32,13 @@ from vramscope.store.schema import PEAKS, STEPS, file_name
 OfBlocks = TypeVar("OfBlocks", Labels, Holders)
 
 BOUNDARIES = (
-    MarkKind.PHASE_BEGIN,
-    MarkKind.PHASE_END,
-    MarkKind.STEP,
-    MarkKind.ENTER,
-    MarkKind.EXIT,
-    MarkKind.MARK,
-)
+    MarkKind.PHASE_BEGIN, MarkKind.PHASE_END, MarkKind.STEP, MarkKind.ENTER, MarkKind.EXIT, MarkKind.MARK,
+)  # fmt: skip
 """The kinds of marks at which steps and phases may begin and end, by any rule."""
 
 _ONLY_DETAIL = (
-    MarkKind.MODULE,
-    MarkKind.GC,
-    MarkKind.THREAD,
-    MarkKind.GAP,
-    MarkKind.ANNOTATION,
-    MarkKind.METADATA,
-)
+    MarkKind.MODULE, MarkKind.GC, MarkKind.THREAD, MarkKind.GAP, MarkKind.ANNOTATION, MarkKind.METADATA,
+)  # fmt: skip
 """The kinds of marks that only explain allocations; they are useless once the allocations are deleted."""
 MOST_MARKS = 100_000
 """Marks of some 12,000 steps: they are resolved in half a second, with 50 MB."""
