@@ -9,6 +9,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
@@ -20,15 +21,18 @@ _LEAST_FORWARDS = 3
 _LEAST_SHARE = 0.5
 """Share of the steps that must do it: a single backward is no pattern."""
 _LEAST_BYTES = 1 << 20
+_LEAST_OF_PEAK = 0.05
 
 
 def accumulation(recording: Recording) -> list[Finding]:
     """Find forwards whose graphs are all kept until one backward, in the last step that does it.
 
-    Evaluations and recomputes do not count.
+    Evaluations and recomputes do not count; forwards at the peak whose graphs no backward uses come first.
     """
     groups = _forwards(recording.phases)
     counted = [group for group in groups if len(group.rows) >= _LEAST_FORWARDS]
+    if unused := _unused(recording):
+        return unused
     if not counted or len(counted) < _LEAST_SHARE * len(recording.steps):
         return []
     found, phases, last = lifetimes(recording), recording.phases, counted[-1]
@@ -48,6 +52,41 @@ def accumulation(recording: Recording) -> list[Finding]:
     evidence = {"forwards": len(parts), "steps": len(counted)}
     evidence |= {"kept_bytes": sum(kept), "one_forward_bytes": max(kept)}
     return [worded(FindingKind.GRAPHS_BEFORE_BACKWARD, sum(kept) - max(kept), frame, evidence)]
+
+
+def _unused(recording: Recording) -> list[Finding]:
+    """Return a finding if graphs of several equal forwards are there at the peak, and no backward uses them.
+
+    Of what a forward with gradients makes, its results alone may be kept without a graph: they come from one
+    module, so each forward must keep blocks of several.
+    """
+    level, phases = timeline(recording).allocated_bytes, recording.phases
+    at = int(level.argmax())
+    backwards = np.append(phases.start_event[phases.phase == Phase.BACKWARD], len(recording.trace))
+    begin = phases.end_event[(phases.phase == Phase.BACKWARD) & (phases.end_event <= at)].max(initial=0)
+    mine = (phases.phase == Phase.FORWARD) & (phases.depth == 0)
+    mine &= (phases.start_event >= begin) & (phases.end_event <= at)
+    if np.count_nonzero(mine) < _LEAST_FORWARDS:
+        return []
+    found = lifetimes(recording)
+    is_unused = found.allocated_at(at) & (found.free_event >= 0)
+    is_unused &= found.free_event <= backwards[backwards >= at].min(initial=len(recording.trace))
+    parts = [
+        np.flatnonzero(is_unused & (found.alloc_event >= start) & (found.alloc_event < end))
+        for start, end in zip(phases.start_event[mine], phases.end_event[mine], strict=True)
+    ]
+    kind = _calls(recording, found, max(parts, key=len))
+    parts = [part for part in parts if _calls(recording, found, part) == kind]
+    rows = np.concatenate(parts)
+    n_bytes, is_graph = int(found.block_size[rows].sum()), max(map(len, kind)) > 1
+    if (
+        len(parts) < _LEAST_FORWARDS
+        or not is_graph
+        or n_bytes < max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
+    ):
+        return []
+    frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
+    return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, {"forwards": len(parts)})]
 
 
 def _calls(recording: Recording, found: Allocations, rows: NDArray[Any]) -> tuple[frozenset[Any], ...]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.folding import bytes_by_line, fold
+from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
@@ -14,7 +14,6 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame
 from vramscope.steps.evaluations import evaluations
 
 _LEAST_MORE = 0.05
@@ -46,12 +45,13 @@ def evaluation_peak(recording: Recording) -> list[Finding]:
     kept = 0
     if len(forwards) >= _LEAST_FORWARDS:
         kept = max(int(allocated[forwards[-1]] - allocated[forwards[1]]), 0)
-    frame, line_bytes = _line(recording, begin, at)
+    found = lifetimes(recording)
+    live = found.rows(found.allocated_at(at) & (found.alloc_event >= begin))
+    frame = heaviest_line(recording.stacks, live.stack_id, live.block_size)
     evidence = {
         "evaluation_peak_bytes": int(allocated[at]),
         "training_peak_bytes": most,
         "instant": at,
-        "line_bytes": line_bytes,
         "kept_bytes": kept,
     }
     keeps = kept >= max(_LEAST_KEPT * more, _LEAST_BYTES)
@@ -65,18 +65,6 @@ def _within(n: int, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
     np.add.at(change, np.minimum(start + 1, n), 1)
     np.add.at(change, np.minimum(end + 1, n), -1)
     return np.cumsum(change)[:-1] > 0
-
-
-def _line(recording: Recording, begin: int, at: int) -> tuple[Frame | None, int]:
-    """Return the line that held most of what evaluation itself had allocated, with its bytes."""
-    found = lifetimes(recording)
-    live = found.rows(found.allocated_at(at) & (found.alloc_event >= begin))
-    folded = fold(recording.stacks)
-    lines = bytes_by_line(folded, live.stack_id, live.block_size, np.ones(len(live), "i8"))
-    known = np.flatnonzero(lines.folded_id > 0)
-    if not len(known):
-        return None, 0
-    return folded.stacks.frame(int(lines.folded_id[known[0]])), int(lines.n_bytes[known[0]])
 
 
 ANALYSIS = Analysis(

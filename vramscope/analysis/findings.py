@@ -13,7 +13,7 @@ from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import modules_by_place
 from vramscope.analysis.shared_results import shared_results
-from vramscope.model.codes import FindingKind, Severity
+from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.finding import Finding, Located
 from vramscope.model.recording import Recording
 
@@ -79,8 +79,9 @@ def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Find
 
 
 def _lacks_module(found: Finding) -> bool:
-    """Whether the module of its line says something: a line that calls backward runs in none."""
-    return bool(found.file) and not found.module and not found.evidence.get("in_backward")
+    """Whether the module of its line says something: a line that calls backward, or a hook, runs in none."""
+    is_hook = found.cause == LeakCause.HOOK
+    return bool(found.file) and not found.module and not found.evidence.get("in_backward") and not is_hook
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
-from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
+from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of, steps_of
-from vramscope.analysis.strategies.gradients import is_bucket, late_gradients
+from vramscope.analysis.strategies.gradients import LEAST_STEPS, forgotten, is_bucket, late_gradients
 from vramscope.analysis.strategies.trials import summed
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
@@ -21,7 +21,6 @@ from vramscope.model.recording import Recording
 
 _LEAST_SHARE = 0.5
 """Of the steps that train: so many must keep their gradients."""
-_LEAST_STEPS = 3
 _LEAST_BYTES = 1 << 20
 
 
@@ -66,7 +65,7 @@ def _late_bytes(recording: Recording, found: Allocations, assigned: Assigned) ->
 def _never_cleared(
     recording: Recording, found: Allocations, assigned: Assigned, is_gradient: NDArray[Any]
 ) -> list[Finding]:
-    rows, labels = _forgotten(recording, found, is_gradient), recording.labels
+    rows, labels = forgotten(recording, found, is_gradient), recording.labels
     size = found.block_size[rows]
     if size.sum() < _LEAST_BYTES:
         return []
@@ -106,22 +105,9 @@ def _kept(
         lasts = own.allocated_at(int(start[row])) & own.allocated_at(int(end[row]))
         kept.append(int(own.block_size[lasts].sum()))
     kept = [n_bytes for n_bytes in kept if n_bytes]
-    if len(kept) < max(_LEAST_STEPS, _LEAST_SHARE * n_training):
+    if len(kept) < max(LEAST_STEPS, _LEAST_SHARE * n_training):
         return 0, 0
     return kept[-1], len(kept)
-
-
-def _forgotten(recording: Recording, found: Allocations, is_gradient: NDArray[Any]) -> NDArray[Any]:
-    """Return gradients of the first third of the steps that outlast all, if others are freed in each."""
-    n_steps = len(recording.steps)
-    step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
-    end = int(recording.steps.end_event[-1]) if n_steps else 0
-    lasts = (found.free_event == ALIVE) | (found.free_event >= end)
-    stays = is_gradient & lasts & (step >= 0) & (step < n_steps / 3)
-    cleared_in = step[is_gradient & ~lasts & (step >= 0)]
-    if n_steps < _LEAST_STEPS or len(np.unique(cleared_in)) < n_steps - 1:
-        return np.zeros(0, "i8")
-    return np.flatnonzero(stays)
 
 
 def _training_steps(phases: Phases, n_steps: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -35,6 +35,7 @@ _LEAST_OF_WEIGHTS = 0.9
 _MOST_LEFT = 0.01
 """Share of what the program had at its peak that may be left where it let go of all."""
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
 
@@ -71,7 +72,10 @@ def held_once(recording: Recording) -> list[Finding]:
             continue
         names = Counter(holder_name(holdings[row]) for row in mine.tolist() if row in holdings)
         holder = names.most_common(1)[0][0] if names else ""
-        frame = heaviest_line(recording.stacks, found.stack_id[mine], size)
+        # The line that made a model says more than that of its optimizer, whose state is larger.
+        made = mine[assigned.category[mine] == Category.PARAMETER] if kind in _OF_WEIGHTS else mine
+        made = made if len(made) else mine
+        frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
         finding = worded(kind, int(size.sum()), frame, **_words(kind, holder))
         said.append(replace(finding, holder=holder or None))
     return said

@@ -27,6 +27,12 @@ _LEAST_FROZEN = 0.05
 _LEAST_RECOMPUTED = 0.4
 """Share of the peak that one region must recompute at once."""
 _IN_EVAL_MODE = "call model.train() before the training: such modules checkpoint in train mode alone"
+_AGAIN_IN_TRAIN_MODE = (
+    "if model.eval() was called for an evaluation, call model.train() after it: modules such as those of "
+    "transformers checkpoint in train mode alone"
+)
+_LEAST_STEPS = 3
+"""Steps that must recompute, and steps after them that do not."""
 _IN_TRAIN_MODE = (
     "they do not checkpoint with use_cache=True, nor with use_reentrant=True where no input requires a "
     "gradient: model.enable_input_require_grads(), or use_reentrant=False"
@@ -61,7 +67,7 @@ def kept_activations(recording: Recording) -> list[Finding]:
         said.append(worded(FindingKind.CHECKPOINT_OF_ALL, n_bytes, blocks=len(blocks), which=which))
     kept = live & (assigned.category == Category.ACTIVATION)
     said += _of_last_segment(recording, found, kept & (lives.phase == Phase.FORWARD))
-    return said + _idle(recording, int(found.block_size[kept].sum()))
+    return said + _idle(recording, int(found.block_size[kept].sum()), at)
 
 
 def _of_last_segment(recording: Recording, found: Allocations, kept: NDArray[Any]) -> list[Finding]:
@@ -76,14 +82,24 @@ def _of_last_segment(recording: Recording, found: Allocations, kept: NDArray[Any
     return [worded(FindingKind.CHECKPOINTS_IDLE, n_bytes, idle=_ONE_SEGMENT, to_do=_MORE_SEGMENTS)]
 
 
-def _idle(recording: Recording, n_bytes: int) -> list[Finding]:
-    """Return a finding where checkpointing is switched on, as capture noted it, and recomputes nothing."""
+def _idle(recording: Recording, n_bytes: int, at: int) -> list[Finding]:
+    """Return a finding where checkpointing recomputes nothing, as noted, or no longer at the peak."""
     notes = [note for note in recording.notes if note.code == NoteCode.CHECKPOINTS_IDLE]
-    if not notes or (recording.phases.phase == Phase.RECOMPUTE).any():
+    phases, step = recording.phases, np.searchsorted(recording.steps.start_event, at, side="right") - 1
+    if notes and not (phases.phase == Phase.RECOMPUTE).any():
+        # The value is the number of these modules that run in eval mode.
+        to_do = _IN_EVAL_MODE if notes[-1].value else _IN_TRAIN_MODE
+        return [worded(FindingKind.CHECKPOINTS_IDLE, n_bytes, idle=notes[-1].text, to_do=to_do)]
+    again, trained = (
+        np.unique(phases.step[(phases.phase == each) & (phases.step >= 0)])
+        for each in (Phase.RECOMPUTE, Phase.BACKWARD)
+    )
+    last = int(again.max(initial=-1))
+    is_pattern = min(len(again), int((trained > last).sum())) >= _LEAST_STEPS
+    if not is_pattern or step <= last or n_bytes < _LEAST_BYTES:
         return []
-    # The value is the number of these modules that run in eval mode.
-    to_do = _IN_EVAL_MODE if notes[-1].value else _IN_TRAIN_MODE
-    return [worded(FindingKind.CHECKPOINTS_IDLE, n_bytes, idle=notes[-1].text, to_do=to_do)]
+    idle = f"steps {again[0]} to {last} recompute what is checkpointed, and no later one does"
+    return [worded(FindingKind.CHECKPOINTS_IDLE, n_bytes, idle=idle, to_do=_AGAIN_IN_TRAIN_MODE)]
 
 
 def _frozen(

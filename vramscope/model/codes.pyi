@@ -143,6 +143,7 @@ class FindingKind(Code):
     FILLING_BUFFER = "filling_buffer"
     FRAGMENTATION = "fragmentation"
     GRAPHS_BEFORE_BACKWARD = "graphs_before_backward"
+    GRAPHS_WITHOUT_BACKWARD = "graphs_without_backward"
     GROWING_BATCH = "growing_batch"
     LARGE_LOGITS = "large_logits"
     LEAK = "leak"

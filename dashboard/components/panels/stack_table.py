@@ -170,7 +170,7 @@ def detail(view: View, stack: Any) -> Any:
     own = [frame for frame in frames if frame.file in mine]
     first = own[0] if own else frames[0]
     return [
-        html.H4([html.Bdi(first.function[:200]), html.Span(place(first), className="dim")]),
+        html.H4([html.Bdi(first.function[:200]), " ", html.Span(place(first), className="dim")]),
         code(first, view.run.started_ns, kept_sources(view)),
         html.Ol(_frame_items(frames[:MAX_FRAMES], mine), className="frames"),
         html.P(f"{len(frames) - MAX_FRAMES} outer frames left out", className="dim")

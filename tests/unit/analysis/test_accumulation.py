@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import vramscope
 from vramscope.analysis.accumulation import accumulation
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
@@ -44,3 +47,31 @@ def trained(threads):
 @pytest.mark.parametrize(("threads", "n_forwards"), [((1, 1, 1), [3]), ((1, 2, 3), [])])
 def test_forwards_of_three_threads_wait_for_three_backwards(threads, n_forwards):
     assert [each.evidence["forwards"] for each in accumulation(trained(threads))] == n_forwards
+
+
+def validated(path, *, has_gradients):
+    """Two epochs of training; after each, the losses of eight batches are summed as they come."""
+    net = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(2):
+            for _ in range(2):
+                optimizer.zero_grad()
+                net(torch.randn(256, 64)).square().mean().backward()
+                optimizer.step()
+            with torch.set_grad_enabled(has_gradients):
+                total = sum(net(torch.randn(256, 64)).square().mean() for _ in range(8))
+            float(total.detach())
+            del total
+    (recording,) = vramscope.load(path).recordings
+    return recording
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_a_validation_with_gradients_keeps_what_no_backward_uses(tmp_path):
+    """Each forward but the running one keeps two results of tanh, 256 × 512 numbers of four bytes each."""
+    (found,) = accumulation(validated(tmp_path / "with", has_gradients=True))
+
+    assert (found.kind, found.evidence["forwards"]) == ("graphs_without_backward", 7)
+    assert found.n_bytes == pytest.approx(7 * 2 * 256 * 512 * 4, rel=0.15)
+    assert accumulation(validated(tmp_path / "without", has_gradients=False)) == []

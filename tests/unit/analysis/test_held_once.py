@@ -281,6 +281,22 @@ def test_models_whose_training_is_over(tmp_path, then):
     assert found["models_left"].holder == "kept"
 
 
+def test_models_that_are_left_are_told_at_the_line_that_made_them(tmp_path):
+    """The state of Adam, made by the optimizer's step, is twice as large as the weights."""
+
+    def folds():
+        kept = []
+        for _ in range(3):
+            net = net_of()
+            optimizer = torch.optim.Adam(net.parameters())
+            train(net, optimizer)
+            kept.append((net, optimizer))
+
+    found = findings_of(recorded(tmp_path / "run", folds))
+
+    assert found["models_left"].function == "net_of"
+
+
 def test_an_earlier_model_that_the_next_one_learns_from_is_in_use(tmp_path):
     with vramscope.record(tmp_path, device="simulated", quiet=True):
         teacher, net = net_of(), net_of()

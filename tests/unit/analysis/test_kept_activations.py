@@ -159,3 +159,32 @@ def test_checkpoint_sequential_never_checkpoints_its_last_segment(tmp_path, segm
     # Tanh keeps its result in each of four blocks, and each but the first keeps its input.
     assert finding.n_bytes >= 4 * 512 * 1024 * 4 + 3 * 512 * 256 * 4
     assert "more segments" in finding.advice
+
+
+@pytest.mark.parametrize("then", ["trains again", "stays in eval mode"])
+def test_checkpointing_that_ends_with_an_evaluation_is_told(tmp_path, then):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(tower() for _ in range(3))
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False) if self.training else block(x)
+            return x
+
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for step in range(8):
+            optimizer.zero_grad()
+            net(torch.randn(8192, 64)).square().mean().backward()
+            optimizer.step()
+            if step == 3:
+                net.train(then == "trains again")
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    found = [each for each in kept_activations(recording) if each.kind == "checkpoints_idle"]
+
+    assert len(found) == (then != "trains again")
+    assert all(each.claim.startswith("steps 0 to 3 recompute") for each in found)

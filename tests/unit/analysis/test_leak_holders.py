@@ -211,6 +211,16 @@ def test_a_fixture_is_named_as_the_test_names_it():
     assert {as_written(each) for each in grown(held)} == {"setup[2]"}
 
 
+def test_a_state_in_the_fields_of_objects_is_cut_in_each_field():
+    """The layers of a cache of keys and values have no detach()."""
+    fields = [(item(0, "list"), ("attribute", field, "Layer"), ("graph", "", 640)) for field in ("k", "v")]
+    found = seen(*((step, way) for step in range(7) for way in fields))
+
+    edit = advice("undetached_state", "trainer", found[0], "simulated", found)
+
+    assert edit.endswith("for each in trainer: each.k = each.k.detach(); each.v = each.v.detach()")
+
+
 def test_the_two_tensors_of_a_recurrent_state_are_no_list_that_gets_longer():
     """After seven steps: one leads to the blocks of all of them, the other to its own only."""
     ways = [(step, (item(0, "tuple"), ("graph", "", 640))) for step in range(7)]

@@ -120,3 +120,35 @@ def test_the_class_of_the_last_attribute_before_a_container_decides(tmp_path, mo
     assert statement.class_files((*words, ITEM), (object(), memory, [], None)) == (
         str(tmp_path / "parts_of_a_test.py"),
     )
+
+
+def test_a_constant_key_tells_two_statements_apart(tmp_path):
+    source = 'kept["loss"].append(loss.item())\nkept["out"].append(out)'
+    way = ("key", "'out'", "dict"), ITEM
+
+    assert statements_at(tmp_path, source, *way) == [(2, 'kept["out"].append(out)')]
+    assert statements_at(tmp_path, f"{source}\nkept[name].append(out)", *way) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "beside"),
+    [
+        (("global", "running"), ("default", "kept", "running")),
+        (("unnamed", "generator"), ("frame", "kept", "batches")),
+    ],
+)
+def test_a_default_argument_and_a_generators_variable_are_named_as_others_are(tmp_path, first, beside):
+    file = str(tmp_path / "train.py")
+    (tmp_path / "train.py").write_text("kept.append(x)", encoding="utf-8")
+    forget_files()
+    words = (*first, file) if first[0] == "global" else first, (*beside, file, 1), ITEM
+
+    (found,) = statement.kept_at(words)
+
+    assert found[1:4] == (file, 1, "kept.append(x)")
+
+
+def test_a_path_of_one_word_with_a_graph_has_no_key(tmp_path):
+    source = "while True:\n    kept = kept + x\n    kept = kept * x"
+
+    assert statements_at(tmp_path, source, ("graph", "", 4)) == []

@@ -139,7 +139,8 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     asked = [
         _leak(context, rows) for rows in grouped(levels, context.holdings, _growing(levels, batch)).values()
     ]
-    fed = None if batch is None or not batch.is_sure else _batch(context, batch)
+    leaking = [each.level_bytes for each in asked if each is not None]
+    fed = None if batch is None or not batch.is_sure else _batch(context, batch.without(leaking))
     if fed is not None and fed.cause is not LeakCause.GROWING_BATCH:
         asked, fed = [*asked, fed], None
     found = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)

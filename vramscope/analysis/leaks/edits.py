@@ -15,6 +15,7 @@ from vramscope.analysis.leaks.holders import (
     shared_root,
 )
 from vramscope.model.codes import LeakCause
+from vramscope.model.holders import Word
 
 _KEEPS_NUMBERS = (LeakCause.RETAIN_GRAPH, LeakCause.LOSS_WITH_GRAPH)
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
@@ -126,10 +127,20 @@ def _detached_state(example: Held, others: Sequence[Held], kept: Statement | Non
     if at is None or (len({root_of(each) for each in others}) == 1 and variable != base):
         return f"{variable} = {variable}.detach()"
     kind = str(words[at][2]) if len(words[at]) > 2 else ""
+    if fields := _fields(words[at + 1 :], *(before_graph(each)[at + 1 :] for each in others)):
+        each = f"{base}.values()" if words[at][0] == "key" else base
+        cut = "; ".join(f"each.{field} = each.{field}.detach()" for field in fields)
+        return f"for each in {each}: {cut}"
     if words[at][0] == "key":
         return f"{base} = {{name: state.detach() for name, state in {base}.items()}}"
     each = f"state.detach() for state in {base}"
     return f"{base} = [{each}]" if kind == "list" else f"{base} = tuple({each})"
+
+
+def _fields(*ways: Sequence[Word]) -> list[str]:
+    """Return the attributes of a container's objects that are the state, as of a cache's layers."""
+    inner = [[word for word in way if word[0] not in ("part", *_BESIDE)] for way in ways]
+    return list(dict.fromkeys(str(way[0][1]) for way in inner if [word[0] for word in way] == ["attribute"]))
 
 
 def _detached_assignment(code: str) -> str | None:

@@ -17,7 +17,7 @@ from vramscope.model.recording import Recording
 
 _CONTAINERS = ("item", "key")
 _NAMES = ("attribute", "closure", "optimizer", "grad")
-_NAMELESS = ("part", "bound", "default", "traceback", "end")
+_NAMELESS = ("part", "bound", "traceback", "end")
 OF_NOTEBOOKS = "InteractiveTB"
 """The attribute by which IPython keeps the traceback of the last cell that failed."""
 LEAST_ITEMS_PER_STEP = 0.5
@@ -269,7 +269,7 @@ def _written(words: tuple[Word, ...]) -> str:
             text = f"{text}[{name}]"
         elif kind in _NAMELESS:
             continue
-        elif kind in ("closure", "frame"):
+        elif kind in ("closure", "frame", "default"):
             text = f"{name} of {str(rest[0]).replace('.<locals>', '')}" if rest else str(name)
         elif kind in ("unreachable", "unnamed"):
             text = f"an {kind} {name}" + (" and its .grad" if name == "Parameter" else "")

@@ -18,7 +18,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.strategies.batches import accumulation, loss_in_chunks, smaller_evaluation
 from vramscope.analysis.strategies.checkpointing import checkpointed
-from vramscope.analysis.strategies.gradients import is_bucket, kept_gradients, late_gradients
+from vramscope.analysis.strategies.gradients import forgotten, is_bucket, kept_gradients, late_gradients
 from vramscope.analysis.strategies.optimizer import (
     fused_optimizer,
     offloaded,
@@ -53,6 +53,8 @@ NOT_ESTIMATED = (
     "program dry with it"
 )
 _RUN_IT = "Run the program with each, and compare the peaks"
+_MOST_OF_EXACT = 0.01
+"""Share of the peak that the interval of an exact figure has at most."""
 _TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
@@ -249,6 +251,8 @@ def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) ->
         high = max(left, _most_peak(run, tried.most or change))
     if _is_monotone(tried) and saved > 0:
         high = min(high, peak - 1)
+    if high - max(low, 0) > _MOST_OF_EXACT * peak:
+        basis = basis.replace("exact", "estimate")
     return Strategy(
         name,
         saved,
@@ -333,6 +337,7 @@ def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
 def _gradients_to_none(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Free gradients before forward, if a step begins with those of the step before."""
     gradient = run.category == Category.GRADIENT
+    gradient[forgotten(run.recording, run.found, gradient)] = False
     extra = kept_gradients(run.found, run.lives, gradient, len(run.phase))
     extra = extra + late_gradients(run.found, run.lives, gradient, len(run.phase))
     if extra.any():

@@ -6,10 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.categories.by_lifetime import Lives
-from vramscope.analysis.lifetimes import Allocations
+from vramscope.analysis.lifetimes import ALIVE, Allocations
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.marks import Phase
+from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 
+LEAST_STEPS = 3
+"""Fewest steps that show which gradients are cleared."""
 _MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
 """Functions of DistributedDataParallel that make buckets: at creation, and again in its second forward."""
 _THEIR_FILE = "torch/nn/parallel/distributed.py"
@@ -94,3 +98,16 @@ def _come_back(found: Allocations, lives: Lives, sizes: NDArray[Any], start: int
         events = freed[len(freed) - min(n, len(freed)) :].tolist()
         back += [(event, size) for event in events] + [(start, size)] * (n - len(events))
     return back
+
+
+def forgotten(recording: Recording, found: Allocations, is_gradient: NDArray[Any]) -> NDArray[Any]:
+    """Return gradients of the first third of the steps that outlast all, if others are freed in each."""
+    n_steps = len(recording.steps)
+    step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
+    end = int(recording.steps.end_event[-1]) if n_steps else 0
+    lasts = (found.free_event == ALIVE) | (found.free_event >= end)
+    stays = is_gradient & lasts & (step >= 0) & (step < n_steps / 3)
+    cleared_in = step[is_gradient & ~lasts & (step >= 0)]
+    if n_steps < LEAST_STEPS or len(np.unique(cleared_in)) < n_steps - 1:
+        return np.zeros(0, "i8")
+    return np.flatnonzero(stays)

@@ -147,11 +147,16 @@ class Watch:
         self._small_rises = self._small_rises + 1 if level >= before + _LEAST_OF_A_BLOCK else 0
         self._last.append(level)
         if self._n_ticks % _BLOCK == 0:
-            self._blocks = [*self._blocks[-2:], min(self._last)]
-            low = self._blocks
-            if len(low) == 3 and low[2] > low[1] + _LEAST_BYTES and low[1] > low[0] + _LEAST_BYTES:
+            is_rising = self.has_risen()
+            self._blocks = [*self._blocks[-1:], min(self._last)]
+            if is_rising:
                 return True
         return self._rises >= _RISES or self._rises_evenly(level)
+
+    def has_risen(self) -> bool:
+        """Whether the minimum of 16 steps has risen twice, the last of them included."""
+        low = [*self._blocks, min(self._last, default=0)]
+        return len(low) == 3 and low[2] > low[1] + _LEAST_BYTES and low[1] > low[0] + _LEAST_BYTES
 
     def _rises_evenly(self, level: int) -> bool:
         """Whether there were six rises at even distances, as evaluations make, that were never undone."""

@@ -49,18 +49,32 @@ def _kept_in(words: tuple[Word, ...], file: str) -> Iterator[Word]:
         function = str(words[0][2]) if words[0][0] == "local" else "<module>"
         if not found and (has_graph or (is_plain and not name[1] and name[0] in carried(file, function))):
             found, place_at = _carrying(file).get(name, ()), -1
+        if len(found) > 1 and at > 0 and words[at - 1][0] == "key":
+            found = tuple(place for place in found if _key(_text(file, place)) in ("", words[at - 1][1]))
         if len(found) == 1:
             yield ("kept_at", file, found[0][0], _text(file, found[0]), place_at)
 
 
+def _key(text: str) -> str:
+    """The constant key in ``history["loss"].append(loss)`` as a path has it; '' if there is none."""
+    try:
+        node: Any = ast.parse(text).body[0]
+    except SyntaxError:  # cut off
+        return ""
+    call = getattr(node, "value", None)
+    item = getattr(getattr(call, "func", None), "value", None)
+    return repr(item.slice.value) if isinstance(getattr(item, "slice", None), ast.Constant) else ""
+
+
 def files_of(words: tuple[Word, ...], class_files: tuple[str, ...]) -> list[str]:
-    """The file of a way's first name, if it is known, then *class_files*; none if the way leads through ctx.
+    """The files of a way's first name and frames, if known, and *class_files*; none if it leads through ctx.
 
     The cause of a leak through ctx is elsewhere, in the autograd Function.
     """
     if any(word[0] == "ctx" for word in words):
         return []
-    return list(dict.fromkeys(file for file in (_first_file(words), *class_files) if file))
+    frames = [str(word[3]) for word in words if word[0] == "frame" and len(word) > 3]
+    return list(dict.fromkeys(file for file in (_first_file(words), *frames, *class_files) if file))
 
 
 def _first_file(words: tuple[Word, ...]) -> str:
@@ -97,7 +111,7 @@ def containers_on(words: tuple[Word, ...], file: str) -> Iterator[tuple[int, Nam
             return
         elif (
             word[0] == "attribute"
-            or (word[0] in ("local", "global") and is_own)
+            or (word[0] in ("local", "global", "default") and is_own)
             or word[::3] == ("frame", file)
         ):
             name = (str(word[1]), word[0] == "attribute")

@@ -79,9 +79,9 @@ class Notifiers:
         self._function(finding)
 
     def _report_leaks(self, pipeline: "Pipeline", *, is_end: bool = False, is_last: bool = False) -> None:
-        """Print each leaking line of code once; looks only after the watch has seen memory grow."""
+        """Print each leaking line of code once; looks only where the watch has seen memory grow."""
         watch = getattr(pipeline.capture, "watch", None)
-        if watch is not None and pipeline.is_placed and watch.n_walks:
+        if watch is not None and pipeline.is_placed and (watch.n_walks or (is_last and watch.has_risen())):
             # A failure of the analysis must not end the recording.
             with suppress(Exception):
                 found = self._leaks.check(pipeline.directory, watch.n_walks, is_end=is_end)
