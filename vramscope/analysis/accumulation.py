@@ -1,6 +1,6 @@
 """Counts the autograd graphs that a step keeps until its backward."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,18 +29,13 @@ def accumulation(recording: Recording) -> list[Finding]:
 
     Evaluations and recomputes do not count; forwards at the peak whose graphs no backward uses come first.
     """
-    groups = _forwards(recording.phases)
-    counted = [group for group in groups if len(group.rows) >= _LEAST_FORWARDS]
+    counted = [group for group in _forwards(recording.phases) if len(group[0]) >= _LEAST_FORWARDS]
     if unused := _unused(recording):
         return unused
     if not counted or len(counted) < _LEAST_SHARE * len(recording.steps):
         return []
-    found, phases, last = lifetimes(recording), recording.phases, counted[-1]
-    is_kept = found.allocated_at(last.backward)
-    parts = []
-    for row in last.rows:
-        start, end = phases.start_event[row], phases.end_event[row]
-        parts.append(np.flatnonzero(is_kept & (found.alloc_event >= start) & (found.alloc_event < end)))
+    found, (rows_before, backward) = lifetimes(recording), counted[-1]
+    parts = _made_in(found, recording.phases.rows(np.array(rows_before)), found.allocated_at(backward))
     # Different calls are no accumulation: two towers, a discriminator of both kinds, layers of one model.
     if len({_calls(recording, found, part) for part in parts}) > 1:
         return []
@@ -71,10 +66,7 @@ def _unused(recording: Recording) -> list[Finding]:
     found = lifetimes(recording)
     is_unused = found.allocated_at(at) & (found.free_event >= 0)
     is_unused &= found.free_event <= backwards[backwards >= at].min(initial=len(recording.trace))
-    parts = [
-        np.flatnonzero(is_unused & (found.alloc_event >= start) & (found.alloc_event < end))
-        for start, end in zip(phases.start_event[mine], phases.end_event[mine], strict=True)
-    ]
+    parts = _made_in(found, phases.rows(mine), is_unused)
     kind = _calls(recording, found, max(parts, key=len))
     parts = [part for part in parts if _calls(recording, found, part) == kind]
     rows = np.concatenate(parts)
@@ -89,24 +81,22 @@ def _unused(recording: Recording) -> list[Finding]:
     return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, {"forwards": len(parts)})]
 
 
+def _made_in(found: Allocations, forwards: Phases, live: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return the rows among *live* that each forward allocated."""
+    ends = zip(forwards.start_event, forwards.end_event, strict=True)
+    return [np.flatnonzero(live & (found.alloc_event >= a) & (found.alloc_event < b)) for a, b in ends]
+
+
 def _calls(recording: Recording, found: Allocations, rows: NDArray[Any]) -> tuple[frozenset[Any], ...]:
     """Return the stacks and the modules that made the allocations of one forward."""
     modules = modules_at(recording.marks, found.alloc_event[rows])
     return frozenset(found.stack_id[rows].tolist()), frozenset(modules)
 
 
-class _Group(NamedTuple):
-    """Consecutive forwards before a backward, as rows of the phases."""
-
-    rows: list[int]
-    backward: int
-    """The event at which the backward begins."""
-
-
-def _forwards(phases: Phases) -> list[_Group]:
-    """Return the largest group of each step; a backward is of the forwards of its own thread."""
+def _forwards(phases: Phases) -> list[tuple[list[int], int]]:
+    """Return of each step the most forwards before a backward of their thread, and the event it begins at."""
     outermost = np.flatnonzero((phases.depth == 0) & np.isin(phases.phase, (Phase.FORWARD, Phase.BACKWARD)))
-    found: dict[int, _Group] = {}
+    found: dict[int, tuple[list[int], int]] = {}
     waiting: dict[int, list[int]] = {}
     for row in outermost[np.argsort(phases.start_event[outermost], kind="stable")].tolist():
         step, thread = int(phases.step[row]), int(phases.thread[row])
@@ -114,9 +104,8 @@ def _forwards(phases: Phases) -> list[_Group]:
         if phases.phase[row] == Phase.FORWARD:
             waiting[thread] = [*(each for each in rows if phases.step[each] == step), row]
         elif rows:
-            group = _Group(rows, int(phases.start_event[row]))
-            if step >= 0 and (step not in found or len(rows) > len(found[step].rows)):
-                found[step] = group
+            if step >= 0 and (step not in found or len(rows) > len(found[step][0])):
+                found[step] = rows, int(phases.start_event[row])
             waiting[thread] = []
     return list(found.values())
 

@@ -191,7 +191,5 @@ def caller_words(stacks: Stacks, stack_id: int) -> str:
 
 
 ANALYSIS = Analysis(
-    "driver_calls",
-    "Which calls of the driver reserved memory or gave it back, for which request and line?",
-    driver_calls,
+    "driver_calls", "Which driver calls reserved memory or gave it back, for which line?", driver_calls
 )

@@ -80,8 +80,8 @@ def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Find
 
 def _lacks_module(found: Finding) -> bool:
     """Whether the module of its line says something: a line that calls backward, or a hook, runs in none."""
-    is_hook = found.cause == LeakCause.HOOK
-    return bool(found.file) and not found.module and not found.evidence.get("in_backward") and not is_hook
+    is_elsewhere = found.evidence.get("in_backward") or found.cause == LeakCause.HOOK
+    return bool(found.file) and not found.module and not is_elsewhere
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

@@ -49,8 +49,5 @@ def gathered_parameters(recording: Recording) -> list[Finding]:
 
 
 ANALYSIS = Analysis(
-    "gathered_parameters",
-    "Does FSDP gather the parameters of all blocks at once?",
-    gathered_parameters,
-    list,
+    "gathered_parameters", "Does FSDP gather all parameters at once?", gathered_parameters, list
 )

@@ -1,4 +1,4 @@
-"""Which gradients take memory that they need not take: from one step to the next, or twice?"""
+"""Which gradients take memory that they need not take?"""
 
 from typing import Any
 
@@ -144,8 +144,5 @@ def _copied(
 
 
 ANALYSIS = Analysis(
-    "gradient_storage",
-    "Which gradients take memory that they need not take: from one step to the next, or twice?",
-    gradient_storage,
-    list,
+    "gradient_storage", "Which gradients take memory that they need not take?", gradient_storage, list
 )

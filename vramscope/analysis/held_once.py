@@ -241,8 +241,5 @@ def _words_of_exception(holder: str) -> tuple[str, str]:
 
 
 ANALYSIS = Analysis(
-    "held_once",
-    "Which blocks at the peak or at the end does nothing use, and what holds them?",
-    held_once,
-    list,
+    "held_once", "Which blocks does nothing use at the peak or the end, and what holds them?", held_once, list
 )

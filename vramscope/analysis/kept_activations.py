@@ -27,18 +27,14 @@ _LEAST_FROZEN = 0.05
 _LEAST_RECOMPUTED = 0.4
 """Share of the peak that one region must recompute at once."""
 _IN_EVAL_MODE = "call model.train() before the training: such modules checkpoint in train mode alone"
-_AGAIN_IN_TRAIN_MODE = (
-    "if model.eval() was called for an evaluation, call model.train() after it: modules such as those of "
-    "transformers checkpoint in train mode alone"
-)
+_ONE_SEGMENT = "checkpoint_sequential() has one segment alone, and never checkpoints the last one"
+_MORE_SEGMENTS = "give it more segments, up to one for each layer"
+_AFTER_EVALUATION = "call model.train() after an evaluation: transformers checkpoints in train mode alone"
 _LEAST_STEPS = 3
-"""Steps that must recompute, and steps after them that do not."""
 _IN_TRAIN_MODE = (
     "they do not checkpoint with use_cache=True, nor with use_reentrant=True where no input requires a "
     "gradient: model.enable_input_require_grads(), or use_reentrant=False"
 )
-_ONE_SEGMENT = "checkpoint_sequential() has one segment alone, and never checkpoints the last one"
-_MORE_SEGMENTS = "give it more segments, up to one for each layer"
 
 
 def kept_activations(recording: Recording) -> list[Finding]:
@@ -99,7 +95,7 @@ def _idle(recording: Recording, n_bytes: int, at: int) -> list[Finding]:
     if not is_pattern or step <= last or n_bytes < _LEAST_BYTES:
         return []
     idle = f"steps {again[0]} to {last} recompute what is checkpointed, and no later one does"
-    return [worded(FindingKind.CHECKPOINTS_IDLE, n_bytes, idle=idle, to_do=_AGAIN_IN_TRAIN_MODE)]
+    return [worded(FindingKind.CHECKPOINTS_IDLE, n_bytes, idle=idle, to_do=_AFTER_EVALUATION)]
 
 
 def _frozen(
@@ -157,8 +153,5 @@ def _within(path: str, part: str) -> bool:
 
 
 ANALYSIS = Analysis(
-    "kept_activations",
-    "Which activations at the peak does nothing need, or does checkpointing make again all at once?",
-    kept_activations,
-    list,
+    "kept_activations", "Which activations at the peak does nothing need?", kept_activations, list
 )

@@ -48,7 +48,7 @@ def retained_graphs(recording: Recording) -> list[Finding]:
 
 ANALYSIS = Analysis(
     "retained_graphs",
-    "How much does backward(retain_graph=True) keep until the next step?",
+    "What does backward(retain_graph=True) keep until the next step?",
     retained_graphs,
     list,
 )

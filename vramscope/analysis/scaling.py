@@ -148,8 +148,5 @@ def _lines(recording: Recording, live: Allocations) -> list[tuple[Frame | None, 
 
 
 ANALYSIS = Analysis(
-    "scaling",
-    "Which lines' bytes grow as what a step is given does, and which with its square?",
-    scaling,
-    list,
+    "scaling", "Which lines' bytes grow with a step's input, and which with its square?", scaling, list
 )

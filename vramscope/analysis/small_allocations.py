@@ -63,8 +63,5 @@ def _of_torch_optim(stacks: Stacks, folded: Folded) -> NDArray[Any]:
 
 
 ANALYSIS = Analysis(
-    "small_allocations",
-    "Which line makes thousands of small allocations in every step?",
-    small_allocations,
-    list,
+    "small_allocations", "Which line makes thousands of small allocations?", small_allocations, list
 )

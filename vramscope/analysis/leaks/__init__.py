@@ -139,8 +139,11 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     asked = [
         _leak(context, rows) for rows in grouped(levels, context.holdings, _growing(levels, batch)).values()
     ]
-    leaking = [each.level_bytes for each in asked if each is not None]
-    fed = None if batch is None or not batch.is_sure else _batch(context, batch.without(leaking))
+    # What leaks keep is in the peak of each later step, and the batch does not need it.
+    leaking = sum((each.level_bytes for each in asked if each is not None), np.zeros(len(at), "i8"))
+    fed = None
+    if batch is not None and batch.is_sure:
+        fed = _batch(context, replace(batch, peak_bytes=batch.peak_bytes - leaking))
     if fed is not None and fed.cause is not LeakCause.GROWING_BATCH:
         asked, fed = [*asked, fed], None
     found = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)

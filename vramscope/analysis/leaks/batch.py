@@ -3,8 +3,7 @@
 It counts requested bytes: the allocator rounds blocks, so blocks of an evenly growing batch grow in leaps.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,13 +34,9 @@ class Batch:
     lines: tuple[LeakingLine, ...]
     """Lines that allocate them, with requested bytes per step; the source first, then most first."""
     peak_bytes: NDArray[Any]
-    """The most that was allocated in each step, in bytes, less what leaks keep."""
+    """The most that was allocated in each step, in bytes."""
     is_sure: bool
     """Whether phases were recorded; without them a growing gradient looks the same."""
-
-    def without(self, leaking: Iterable[NDArray[Any]]) -> "Batch":
-        """Return the batch without the levels of leaks: what these keep is in the peak of each later step."""
-        return replace(self, peak_bytes=self.peak_bytes - sum(leaking, np.zeros_like(self.peak_bytes)))
 
 
 def growing_batch(levels: Levels) -> Batch | None:

@@ -54,7 +54,6 @@ NOT_ESTIMATED = (
 )
 _RUN_IT = "Run the program with each, and compare the peaks"
 _MOST_OF_EXACT = 0.01
-"""Share of the peak that the interval of an exact figure has at most."""
 _TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
@@ -251,8 +250,7 @@ def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) ->
         high = max(left, _most_peak(run, tried.most or change))
     if _is_monotone(tried) and saved > 0:
         high = min(high, peak - 1)
-    if high - max(low, 0) > _MOST_OF_EXACT * peak:
-        basis = basis.replace("exact", "estimate")
+    basis = basis.replace("exact", "estimate") if high - low > _MOST_OF_EXACT * peak else basis
     return Strategy(
         name,
         saved,

@@ -62,7 +62,7 @@ def _key(text: str) -> str:
     except SyntaxError:  # cut off
         return ""
     call = getattr(node, "value", None)
-    item = getattr(getattr(call, "func", None), "value", None)
+    item: Any = getattr(getattr(call, "func", None), "value", None)
     return repr(item.slice.value) if isinstance(getattr(item, "slice", None), ast.Constant) else ""
 
 
