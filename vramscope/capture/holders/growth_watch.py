@@ -146,12 +146,10 @@ class Watch:
         self._rises = self._rises + 1 if level >= before + _LEAST_BYTES else 0
         self._small_rises = self._small_rises + 1 if level >= before + _LEAST_OF_A_BLOCK else 0
         self._last.append(level)
+        is_risen = self._n_ticks % _BLOCK == 0 and self.has_risen()
         if self._n_ticks % _BLOCK == 0:
-            is_rising = self.has_risen()
             self._blocks = [*self._blocks[-1:], min(self._last)]
-            if is_rising:
-                return True
-        return self._rises >= _RISES or self._rises_evenly(level)
+        return is_risen or self._rises >= _RISES or self._rises_evenly(level)
 
     def has_risen(self) -> bool:
         """Whether the minimum of 16 steps has risen twice, the last of them included."""

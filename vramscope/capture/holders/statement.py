@@ -61,8 +61,7 @@ def _key(text: str) -> str:
         node: Any = ast.parse(text).body[0]
     except SyntaxError:  # cut off
         return ""
-    call = getattr(node, "value", None)
-    item: Any = getattr(getattr(call, "func", None), "value", None)
+    item: Any = getattr(getattr(getattr(node, "value", None), "func", None), "value", None)
     return repr(item.slice.value) if isinstance(getattr(item, "slice", None), ast.Constant) else ""
 
 
