@@ -159,7 +159,6 @@ class FindingKind(Code):
     QUADRATIC_MEMORY = "quadratic_memory"
     RETAINED_GRAPH = "retained_graph"
     SMALL_ALLOCATIONS = "small_allocations"
-    WIDE_NUMBERS = "wide_numbers"
 
 class LeakCause(Code):
     """The mistake that makes memory grow: ``Finding.cause`` of a leak."""

@@ -91,7 +91,6 @@ class Questions:
         total_bytes: int | None = None,
         memory_fraction: float | None = None,
     ) -> ReplayResult: ...
-    def wide_numbers(self, instant: int | None = None) -> list[Finding]: ...
     def window(
         self,
         start_event: int = 0,

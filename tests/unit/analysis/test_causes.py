@@ -261,19 +261,6 @@ def test_thousands_of_small_tensors_a_step_are_reported(tmp_path, number, is_tol
     assert [each.evidence["per_step"] for each in found] == [number] * is_told
 
 
-def test_parameters_of_64_bits_are_reported_and_others_are_not(tmp_path):
-    def program(model, batch):
-        train(model, [batch] * 3)
-
-    wide, usual = nn.Linear(512, 512).double(), nn.Linear(512, 512)
-    batch = torch.randn(8, 512)
-    (found,) = findings_of(recorded(tmp_path / "wide", lambda: program(wide, batch.double())), "wide_numbers")
-
-    # Weights of 512 × 512 numbers of eight bytes, and as much of gradients.
-    assert found.evidence["bytes"] == pytest.approx(2 * 512 * 512 * 8, rel=0.01)
-    assert findings_of(recorded(tmp_path / "usual", lambda: program(usual, batch)), "wide_numbers") == []
-
-
 def test_none_of_these_is_more_than_a_remark(recording):
     """They cost, or they are meant: nobody knows."""
     assert np.unique(
