@@ -12,7 +12,7 @@ import torch
 
 from vramscope.capture import Options, holders
 from vramscope.capture.holders import growth_watch, search
-from vramscope.capture.holders.container_ends import (
+from vramscope.capture.holders.parts import (
     ends_of_dict,
     ends_of_sequence,
     some_of_set,

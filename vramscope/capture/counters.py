@@ -17,7 +17,7 @@ from vramscope.capture.cuda.devices import device_at, ordinal
 from vramscope.capture.cuda.history import obstacle_met
 from vramscope.capture.log import MarkRow, drained, marks_table
 from vramscope.capture.samples import Sampler, backend, torch_counters
-from vramscope.capture.torch_versions.allocator_settings import allocator_conf
+from vramscope.capture.torch_versions import allocator_conf
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.capture.torch_versions.allocator_settings import allocator_conf
+from vramscope.capture.torch_versions import allocator_conf
 
 CUDA, BOTH = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 

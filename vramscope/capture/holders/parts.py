@@ -1,6 +1,7 @@
 """What an object of Python refers to, and what a node of autograd's graph does.
 
-No code of other objects runs: no ``getattr`` on them, no unpacking of saved tensors.
+No code of other objects runs: no ``getattr`` on them, no unpacking of saved tensors. Items of containers are
+read by the methods of the built-in types, of a large one those at its ends: leaked items are at the new end.
 """
 
 import functools
@@ -8,17 +9,88 @@ import gc
 import sys
 import types
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import torch
 
-from vramscope.capture.holders.autograd_nodes import node_name, saved, saved_names, variable
 from vramscope.capture.holders.code_places import is_ours, is_program
-from vramscope.capture.holders.container_ends import ends_of_dict, ends_of_sequence, some_of_set
 from vramscope.capture.holders.containers import contents_of, dict_of, slot_of, slots_of
 from vramscope.capture.holders.roots import Word, locals_of
+
+_MOST, _FIRST = 4000, 200
+
+
+def ends_of_dict(items: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The keys and values of a dict, at most 4,000 of them."""
+    if dict.__len__(items) <= _MOST:
+        return list(dict.items(items))
+    found: list[tuple[Any, Any]] = []
+    with suppress(RuntimeError):  # another thread changed it meanwhile
+        found = list(islice(dict.items(items), _FIRST))
+        found += reversed(list(islice(reversed(dict.items(items)), _MOST - _FIRST)))
+    return found
+
+
+def ends_of_sequence(items: Any) -> list[tuple[int, Any]]:
+    """The indices and values of a list, tuple or deque, at most 4,000 of them."""
+    base: Any = next(kind for kind in (list, tuple, deque) if isinstance(items, kind))
+    n = base.__len__(items)
+    with suppress(RuntimeError):  # another thread changed it meanwhile: a deque says so
+        if n <= _MOST:
+            return list(enumerate(base.__iter__(items)))
+        first = list(enumerate(islice(base.__iter__(items), _FIRST)))
+        return first + list(enumerate(_last(items, base, n), n - (_MOST - _FIRST)))
+    return []
+
+
+def _last(items: Any, base: Any, n: int) -> list[Any]:
+    if base is deque:
+        return list(islice(deque.__reversed__(items), _MOST - _FIRST))[::-1]
+    return base.__getitem__(items, slice(n - (_MOST - _FIRST), n))
+
+
+def some_of_set(items: Any) -> list[Any]:
+    """Any 4,000 values of a set, which has no order."""
+    base: Any = set if isinstance(items, set) else frozenset
+    with suppress(RuntimeError):
+        return list(islice(base.__iter__(items), _MOST))
+    return []
+
+
+def node_name(node: Any) -> str:
+    """The class name of a node, such as ``MulBackward0``."""
+    return type(node).__name__
+
+
+@cache
+def saved_names(kind: type) -> tuple[str, ...]:
+    """The attributes in which nodes of this class hold raw saved tensors."""
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+
+
+def saved(node: Any, attribute: str) -> Iterator[Any]:
+    """The tensors a node saved, not unpacked: unpacking would run hooks and create tensors."""
+    try:
+        raw = getattr(node, attribute)
+    except RuntimeError:  # backward freed it
+        return
+    for each in raw if isinstance(raw, tuple | list) else (raw,):
+        data = getattr(each, "data", None)  # not in every version of torch
+        if data is not None:
+            yield data
+
+
+def variable(node: Any) -> Any:
+    """The tensor that an AccumulateGrad node accumulates into; None for other nodes."""
+    try:
+        return getattr(node, "variable", None)
+    except RuntimeError:
+        return None
+
 
 _WORDS = (str, int, float, bool, type(None))
 # The type's own descriptor: a subclass of an exception may define a property of that name.

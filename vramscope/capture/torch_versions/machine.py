@@ -60,7 +60,7 @@ def installed_torch() -> Torch:
     try:
         import torch
 
-        from vramscope.capture.torch_versions.allocator_settings import allocator_conf
+        from vramscope.capture.torch_versions import allocator_conf
         from vramscope.capture.torch_versions.private_functions import CHECKED
     except (ImportError, OSError) as error:
         raise CaptureError(f"PyTorch cannot be imported: {error}") from None

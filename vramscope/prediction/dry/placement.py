@@ -12,7 +12,7 @@ import torch
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator
-from vramscope.capture.torch_versions.allocator_settings import allocator_conf
+from vramscope.capture.torch_versions import allocator_conf
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty, Doubts
 from vramscope.prediction.dry.shim.patches import Patches
