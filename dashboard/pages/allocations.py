@@ -7,15 +7,7 @@ from dash import Input, Output, State, dcc, html, no_update
 from flask import Response, request
 from numpy.typing import NDArray
 
-from vramscope.analysis.allocations import (
-    Columns,
-    SearchError,
-    Vocabulary,
-    completed,
-    matching,
-    parse,
-    vocabulary,
-)
+from vramscope.analysis.allocations import Columns, SearchError, matching, parse
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.units import format_bytes
 
@@ -216,7 +208,6 @@ def _register(app: Any, data: Data) -> None:
     app.server.add_url_rule("/api/active", "active", lambda: _active(data))
     app.server.add_url_rule("/api/alloc", "alloc", lambda: _alloc(data))
     app.server.add_url_rule("/api/allocations.csv", "found", lambda: _file(data))
-    app.server.add_url_rule("/api/complete", "complete", lambda: _complete(data))
     stack_table.register_rows(app, "al-table")
     in_browser(
         app, "repaint", Output("al-done", "data"), Input("al-search", "data"), Input("version", "data")
@@ -244,15 +235,6 @@ def _alloc(data: Data) -> Response:
     if not 0 <= row < len(lives(data, view)):
         api.absent()
     return api.answer(found_table.words(data, view, row))
-
-
-def _complete(data: Data) -> Response:
-    """Return how the search that somebody types can go on."""
-    view, text = api.view_of(data), request.args.get("text", "")[:MAX_SEARCH]
-    columns = _columns(data, view)
-    known: Vocabulary = data.derive(view, "vocabulary", lambda _: vocabulary(columns))
-    found = completed(text, api.whole("caret", 0, len(text)), known)
-    return api.answer({"start": found.start, "end": found.end, "options": found.options})
 
 
 def _found(data: Data, view: View, text: str, group: str) -> tuple[list[dict[str, Any]], list[Any], Any]:

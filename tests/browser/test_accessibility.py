@@ -69,21 +69,3 @@ def test_axe_finds_nothing_serious(path: str, leaky: str, axe: str, visitor: Any
 
     assert found["light"] == []
     assert found["dark"] == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious_where_a_search_goes_on(
-    theme: str, leaky: str, axe: str, visitor: Any
-) -> None:
-    page = visitor.go(f"/allocations?run={leaky}").page
-    page.wait_for_selector(THERE)
-    visitor.theme(theme)
-    page.focus("#al-search-box")
-    page.keyboard.type("category:")
-    page.wait_for_selector("#completion:not([hidden])", timeout=10_000)
-    page.keyboard.press("ArrowDown")
-    page.evaluate(axe)
-    found = complaints(page)
-
-    assert page.is_visible("#completion")
-    assert found == []

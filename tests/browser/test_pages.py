@@ -12,9 +12,7 @@ from vramscope.dashboard.data import Data
 from vramscope.dashboard.report.document import document
 
 from vramscope import load
-from vramscope.model.marks import Category
 from vramscope.model.recording import Outcome
-from vramscope.units import format_name
 
 pytestmark = pytest.mark.browser
 RASTER = "window.vramscope && window.vramscope.rasterOf('{}') ? 1 : 0"
@@ -138,51 +136,6 @@ def test_no_letter_is_moved_however_fast_one_types(trained: Any) -> None:
         trained.until(f"new URL(location).searchParams.get('q') === {text!r}")
 
         assert page.input_value("#al-search-box") == text
-
-
-def test_a_search_goes_on_by_keys(trained: Any) -> None:
-    (recording,) = load(next(iter(Data(trained.root).runs.paths().values()))).recordings
-    category = Category(int(recording.categories().assigned.category[0]))
-    text = f"category:{format_name(category).replace(' ', '-')}"
-    page = trained.go(f"/allocations?run={trained.run}").page
-    trained.until(RASTER.format("al-graph"))
-    page.focus("#al-search-box")
-    page.keyboard.type("cat")
-    page.wait_for_selector("#completion:not([hidden])", timeout=10_000)
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    assert page.input_value("#al-search-box") == "category:"
-
-    page.wait_for_selector(f"#completion li:has-text('{text}')", timeout=10_000)
-    page.keyboard.type(text.partition(":")[2][:-1])
-    trained.until("document.querySelectorAll('#completion li').length === 1")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Tab")
-    assert page.input_value("#al-search-box") == f"{text} "
-    assert page.evaluate("document.activeElement.id") == "al-search-box"
-    assert page.is_hidden("#completion")
-
-    n_found = len(recording.allocations(text))
-    trained.until(f"document.querySelector('#al-heading').innerText.includes('{n_found:,} found')")
-
-
-def test_a_search_goes_on_by_a_click_and_closes_by_escape(trained: Any) -> None:
-    page = trained.go(f"/allocations?run={trained.run}").page
-    trained.until(RASTER.format("al-graph"))
-    page.fill("#al-search-box", "alive -ph")
-    page.wait_for_selector("#completion:not([hidden])")
-    page.keyboard.press("Escape")
-    assert page.is_hidden("#completion")
-    assert page.input_value("#al-search-box") == "alive -ph"
-
-    page.keyboard.type("a")
-    page.click("#completion li:has-text('-phase:')")
-    assert page.input_value("#al-search-box") == "alive -phase:"
-    page.wait_for_selector("#completion li:has-text('-phase:backward')")
-    box = page.locator(".bands").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-
-    assert page.is_hidden("#completion")
 
 
 def test_segments_are_scrubbed(trained: Any) -> None:

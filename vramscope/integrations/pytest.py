@@ -1,21 +1,16 @@
 """Markers for tests: ``@pytest.mark.vram_limit("2 GiB")`` and ``@pytest.mark.vram_no_leak(steps=20)``.
 
-``@pytest.mark.vram_limit(baseline="vram.json")`` compares with a committed file; ``--vram-update`` writes it.
-
 Marked tests are recorded on CUDA if there is a GPU, else on the simulated device. If no test is marked the
 plugin costs nothing: it imports neither torch nor NumPy.
 """
 
-import fcntl
-import json
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from vramscope.errors import FormatError
 from vramscope.model.codes import FindingKind
 from vramscope.units import format_bytes, parse_bytes
 
@@ -25,23 +20,14 @@ if TYPE_CHECKING:
 
 _MARKERS = (
     (
-        "vram_limit(size, baseline=, tolerance=1): fail where the test has more allocated at once, beyond "
-        "what was there before, than the size, or than the JSON file (beside the test) has for it, by percent"
+        "vram_limit(size): fail where the test has more allocated at once, beyond what was there before, "
+        "than the size"
     ),
     (
         "vram_no_leak(steps=20): fail where memory grows from step to step: of the loop in the test, or from "
         "one call of the test to the next where it has none; fixtures are made once"
     ),
 )
-_SCHEMA = 1
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes baselines."""
-    words = (
-        "write the peaks of tests marked with vram_limit(baseline=…) into their files, instead of comparing"
-    )
-    parser.getgroup("vramscope").addoption("--vram-update", action="store_true", help=words)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,51 +51,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     recordings = _recorded(call, 1)
     if limit is not None:
-        _check_limits(pyfuncitem, recordings, *limit.args, **limit.kwargs)
+        _check_limit(recordings, _size(*limit.args, **limit.kwargs))
     if no_leak is not None:
         _check_leaks(recordings, call, _steps(*no_leak.args, **no_leak.kwargs))
     return True
 
 
-def _check_limits(
-    item: pytest.Function,
-    recordings: "tuple[Recording, ...]",
-    size: str | int | None = None,
-    *,
-    baseline: str | None = None,
-    tolerance: float = 1,
-) -> None:
-    if size is None and baseline is None:
-        raise pytest.UsageError('vram_limit: a size, or baseline="vram.json"')
-    if size is not None:
-        _check_limit(recordings, _size(size))
-    if baseline is not None:
-        _check_baseline(item, recordings, item.path.parent / baseline, tolerance)
-
-
-def _check_baseline(
-    item: pytest.Function, recordings: "tuple[Recording, ...]", file: Path, tolerance: float
-) -> None:
-
-    fullest = max(recordings, key=_own_peak)
-    # The file lies beside the test, so its own path is no part of the name.
-    most, source, name = _own_peak(fullest), fullest.source, item.nodeid.rpartition("/")[2]
-    try:
-        if item.config.getoption("vram_update"):
-            keep_peak(file, name, source, most)
-            return
-        known = known_peak(file, name, source)
-    except FormatError as error:
-        raise pytest.UsageError(str(error)) from None
-    if known is None:
-        pytest.fail(f"{file.name} has no peak of this test ({source}): pytest --vram-update", pytrace=False)
-    if most > known * (1 + tolerance / 100):
-        grown = f"{format_bytes(most)} allocated at once, {format_bytes(known)} in {file.name}"
-        advice = "pytest --vram-update keeps it, if it is meant"
-        pytest.fail(f"{grown}; most of it by:\n{_largest(fullest)}\n{advice}", pytrace=False)
-
-
-def _size(size: str | int) -> int:
+def _size(size: str | int = "") -> int:
     try:
         return parse_bytes(size)
     except ValueError as error:
@@ -207,39 +155,3 @@ def _leaks(recording: "Recording") -> "list[Finding]":
 def _words(finding: "Finding") -> str:
     where = f"\n  allocated at {finding.file}:{finding.line}" if finding.file else ""
     return f"{finding.claim}{where}\n  {finding.advice}"
-
-
-def known_peak(file: Path, test: str, source: str) -> int | None:
-    """The committed peak of a test in bytes, on CUDA or the simulated device; None where there is none.
-
-    Raises FormatError if the file is no baseline.
-    """
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    peak = _tests(file, text).get(test, {}).get(source)
-    return None if peak is None else int(peak)
-
-
-def keep_peak(file: Path, test: str, source: str, n_bytes: int) -> None:
-    """Write the peak of a test into the file; tests of several workers may do so at once."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a+", encoding="utf-8") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        opened.seek(0)
-        tests = _tests(file, opened.read())
-        tests.setdefault(test, {})[source] = n_bytes
-        opened.truncate(0)
-        opened.write(json.dumps({"schema": _SCHEMA, "tests": tests}, indent=2, sort_keys=True) + "\n")
-
-
-def _tests(file: Path, text: str) -> dict[str, Any]:
-    if not text:
-        return {}
-    try:
-        content = json.loads(text)
-        if content["schema"] != _SCHEMA:
-            raise FormatError(
-                f"{file}: a baseline of schema {content['schema']}: this version reads {_SCHEMA}"
-            )
-        return dict(content["tests"])
-    except (ValueError, KeyError, TypeError):
-        raise FormatError(f"{file}: no baseline; delete it, and write it again with --vram-update") from None

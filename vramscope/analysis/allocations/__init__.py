@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.allocations.completion import Completion, Vocabulary, completed, line_term, vocabulary
 from vramscope.analysis.allocations.conditions import Columns, matching
-from vramscope.analysis.allocations.language import Field, SearchError, Term, parse
+from vramscope.analysis.allocations.language import Field, SearchError, Term, line_term, parse
 from vramscope.analysis.by_module import NO_MODULE, owners_of
 from vramscope.analysis.categories import categories
 from vramscope.analysis.lifetimes import lifetimes
@@ -15,8 +14,8 @@ from vramscope.model.recording import Recording
 from vramscope.model.table import Int32, Int64, Table, UInt8
 
 __all__ = [
-    "ANALYSIS", "Columns", "Completion", "Field", "FoundAllocations", "SearchError", "Term",
-    "Vocabulary", "completed", "line_term", "matching", "parse", "vocabulary",
+    "ANALYSIS", "Columns", "Field", "FoundAllocations", "SearchError", "Term", "line_term", "matching",
+    "parse",
 ]  # fmt: skip
 
 

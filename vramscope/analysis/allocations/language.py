@@ -7,8 +7,10 @@ term knows its place in the text, so that an error points at it.
 import re
 from dataclasses import dataclass
 
+from vramscope.analysis.lines import short_file
 from vramscope.errors import UsageError
 from vramscope.model.codes import Code
+from vramscope.model.stacks import Frame
 from vramscope.units import parse_bytes
 
 MAX_LETTERS = 2000
@@ -52,10 +54,9 @@ class Field(Code):
     """Allocated before the recording."""
 
 
-FLAGS = frozenset({Field.ALIVE, Field.BEFORE})
-LIMITS = frozenset({Field.SIZE, Field.LIFE})
-_NAMELESS = FLAGS | LIMITS | {Field.WORD, Field.EXACT, Field.PLACE}
-NAMED = tuple(field for field in Field if field not in _NAMELESS)
+_FLAGS = frozenset({Field.ALIVE, Field.BEFORE})
+_NAMELESS = _FLAGS | {Field.SIZE, Field.LIFE, Field.WORD, Field.EXACT, Field.PLACE}
+_FIELDS = tuple(field for field in Field if field not in _NAMELESS)
 """Fields that are followed by a colon and a value."""
 
 
@@ -116,12 +117,10 @@ def parse(text: str | None) -> tuple[Term, ...]:
     return tuple(_term(match.group(), text, match.start(), match.end()) for match in _TOKEN.finditer(text))
 
 
-def token_at(text: str, caret: int) -> tuple[int, int]:
-    """Return the letters of the term in which the caret is, or that ends there; empty ones between terms."""
-    for match in _TOKEN.finditer(text):
-        if match.start() < caret <= match.end():
-            return match.span()
-    return caret, caret
+def line_term(frame: Frame) -> str:
+    """Return a line as the field ``line`` takes it, ``net/model.py:13``; '' where it has no such name."""
+    name = short_file(frame.file.replace("\\", "/"))
+    return f"{name}:{frame.line}" if frame.line and re.fullmatch(r"\S+\.\w+", name) else ""
 
 
 def _term(token: str, text: str, start: int, end: int) -> Term:
@@ -141,7 +140,7 @@ def _meaning(body: str, known: tuple[str, int, int]) -> _Meaning:
         if not body.endswith('"') or len(body) < 3:
             raise SearchError('a quoted name needs letters and a closing "', *known)
         return Field.EXACT, body[1:-1], *_ALL
-    if body.lower() in FLAGS:
+    if body.lower() in _FLAGS:
         return Field(body.lower()), "", *_ALL
     limit = _LIMIT.fullmatch(body)
     if limit:
@@ -180,8 +179,8 @@ def _nanoseconds(text: str) -> float:
 
 
 def _named(name: str, value: str, known: tuple[str, int, int]) -> _Meaning:
-    if name not in NAMED:
-        fields = ", ".join(f"{field}:" for field in NAMED)
+    if name not in _FIELDS:
+        fields = ", ".join(f"{field}:" for field in _FIELDS)
         raise SearchError(
             f"there is no field of this name, but {fields} size, life, alive and before", *known
         )
