@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from vramscope.capture.ranks.mesh import distributed_rank, mesh_coordinates
 from vramscope.recorder.process.launchers import Launch, launch_of, shared_job
-from vramscope.recorder.process.mesh import distributed_rank, mesh_coordinates
 
 TORCHRUN = {
     "RANK": "5",

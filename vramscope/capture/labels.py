@@ -16,7 +16,7 @@ import torch
 
 from vramscope.capture.hooks.gradients import gradients_now
 from vramscope.capture.hooks.modules import ModuleLog, listed
-from vramscope.capture.ranks.mesh_of_parameters import mesh_of_parameters
+from vramscope.capture.ranks.mesh import mesh_of_parameters
 from vramscope.capture.ranks.shards import category_of, flat_shards
 from vramscope.capture.storages import PLAIN, storage_id, storage_of
 from vramscope.model.marks import Category

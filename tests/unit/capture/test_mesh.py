@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vramscope
-from vramscope.capture.ranks.mesh_of_parameters import coordinates_in, mesh_of_parameters
+from vramscope.capture.ranks.mesh import coordinates_in, mesh_of_parameters
 
 SHAPE, RANK = (2, 3, 4), 17
 PROGRAM = """

@@ -68,15 +68,13 @@ class Notifiers:
 
     def pass_to(self, function: "Callable[[Finding], object]") -> None:
         """Pass every finding to *function* of the program, and to none that was named before."""
-        from vramscope.recorder.notifiers.on_finding import receiver_of
+        from vramscope.recorder.notifiers.receiver import Receiver
 
         self._function = function
         if "on_finding" not in self._receivers:
-            self._receivers["on_finding"] = receiver_of(self._pass)
-
-    def _pass(self, finding: "Finding") -> None:
-        """Pass a finding to the function that was named last."""
-        self._function(finding)
+            self._receivers["on_finding"] = Receiver(
+                "on_finding", lambda found: self._function(found.finding)
+            )
 
     def _report_leaks(self, pipeline: "Pipeline", *, is_end: bool = False, is_last: bool = False) -> None:
         """Print each leaking line of code once; looks only where the watch has seen memory grow."""

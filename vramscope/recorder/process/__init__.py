@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 
+from vramscope.capture.ranks.mesh import distributed_rank, mesh_coordinates
 from vramscope.model.device import Process
 from vramscope.recorder.configured import NUMBERED, RUN
 from vramscope.recorder.process.launchers import launch_of, launched_s, shared_job
-from vramscope.recorder.process.mesh import distributed_rank, mesh_coordinates
 from vramscope.store.liveness import host_name
 
 
