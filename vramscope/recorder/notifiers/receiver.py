@@ -16,7 +16,7 @@ class Receiver:
     """Calls *deliver* with one finding after the other; what it raises becomes one warning."""
 
     def __init__(
-        self, name: str, deliver: Callable[[Located], None], longest_end_s: float = _LONGEST_END_S
+        self, name: str, deliver: Callable[[Located], object], longest_end_s: float = _LONGEST_END_S
     ) -> None:
         """Deliver to what warnings call *name*, on a thread that begins here: an ending program has none."""
         self._name = name
