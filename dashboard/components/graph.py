@@ -11,22 +11,16 @@ DRAWN = "data-figure"
 """Attribute with the figure of a :func:`plot`."""
 
 
-def graph(
-    name: str, figure: dict[str, Any], sentence: str, kind: str, height_px: int = 0, *, keys: str = ""
-) -> html.Figure:
+def graph(name: str, figure: dict[str, Any], sentence: str, kind: str, height_px: int = 0) -> html.Figure:
     """Return *figure* in a frame, with a text for screen readers.
 
     *sentence* is what the figure shows, in words. The stylesheet gives ``figure.<kind>`` its height unless
-    *height_px* does; Plotly fills the frame. *keys* is a sentence on the keys that move in it; with them it
-    takes the focus.
+    *height_px* does; Plotly fills the frame.
     """
     tall = {"style": {"height": f"{height_px}px"}} if height_px else {}
     drawing = dcc.Graph(id=name, figure=figure, config=CONFIG, responsive=True, style={"height": "100%"})
-    focus = {"tabIndex": "0"} if keys else {}
-    label = {"aria-label": f"{sentence} {keys}".strip()}
-    return html.Figure(
-        drawing, id=f"{name}-frame", className=f"figure {kind}", role="group", **tall, **focus, **label
-    )
+    label = {"aria-label": sentence}
+    return html.Figure(drawing, id=f"{name}-frame", className=f"figure {kind}", role="group", **tall, **label)
 
 
 def plot(name: str, figure: dict[str, Any], sentence: str, kind: str) -> html.Figure:

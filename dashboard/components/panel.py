@@ -54,14 +54,12 @@ def peak_bar(held: int, own: int, top: int) -> html.Div:
     return html.Div(bars, className="diff-bar plain")
 
 
-def segments(name: str, links: Iterable[tuple[str, str, bool]], key: str = "") -> Any:
+def segments(name: str, links: Iterable[tuple[str, str, bool]]) -> Any:
     """Return a row of links of which one is current.
 
-    *links* are word, address and whether it is the current one, for each value; *key* is the id of the
-    component.
+    *links* are word, address and whether it is the current one, for each value.
     """
     shown = [dcc.Link(word, href=url, className="here" if here else "") for word, url, here in links]
     label = html.Span(name, className="segments-name")
-    more = {"id": key} if key else {}
-    nav = html.Nav(shown, className="segments", **more, **{"aria-label": name})
+    nav = html.Nav(shown, className="segments", **{"aria-label": name})
     return html.Div([label, nav], className="choice-of")

@@ -147,9 +147,9 @@ def gone(why: str = "") -> html.Div:
     return html.Div([*shown, html.A("All runs", href="/")], className="banner", role="alert")
 
 
-def copyable(text: str, *, name: str = "Copy the command") -> Any:
+def copyable(text: str) -> Any:
     """Return *text* as a line of code; the script ``copy.js`` serves the button."""
-    button = html.Button("Copy", type="button", className="copy", title=name)
+    button = html.Button("Copy", type="button", className="copy", title="Copy the command")
     return html.Div(
         [html.Pre(html.Code(html.Bdi(text)), className="copy-text"), button], className="copyable"
     )

@@ -65,14 +65,13 @@ class Precedence:
             while self._wanted and run not in self._wanted and monotonic() < end_s:
                 self._changed.wait(end_s - monotonic())
 
-    def until_quiet(self, quiet_s: float | None = None) -> None:
-        """Wait until no page is computed, and none was for *quiet_s*; as long as usual where None."""
+    def until_quiet(self) -> None:
+        """Wait until no page is computed, and none was for as long as usual."""
         end_s = monotonic() + self._longest_s
-        quiet_s = self._quiet_s if quiet_s is None else quiet_s
         with self._changed:
             while (now := monotonic()) < end_s:
                 is_busy = self._n_pages > 0 or bool(self._wanted)
-                quiet_at_s = self._last_page_s + quiet_s
+                quiet_at_s = self._last_page_s + self._quiet_s
                 if not is_busy and now >= quiet_at_s:
                     return
                 self._changed.wait(end_s - now if is_busy else min(quiet_at_s, end_s) - now)

@@ -26,15 +26,14 @@ class MallocTrimmer:
     Without glibc it does nothing.
     """
 
-    def __init__(self, every_s: float = _EVERY_S) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._trim = malloc_trim()
         self._looked_at = monotonic()
         self._least_bytes = _resident_bytes()
 
     def trim_if_grown(self) -> None:
         """Return free memory to the system if the process has grown by 8 MB; looks once a minute."""
-        if self._trim is None or monotonic() - self._looked_at < self._every_s:
+        if self._trim is None or monotonic() - self._looked_at < _EVERY_S:
             return
         self._looked_at = monotonic()
         if _resident_bytes() > self._least_bytes + _GROWN_BYTES:
