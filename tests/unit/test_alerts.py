@@ -22,7 +22,7 @@ from vramscope.errors import UsageError
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding, Located
 from vramscope.model.rank_summary import DeviceSummary, PeakPlace, RankSummary, StepRows
-from vramscope.recorder.notifiers import Notifiers, on_finding, receiver, webhook
+from vramscope.recorder.notifiers import Notifiers, receiver, webhook
 from vramscope.recorder.notifiers.limit import LimitNotifier, Thresholds, thresholds
 
 MIB = 1 << 20
@@ -164,7 +164,9 @@ def test_a_function_that_raises_gets_the_next_finding_too_and_is_one_warning():
         got.append(found.kind)
         raise SystemExit("the function's own")
 
-    made = on_finding.receiver_of(function)
+    notifiers = Notifiers()
+    notifiers.pass_to(function)
+    (made,) = notifiers._receivers.values()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         made.put(LEAK)
