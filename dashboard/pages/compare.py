@@ -256,8 +256,7 @@ def _words(change: Any) -> tuple[str, str]:
     if change.kind == "line" and place is not None and place.file:
         via = f": {place.via}" if place.via else ""
         module = f" [{change.module}]" if change.module else ""
-        way = f" · from {change.path}, 1 of {change.n_paths} call paths" if change.path else ""
-        return f"{place.function}{via}", place_words(place.file, place.line) + module + way
+        return f"{place.function}{via}", place_words(place.file, place.line) + module
     return change.name.replace("_", " "), ""
 
 

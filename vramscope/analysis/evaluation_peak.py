@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from vramscope.analysis import Analysis
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.step_and_phase import evaluations
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
-from vramscope.steps.evaluations import evaluations
 
 _LEAST_MORE = 0.05
 """Share of training's peak that evaluation must need more: less makes no card too small."""

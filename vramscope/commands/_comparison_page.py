@@ -15,8 +15,7 @@ from vramscope.analysis.rank_comparison import (
     odd_words,
     rank_line_words,
 )
-from vramscope.analysis.rank_comparison.imbalance import Imbalance
-from vramscope.analysis.rank_comparison.odd import FirstFailure, Odd, Stray
+from vramscope.analysis.rank_comparison.odd import FirstFailure, Imbalance, Odd, Stray
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import clock_words, clocks_as_json
 from vramscope.fleet import ComparedRun

@@ -4,8 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vramscope.analysis.fit.answer import FitAnswer, Placed
-    from vramscope.analysis.fit.reruns import Reruns
+    from vramscope.analysis.fit.answer import FitAnswer, Placed, Reruns
     from vramscope.analysis.strategies import Strategies
     from vramscope.analysis.what_if import ReplayResult
     from vramscope.model.cards import Card
@@ -164,7 +163,7 @@ def _strategies(found: "Strategies") -> dict[str, Any]:
 
 
 def _reruns(found: "Reruns", recorded_bytes: int) -> dict[str, Any]:
-    from vramscope.analysis.fit.reruns import differs_from_recorded
+    from vramscope.analysis.fit.answer import differs_from_recorded
 
     return {
         "basis": "dry run",

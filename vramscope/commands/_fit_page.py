@@ -4,8 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vramscope.analysis.fit import BASIS
-from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Placed
-from vramscope.analysis.fit.reruns import Effect, Rerun, Reruns, differs_from_recorded
+from vramscope.analysis.fit.answer import (
+    Effect,
+    FitAnswer,
+    FitVerdict,
+    Placed,
+    Rerun,
+    Reruns,
+    differs_from_recorded,
+)
 from vramscope.analysis.strategies import NOT_ESTIMATED, Strategies
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.commands._document import Block, Grid, Heading, Text

@@ -100,8 +100,6 @@ def _change(change: "Change") -> dict[str, Any]:
         "n_steps": change.n_steps,
         "is_outside": change.is_outside,
         "module": change.module or None,
-        "paths": change.n_paths or None,
-        "path": change.path or None,
         "bytes": change.n_bytes,
         "where": where,
     }
@@ -172,8 +170,7 @@ def _row(change: "Change", n_steps: int) -> tuple[str, ...]:
     sizes = format_bytes(change.before_bytes), format_bytes(change.after_bytes)
     name = change.name if change.kind == "line" else change.name.replace("_", " ")
     module = f"  [{change.module}]" if change.module else ""
-    way = f"  from {change.path}, 1 of {change.n_paths} call paths" if change.path else ""
-    return f"{sign}{format_bytes(change.n_bytes)}", *sizes, " + ".join(steps + outside), name + module + way
+    return f"{sign}{format_bytes(change.n_bytes)}", *sizes, " + ".join(steps + outside), name + module
 
 
 COMMAND = described("diff", run)

@@ -14,8 +14,7 @@ from vramscope.errors import UsageError
 from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from vramscope.analysis.fit.answer import FitAnswer, Target
-    from vramscope.analysis.fit.reruns import Reruns
+    from vramscope.analysis.fit.answer import FitAnswer, Reruns, Target
     from vramscope.analysis.settings_advice import Candidate
     from vramscope.analysis.what_if import ReplayResult
     from vramscope.model.recording import Recording

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from vramscope.analysis.fit.reruns import DryPeak, Rerun, Reruns
+from vramscope.analysis.fit.answer import DryPeak, Rerun, Reruns
 from vramscope.errors import UsageError, VramscopeError
 from vramscope.model.cards import words
 from vramscope.model.prediction import Prediction

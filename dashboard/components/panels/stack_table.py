@@ -10,8 +10,7 @@ import numpy as np
 from dash import Input, Output, State, dcc, html
 
 from vramscope.analysis.folding import BytesByLine, Folded, user_files
-from vramscope.analysis.lines import CALLERS_SHOWN, NO_STACK
-from vramscope.analysis.source_text import Excerpt, excerpt, kept_excerpt
+from vramscope.analysis.lines import CALLERS_SHOWN, NO_STACK, Excerpt, excerpt, kept_excerpt
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.units import format_bytes
 

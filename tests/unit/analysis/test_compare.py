@@ -81,31 +81,6 @@ def test_the_line_that_holds_more_is_named_with_its_bytes(recording):
     assert (found.before_bytes.tolist(), found.after_bytes.tolist()) == ([5120, 5120], [5632, 5632])
 
 
-def two_paths(recording, *, encoded: int, decoded: int, line: int = 12):
-    """One line that two calls of the same function lead to, the second from *line*."""
-    norm, main = ("norm", "/home/me/net.py", 5), ("main", "/home/me/train.py", 40)
-    builder = StackBuilder()
-    first = builder.add([norm, ("block", "/home/me/net.py", 9), ("encode", "/home/me/net.py", 3), main])
-    second = builder.add([norm, ("block", "/home/me/net.py", 9), ("decode", "/home/me/net.py", line), main])
-    events = (A, 0, encoded, first), (A, 1 << 20, decoded, second)
-    return recording(*events, stacks=builder.build())
-
-
-def test_the_call_path_that_changes_is_named_by_the_caller_that_is_its_own(recording):
-    before = two_paths(recording, encoded=1024, decoded=2048)
-    (line,) = compare(before, two_paths(recording, encoded=1024, decoded=4096, line=13)).of("line")
-    (one,) = compare(two_steps(recording, 4096, 1024), two_steps(recording, 4096, 1536)).of("line")
-
-    # The line of the caller has moved: the path is the same one, as the later run has it.
-    assert (line.before_bytes, line.after_bytes, line.n_paths, line.path) == (
-        3072,
-        5120,
-        2,
-        "me/net.py:13 decode",
-    )
-    assert (one.n_paths, one.path) == (1, "")
-
-
 def test_what_is_below_the_tolerance_is_left_out(recording):
     before, after = two_steps(recording, 512_000, 1024), two_steps(recording, 512_000, 1536)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.fit.reruns import DryPeak, Effect, Rerun, Reruns
+from vramscope.analysis.fit.answer import DryPeak, Effect, Rerun, Reruns
 
 
 def _reruns(before: tuple[int, int | None], after: tuple[int, int | None]) -> tuple[Reruns, Rerun]:

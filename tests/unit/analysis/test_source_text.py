@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramscope.analysis.source_text import SourceLine, excerpt
+from vramscope.analysis.lines import SourceLine, excerpt
 from vramscope.model.stacks import Frame
 
 TEXT = "import torch\n\n\ndef train(x):\n    y = x * 2\n    return y\n\n\nclass Net:\n    size = 3\n"

@@ -10,10 +10,9 @@ import pytest
 
 import vramscope
 from vramscope.errors import MissingExtraError
-from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Marks
 from vramscope.model.rank_summary import DeviceSummary, PeakPlace, RankSummary, StepRows
-from vramscope.model.table import first_greatest
+from vramscope.model.table import EqualByValue, first_greatest
 from vramscope.model.trace import Action, Trace
 
 RUN = Path(__file__).parents[3] / "sample_traces" / "gan-retain-graph"

@@ -2,10 +2,10 @@
 
 import pytest
 
+from vramscope.analysis.step_and_phase import evaluations
 from vramscope.model.marks import BackwardKeeps, MarkKind, Marks, Phase
 from vramscope.model.recording import Outcome
 from vramscope.steps import resolve
-from vramscope.steps.evaluations import evaluations
 
 LOOP = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 NAMES = ("", "Model", "Adam", "SGD", "Critic", "Generator")

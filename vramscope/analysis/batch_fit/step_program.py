@@ -18,9 +18,9 @@ from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.step_and_phase import phases_of
-from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import EqualByValue
 from vramscope.model.trace import Action
 
 _MALLOC = -1

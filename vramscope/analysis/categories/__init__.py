@@ -24,10 +24,9 @@ from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import number_of_step
 from vramscope.analysis.timeline import instant_of
-from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int32, Table, UInt8
+from vramscope.model.table import EqualByValue, Int32, Table, UInt8
 from vramscope.package_data import words
 from vramscope.steps.unrecorded import unrecorded
 

@@ -6,7 +6,7 @@ outside of steps (model setup, evaluation) is compared as one more interval; the
 whole runs.
 """
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,17 +23,16 @@ from vramscope.analysis.compare.group_peaks import (
     step_levels,
 )
 from vramscope.analysis.compare.names import CodeLine, common_names, in_package, line_name, moved_lines
-from vramscope.analysis.folding import Folded, fold
+from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.lines import frame_words, modules_by_place
+from vramscope.analysis.lines import modules_by_place
 from vramscope.analysis.peak import peak
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
-from vramscope.model.equality import EqualByValue
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.stacks import Frame
+from vramscope.model.table import EqualByValue
 
 _TOTALS = ("allocated", "reserved")
 
@@ -65,12 +64,6 @@ class Change:
     """Whether it differs by more than the tolerance outside of every step."""
     module: str = ""
     """The module of a line, or the common part of several, ``h.*.mlp``; '' where none is known."""
-    n_paths: int = 0
-    """Number of call paths that lead to a line in either run."""
-    path: str = ""
-    """The caller where the call path that changes most parts from the others: ``net/gpt.py:12 forward``; ''
-    where one path leads to the line.
-    """
 
     @property
     def n_bytes(self) -> int:
@@ -270,9 +263,6 @@ class _RunLines(NamedTuple):
     levels: _Levels
     own: dict[Hashable, _Own]
     """The line with the path of its own run."""
-    of_stack: NDArray[Any]
-    """The number of the line by stack."""
-    folded: Folded
 
 
 def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
@@ -294,7 +284,7 @@ def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
     owns: dict[Hashable, _Own] = {
         place: _Own(own[place], modules.get(number, "")) for place, number in names.items()
     }
-    return _RunLines({place: found[:, i] for place, i in names.items()}, owns, of_stack, folded)
+    return _RunLines({place: found[:, i] for place, i in names.items()}, owns)
 
 
 def _chosen(side: _Side, stretches: NDArray[Any]) -> _Side:
@@ -371,61 +361,7 @@ def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
         change = _change("line", line_name(place), level, new[key], least)
         if change is not None:
             found[key] = replace(change, place=place, module=module)
-    paths = [
-        _by_path(side, of, found.keys(), rename, names)
-        for side, of, rename, names in zip((before, after), lines, common, ({}, moved), strict=True)
-    ]
-    changes = [replace(change, **_parting(paths[0].get(key, {}), paths[1].get(key, {})))
-               for key, change in found.items()]  # fmt: skip
-    return sorted(changes, key=lambda change: -abs(change.n_bytes))
-
-
-_Callers = tuple[Frame, ...]
-"""The callers of a line, the innermost first, with the common names of their files."""
-
-
-def _by_path(
-    side: _Side,
-    lines: _RunLines,
-    wanted: Collection[Hashable],
-    common: Callable[[str], str],
-    moved: dict[Hashable, Hashable],
-) -> dict[Hashable, dict[_Callers, NDArray[Any]]]:
-    """Levels by call path of each of the *wanted* lines."""
-    keys = [moved.get(key, key) for key in lines.levels]
-    is_wanted = np.array([key in wanted for key in keys], dtype="?")
-    place, stacks = lines.folded.place, lines.folded.stacks
-    groups: dict[tuple[Hashable, _Callers], int] = {}
-    of_stack = np.zeros(len(lines.of_stack), "i8")
-    for stack_id in np.flatnonzero(is_wanted[lines.of_stack]).tolist():
-        callers = stacks.frames(int(stacks.parent[place[stack_id]]))
-        named = tuple(frame._replace(file=common(frame.file)) for frame in callers)
-        of_stack[stack_id] = groups.setdefault((keys[lines.of_stack[stack_id]], named), len(groups) + 1)
-    levels = _grouped(side, of_stack[side.allocations.stack_id], len(groups) + 1)
-    found: dict[Hashable, dict[_Callers, NDArray[Any]]] = {}
-    for (key, named), number in groups.items():
-        found.setdefault(key, {})[named] = levels[:, number]
-    return found
-
-
-def _parting(old: dict[_Callers, NDArray[Any]], new: dict[_Callers, NDArray[Any]]) -> dict[str, Any]:
-    """The number of call paths to a line, and where the one that changes most parts from the others."""
-    come, gone = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
-    if len(come) == len(gone):  # the file of a caller was edited: the first is the first, as for lines
-        now = dict(zip(gone, come, strict=True))
-        old = {now.get(path, path): level for path, level in old.items()}
-    paths = sorted(old.keys() | new.keys())
-    if len(paths) < 2:
-        return {"n_paths": len(paths)}
-    nothing = np.zeros(1, "i8")
-
-    def change(path: _Callers) -> int:
-        return abs(int(new.get(path, nothing).max()) - int(old.get(path, nothing).max()))
-
-    most = max(paths, key=change)
-    deep = next(at for at in range(len(most) + 1) if len({path[at : at + 1] for path in paths}) > 1)
-    where = frame_words(most[deep]) if deep < len(most) else "no further caller"
-    return {"n_paths": len(paths), "path": where if change(most) else ""}
+    return sorted(found.values(), key=lambda change: -abs(change.n_bytes))
 
 
 ANALYSIS = Analysis("compare", "What changed from one run to another, step by step?", compare)

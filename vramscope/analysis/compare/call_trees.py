@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.tree import SPECIAL, Tree, prune, summed
-from vramscope.model.equality import EqualByValue
 from vramscope.model.stacks import Frame
+from vramscope.model.table import EqualByValue
 
 Renamed = Callable[[str], str]
 """The name that both runs have for a file."""

@@ -43,10 +43,10 @@ from vramscope.analysis.leaks.outside import (
 from vramscope.analysis.shared_results import memoized, shared_results
 from vramscope.analysis.timeline import timeline
 from vramscope.model.codes import FindingKind, LeakCause, Severity
-from vramscope.model.equality import EqualByValue
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import EqualByValue
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes
 

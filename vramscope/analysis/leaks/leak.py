@@ -9,8 +9,8 @@ from vramscope.analysis.leaks.causes import CAUSES
 from vramscope.analysis.leaks.holders import Bound, Statement, line_words
 from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.model.codes import FindingKind, LeakCause, Severity
-from vramscope.model.equality import EqualByValue
 from vramscope.model.finding import Finding, placed
+from vramscope.model.table import EqualByValue
 from vramscope.units import format_bytes
 
 _MOST_LINES = 5

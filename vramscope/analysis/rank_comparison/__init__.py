@@ -11,7 +11,6 @@ import numpy as np
 
 from vramscope.analysis.lines import Line, line_words
 from vramscope.analysis.rank_comparison.clocks import Clocks, clocks_of
-from vramscope.analysis.rank_comparison.imbalance import Imbalance, imbalance_of
 from vramscope.analysis.rank_comparison.members import (
     Member,
     MemberKey,
@@ -22,9 +21,11 @@ from vramscope.analysis.rank_comparison.members import (
 )
 from vramscope.analysis.rank_comparison.odd import (
     FirstFailure,
+    Imbalance,
     Odd,
     Stray,
     failed_first,
+    imbalance_of,
     odd_ones,
     shared_devices,
     strays,

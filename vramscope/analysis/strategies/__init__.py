@@ -24,9 +24,9 @@ from vramscope.analysis.strategies.optimizer import (
     offloaded,
     one_moment,
     optimizer_in_a_loop,
+    sharded,
     state_in_8_bits,
 )
-from vramscope.analysis.strategies.sharding import sharded
 from vramscope.analysis.strategies.trials import (
     SizeChange,
     StrategyInput,

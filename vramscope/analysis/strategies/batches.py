@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.logits import of_logits
+from vramscope.analysis.step_and_phase import evaluations
 from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.package_data import words
-from vramscope.steps.evaluations import evaluations
 
 _MICRO_BATCHES = 2
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)

@@ -20,8 +20,8 @@ from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.what_if.earlier_state import EarlierState, begin, earlier_state
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.errors import UsageError
-from vramscope.model.equality import EqualByValue
 from vramscope.model.recording import Recording
+from vramscope.model.table import EqualByValue
 from vramscope.model.trace import Action
 
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
