@@ -49,6 +49,6 @@ class MallocTrimmer:
 
 def _resident_bytes() -> int:
     with suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        fields = Path("/proc/self/statm").read_bytes().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
