@@ -131,16 +131,12 @@ class CountersOnly(hooks.Listener):
     def notes(self) -> Sequence[Note]:
         """The notes on what this mode and the driver cannot report."""
         notes = [] if self._has_noted_mode else [_mode()]
-        if self._sampler is None and not self._has_noted_mode:
-            notes.append(
-                Note(NoteCode.NO_DEVICE, "there is no CUDA device here: steps were recorded, no memory")
-            )
+        if self._sampler is None and notes:
+            text = "there is no CUDA device here: steps were recorded, no memory"
+            notes.append(Note(NoteCode.NO_DEVICE, text))
         self._has_noted_mode = True
-        return [
-            *notes,
-            *hooks.recursion_notes(0),
-            *(self._sampler.notes() if self._sampler is not None else ()),
-        ]
+        of_driver = self._sampler.notes() if self._sampler is not None else ()
+        return [*notes, *hooks.recursion_notes(0), *of_driver]
 
     def abandon(self) -> None:
         """Take every hook out and never touch the sink again; waits for nothing."""

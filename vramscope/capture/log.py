@@ -70,8 +70,7 @@ class NoteLog:
 
     def take(self) -> list[Note]:
         """Remove and return the notes."""
-        notes, self._notes = self._notes, []
-        return notes
+        return drained(self._notes)
 
 
 def drained(rows: list[Row]) -> list[Row]:

@@ -188,13 +188,11 @@ class Sampler:
 
     def notes(self) -> list[Note]:
         """Notes on what the driver does not report; each is returned once."""
-        notes, self._memory.notes = self._memory.notes, []
-        return notes
+        return drained(self._memory.notes)
 
     def take_limits(self) -> list[Note]:
         """Notes on what ``set_per_process_memory_fraction`` allows, if it changed since the last call."""
-        notes, self._limits = self._limits, []
-        return notes
+        return drained(self._limits)
 
     def ask_limit(self) -> None:
         """Ask torch what ``set_per_process_memory_fraction`` allows; older versions do not report it.

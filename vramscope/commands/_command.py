@@ -28,6 +28,14 @@ def found(program: Sequence[str]) -> list[str] | None:
     return given if shutil.which(given[0]) else None
 
 
+def launcher(program: Sequence[str]) -> list[str] | None:
+    """Return the command line of a module that starts the ranks of a training, None for any other module."""
+    from vramscope.recorder.from_outside.below_a_command import is_no_training
+
+    command = [sys.executable, "-m", *program]
+    return command if is_no_training(command) else None
+
+
 def _is_program(path: Path) -> bool:
     """Whether the system itself can start the file: a binary, or a script that names its interpreter.
 

@@ -18,7 +18,7 @@ def run(args: Namespace) -> int:
     from vramscope.commands._when_torch import WhenTorch
     from vramscope.prediction import script
 
-    command = None if args.is_module else _command.found(args.program)
+    command = (_command.launcher if args.is_module else _command.found)(args.program)
     if command is not None:
         return _command.run(command, args)
     program, given = script.chosen(args.program, "run", is_module=args.is_module)

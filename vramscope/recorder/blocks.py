@@ -175,7 +175,7 @@ class RecordedBlocks:
                 self.mark(MarkKind.EXIT, value=len(self._inside) - 1)
             if self._inside == {entry} and not self.pipeline.has_failed:
                 self.pipeline.look_at_end(sys._getframe(), error)
-            self._thread.inside.discard(entry)
+            self._thread.inside &= self._inside - {entry}  # others may have been left on another thread
             if not self._thread.inside:
                 self.pipeline.guarded(lambda capture: capture.exit_thread())
             self._inside.discard(entry)

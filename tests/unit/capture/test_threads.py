@@ -17,7 +17,9 @@ import pytest
 import torch
 from standin_fixtures import TORCH, launcher_of
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+import vramscope
 from vramscope.capture import holders
 from vramscope.capture.cuda import history
 from vramscope.capture.holders import growth_watch
@@ -131,6 +133,31 @@ def test_threads_that_see_a_storage_first_at_once_count_it_once(recorded):
     trace = recording.sink.trace
     assert np.count_nonzero(trace.action == Action.ALLOC) == 1
     assert recording.requested_at(len(trace)) == recording.requested_at(0)
+
+
+def test_a_block_that_another_thread_leaves_ends_the_recording(tmp_path):
+    """Our mode stays on the thread that entered, as no other can take it off, until that leaves one."""
+
+    def sizes():
+        (recording,) = vramscope.load(tmp_path / "run").recordings
+        return recording.trace.size[recording.trace.action == Action.ALLOC].tolist()
+
+    run = vramscope.record(tmp_path / "run", device="simulated", quiet=True)
+    run.__enter__()
+    kept = [torch.ones(1001)]
+    other = threading.Thread(target=run.__exit__, args=(None, None, None))
+    other.start()
+    other.join()
+    for n in (3001, 3002):
+        torch.ones(n)
+    run.flush()
+
+    assert sizes().count(4004) == 1
+    assert not {12004, 12008} & set(sizes())
+    with run:
+        kept.append(torch.ones(5001))
+    assert not _get_current_dispatch_mode_stack()
+    assert sizes().count(20004) == 1
 
 
 def test_parallel_replicas_are_recorded_exactly(recorded):

@@ -133,10 +133,11 @@ def test_two_trainings_of_a_shell_script_are_one_run_and_keep_losses_and_exit_co
     assert not (tmp_path / "run-2").exists()
 
 
-def test_ranks_of_torchrun_are_recorded_and_its_agent_is_not(tmp_path, started):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", "300"]
+@pytest.mark.parametrize("python", [[sys.executable], []], ids=["as a command", "as a module"])
+def test_ranks_of_torchrun_are_recorded_and_its_agent_is_not(tmp_path, started, python):
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", "300"]
 
-    done = started(*torchrun, recorded=("--output", "run"), OMP_NUM_THREADS="1")
+    done = started(*python, *torchrun, recorded=("--output", "run"), OMP_NUM_THREADS="1")
     run = load(tmp_path / "run")
 
     assert done.returncode == 0, done.stderr

@@ -189,7 +189,7 @@ class Cuda(LabelingListener):
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
         if kind != MarkKind.GC and self._pace.reads_at_boundary(counts[0], self._reader.has_unread):
-            unheld(self._read_if_free)
+            unheld(lambda: self._reader.read(wait_s=0))  # a reading by another thread is as good
 
     def step_ends(self, optimizer: Any) -> None:
         """Label the optimizer's state, and read what NCCL's communicators hold."""
@@ -211,13 +211,9 @@ class Cuda(LabelingListener):
         reader = self._reader
         try:
             if reader.sink is not None and self._pace.reads_by_guard(reader.n_new, reader.has_unread):
-                self._read_if_free()
+                reader.read(wait_s=0)
         except Exception as error:  # noqa: BLE001 -- the recorder's boundary
             self.failed(error)
-
-    def _read_if_free(self) -> None:
-        # A reading by another thread is as good.
-        self._reader.read(wait_s=0)
 
     def _out_of_memory(self, device: int, asked: int, free: int) -> None:
         """Write the events and the limit to disk before the program sees its OutOfMemoryError."""

@@ -101,6 +101,7 @@ class Simulated(LabelingListener, SimulatedDevice):
         self._hook()
 
     def _hook(self) -> None:
+        self._storages.quiet = False
         self._storages.wrap_resize()
         hooks.install(self)
 
@@ -110,6 +111,7 @@ class Simulated(LabelingListener, SimulatedDevice):
             self._stretches.go_on()
         hooks.uninstall()
         self._storages.unwrap_resize()
+        self._storages.quiet = True  # for the mode of a thread whose block another thread left
 
     def enter_thread(self) -> None:
         """Observe the operators of the calling thread."""
@@ -150,7 +152,6 @@ class Simulated(LabelingListener, SimulatedDevice):
         """Take every hook out and never touch the sink again; waits for nothing."""
         self.pause()
         self._sink = None
-        self._storages.quiet = True
         self._storages.live.clear()
         self._placed.clear()
         self._queue.clear()
