@@ -2,7 +2,20 @@
 
 from dataclasses import replace
 
-from vramscope.analysis.findings import collect, located, ranked, ranks_words, shared, with_modules
+import pytest
+import torch
+from torch import nn
+
+import vramscope
+from vramscope.analysis.findings import (
+    collect,
+    findings,
+    located,
+    ranked,
+    ranks_words,
+    shared,
+    with_modules,
+)
 from vramscope.model.codes import Severity
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
@@ -111,3 +124,19 @@ def test_a_finding_has_the_module_of_its_line(recording):
     ]
 
     assert [each.module for each in with_modules(made, given)] == ["h.*.mlp", None, None, "h.1.mlp"]
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_what_a_hook_of_gradients_keeps_is_of_no_module(tmp_path):
+    """Backward runs the hook after that of the layer behind it, whose module says nothing of the hook."""
+    net, kept = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 8)), []
+    net[2].weight.register_hook(lambda gradient: kept.append(gradient.clone().repeat(64, 1)))
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(12):
+            net(torch.randn(64, 128)).sum().backward()
+            net.zero_grad()
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    (found,) = [each for each in findings(recording) if each.kind == "leak"]
+
+    assert (found.cause, found.module) == ("hook", None)

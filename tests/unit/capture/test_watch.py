@@ -34,3 +34,15 @@ def test_stacks_of_cuda_are_cut_to_the_depth_asked_for():
 def test_packages_of_another_environment_on_the_path_are_no_part_of_the_program(folder):
     assert not is_program(f"/data/venv/lib/python3.11/{folder}/lightning/loops/fit.py")
     assert is_program("/data/train.py")
+
+
+@pytest.mark.parametrize(("rate", "has_risen"), [(1 << 17, True), (0, False)])
+def test_a_rise_below_the_noise_of_batches_is_seen_at_the_end(rate, has_risen):
+    """Forty steps whose level varies by 2 MiB: two whole blocks of 16, and the last 16 steps."""
+    levels = iter([step * rate + (7 - step % 8) * (1 << 18) for step in range(40)])
+    watch = growth_watch.Watch(lambda: next(levels), lambda *_: True, None)
+
+    for _ in range(40):
+        watch.tick("optimizer", 1, None)
+
+    assert (watch.n_walks, watch.has_risen()) == (0, has_risen)
