@@ -31,7 +31,7 @@ from ..queries.rank_answers import opened_address
 from ..server.callbacks import Stored, view_or_nothing
 from . import Context, Page
 
-MOST_CHOICES, MOST_CHANGES = 24, 20
+MOST_CHOICES, MOST_CHANGES = 500, 20
 MOST_EVENTS_AT_ONCE = 50_000
 OTHER_MS = 2000
 """Milliseconds between two checks of the other run while it grows."""
