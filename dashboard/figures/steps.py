@@ -14,14 +14,7 @@ from vramscope.units import format_name
 from . import anatomy
 from .anatomy import ModuleColumn
 from .drawing.m4 import even_edges, m4
-from .drawing.theme import (
-    CATEGORY_COLOR,
-    PHASE_COLOR,
-    byte_axis,
-    pack,
-    plain_chart,
-    unpack,
-)
+from .drawing.theme import CATEGORY_COLOR, PHASE_COLOR, byte_axis, pack, plain_chart, unpack
 
 STEP_COLUMNS = 200
 STACK_COLUMNS = 160

@@ -164,7 +164,58 @@ for _ in range(2):
     optimizer.zero_grad()
 """
 
+# Without cuDNN. Of packed sequences, the steps have a node each, and the batch shrinks or grows.
+RECURRENT = """
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+words, net = nn.Embedding(900, 96).cuda(), nn.{layer}.cuda()
+optimizer = torch.optim.SGD([*words.parameters(), *net.parameters()], lr=0.1)
+for _ in range(2):
+    batch = words(torch.randint(0, 900, ({shape})).to("cuda"))
+    if {packed}:
+        lengths = torch.tensor([max(3, 29 - i * 7 % 20) for i in range(37)])
+        batch = pack_padded_sequence(batch, lengths, batch_first=True, enforce_sorted=False)
+    out = net(batch)[0]
+    out = pad_packed_sequence(out, batch_first=True)[0] if {packed} else out
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+CELLS = """
+one, two = nn.GRUCell(96, 160).cuda(), nn.LSTMCell(160, 96, bias=False).cuda()
+optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.1)
+for _ in range(2):
+    state, pair, out = None, None, []
+    for step in torch.randn(30, 64, 96, device="cuda").unbind(0):
+        state = one(step, state)
+        pair = two(state, pair)
+        out.append(pair[0])
+    torch.stack(out).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def _recurrent(layer: str, shape: str, *, packed: bool = False) -> str:
+    return RECURRENT.format(layer=layer, shape=shape, packed=packed)
+
+
+SHIFTED = """
+table = nn.Parameter(torch.zeros(169, 3, device="cuda"))
+rows = torch.arange(2401, device="cuda") % 169
+for _ in range(2):
+    windows = torch.roll(torch.randn(24, 56, 56, 48, device="cuda"), (-3, -3), (1, 2))
+    (windows.mean() + table[rows].square().mean()).backward()
+    table.grad = None
+"""
+
 RUNS = {
+    "packed sequences": _recurrent(
+        "LSTM(96, 160, 2, batch_first=True, bidirectional=True)", "37, 29", packed=True
+    ),
+    "recurrent layers with dropout": _recurrent("RNN(96, 160, 3, 'relu', dropout=0.2)", "29, 37"),
+    "a projection": _recurrent("LSTM(96, 160, proj_size=64, bidirectional=True)", "29, 37"),
+    "recurrent cells": CELLS,
+    "shifted windows": SHIFTED,
     "float32 with AdamW": "train(torch.optim.AdamW)",
     "bfloat16 and a fused optimizer": "train(lambda p: torch.optim.AdamW(p, fused=True), torch.bfloat16)",
     "float16 with a scaler and clipping": "train(torch.optim.AdamW, torch.float16, clip=True)",

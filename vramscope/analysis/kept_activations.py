@@ -99,10 +99,7 @@ def _idle(recording: Recording, n_bytes: int, at: int) -> list[Finding]:
 
 
 def _frozen(
-    recording: Recording,
-    found: Allocations,
-    known: tuple[Assigned, Lives, Owners],
-    live: NDArray[Any],
+    recording: Recording, found: Allocations, known: tuple[Assigned, Lives, Owners], live: NDArray[Any]
 ) -> tuple[str, int]:
     """Return the frozen part of the model that keeps most, and its bytes; '' if there is none for certain."""
     assigned, lives, owners = known

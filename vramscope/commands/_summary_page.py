@@ -7,15 +7,7 @@ from itertools import chain
 from vramscope import package_data
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.leaks.holders import holder_words
-from vramscope.analysis.lines import (
-    NO_STACK,
-    Line,
-    LiveBytes,
-    line_words,
-    lines,
-    module_words,
-    place_words,
-)
+from vramscope.analysis.lines import NO_STACK, Line, LiveBytes, line_words, lines, module_words, place_words
 from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.private_pools import pool_words
 from vramscope.analysis.summary import StepPeak, Summary, has_allocator, pinned_words

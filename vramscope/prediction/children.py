@@ -25,6 +25,7 @@ from vramscope.prediction.trial import Trial, rooms
 from vramscope.store.prediction import write
 
 _GRACE_S = 2.0
+_ABORTED = ": a hook, or the backward of its own function, may have raised an error; run a step without vramscope to see it"
 
 
 def run_dry(trial: Trial, meanwhile: Callable[[], Any] = lambda: None) -> Prediction:
@@ -180,7 +181,8 @@ def _outcome(pipe: Connection, process: Any) -> Outcome:
         outcome: Outcome = pipe.recv()
     except EOFError:
         process.join()
-        return VramscopeError(f"the program's process ended ({process.exitcode}) before it was predicted")
+        ended = f"the program's process ended ({process.exitcode}) before it was predicted"
+        return VramscopeError(ended + _ABORTED * (process.exitcode == -signal.SIGABRT))
     finally:
         pipe.close()
     process.join(_GRACE_S)

@@ -112,6 +112,18 @@ def test_a_program_that_kills_its_process_is_an_error_not_a_hang(tmp_path: Path)
     assert "process ended (-9)" in done.stderr
 
 
+def test_an_error_within_torch_s_engine_names_what_may_have_raised_it(tmp_path: Path):
+    text = (
+        "import torch\nweight = torch.ones(4, device='cuda', requires_grad=True)\n"
+        "weight.register_hook(lambda gradient: 1 / 0)\n(weight * 2).sum().backward()\n"
+    )
+
+    done = _run(_command(tmp_path, text=text), tmp_path)
+
+    assert done.returncode == 1
+    assert "hook" in done.stderr.splitlines()[-1]
+
+
 def test_ctrl_c_leaves_the_sizes_that_are_known_and_no_process(tmp_path: Path):
     text = TRAIN.replace("import sys\n", "import os, sys, time\n").replace(
         "weight =",

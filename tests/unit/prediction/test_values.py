@@ -219,7 +219,8 @@ def test_inference_mode_takes_composite_operators_apart_as_autograd_does():
 def test_a_sparse_gradient_is_refused_with_its_line_and_not_with_an_error():
     def program(_: Any) -> None:
         table = torch.nn.Embedding(1000, 16, sparse=True).cuda()
-        rows = table(torch.randint(0, 1000, (64,)).cuda())
+        at = torch.randint(0, 1000, (64,)).cuda()
+        rows = table(at) * table(at + 1)  # two sparse gradients, which are added
         rows.sum().backward()  # a sparse gradient
         torch.optim.SparseAdam(table.parameters()).step()
 
@@ -227,6 +228,15 @@ def test_a_sparse_gradient_is_refused_with_its_line_and_not_with_an_error():
 
     assert found.certainty == "cannot_tell"
     assert found.reasons[0].endswith(f"({_line('a sparse gradient')})")
+
+
+def test_nested_tensors_end_a_dry_run_with_what_to_do():
+    def program(_: Any) -> None:
+        parts = [torch.randn(n, 8, device="cuda") for n in (3, 5)]
+        torch.nested.nested_tensor(parts, layout=torch.jagged)
+
+    with pytest.raises(NotImplementedError, match="pad the sequences"):
+        _seen(program)
 
 
 def test_a_parameter_that_is_drawn_until_it_fits_leaves_a_prediction_checked():

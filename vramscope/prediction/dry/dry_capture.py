@@ -102,12 +102,7 @@ class Predicted(Simulated):
         self._storages = _OwnStorages(self)  # type: ignore[assignment]
         self._labeler.storage_of = _storage_of
         self.cuda = FakeCuda(
-            self.card,
-            self,
-            trial.ranks,
-            trial.answer,
-            is_last=is_last,
-            is_as_cuda=trial.is_as_cuda,
+            self.card, self, trial.ranks, trial.answer, is_last=is_last, is_as_cuda=trial.is_as_cuda
         )
         self.cuda.mode.listener = None
         self._stream, self._pools = self.cuda.so_far.stream, self.cuda.so_far.pools

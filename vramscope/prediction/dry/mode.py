@@ -6,7 +6,7 @@ too; small ones are real, so that data loaders, random choices and counters of t
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -69,6 +69,7 @@ _SIZED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _ADD = torch.ops.aten.add.Tensor
 _DEVICE = torch.ops.prim.device.default
 _EMPTY = torch.ops.aten.empty_strided.default
+_PACK = torch.ops.aten._pack_padded_sequence.default
 _SQRT = torch.ops.aten.sqrt.default
 _HOST = torch.device("cpu")
 _SPARSE = "how many rows a sparse tensor has depends on values that a dry run does not have"
@@ -176,6 +177,8 @@ class DryMode(TorchDispatchMode):
         if answer is not None:
             return answer[0]
         apart = _parts_of(func) if torch.is_inference_mode_enabled() else None
+        if func is _PACK and known.value_of(args[1]) is not None:
+            apart = partial(_PACK._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)  # its own C++
         return self._shaped(func, args, kwargs) if apart is None else self._apart(apart, args, kwargs)
 
     def _apart(self, parts: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -226,6 +229,8 @@ class DryMode(TorchDispatchMode):
             return False
         one, other = args[:2]
         if not (is_own(one) and is_own(other) and one.shape == other.shape and one.dtype == other.dtype):
+            return False
+        if one.layout is not torch.strided:
             return False
         storage = one.untyped_storage()
         found = (one._use_count(), sys.getrefcount(one), torch._C._storage_Use_Count(storage._cdata))
@@ -373,8 +378,10 @@ def _parts_of(func: Any) -> Callable[..., Any] | None:
 
     Inference mode leaves autograd out, and hands the operator on as a whole.
     """
-    name = func._schema.name.removeprefix("aten::")
-    if not isinstance(func, torch._ops.OpOverload) or name in WHOLE:
+    if not isinstance(func, torch._ops.OpOverload):
+        return None
+    name = func.name().removeprefix("aten::")
+    if name in WHOLE:
         return None
     done: Callable[..., Any] | None = replacements().get(name)
     if done is None and torch._C._dispatch_has_kernel_for_dispatch_key(

@@ -1,5 +1,6 @@
 """Tables of vectors: the gradient of more than 3,072 rows is summed over sorted indices."""
 
+import math
 from typing import Any
 
 import torch
@@ -20,11 +21,11 @@ _ROWS_A_THREAD = 10
 def sort_bytes(count: int, keys: int = 1 << 62) -> int:
     """What cub takes to sort so many pairs of 8 bytes each: its counters, and both once more.
 
-    With fewer *keys* than 256 one pass over a byte does, from the input to the output.
+    With at most 256 *keys* one pass over a byte does, from the input to the output, in tiles.
     """
     if count <= _LARGEST_BLOCK:
         return _SORT_IN_ONE_BLOCK
-    return 4607 + (0 if keys <= 256 else 16 * count + count // 4)
+    return 2815 + 1024 * -(-count // 4608) if keys <= 256 else 4607 + 16 * count + count // 4
 
 
 def _backward(call: Call) -> OwnMemory:
@@ -90,12 +91,14 @@ def _put(call: Call) -> OwnMemory:
         return masked._replace(perhaps=masked.perhaps + 8 * n_bytes(values))
     if not call.given("accumulate", False):
         return OwnMemory(after=(values.element_size(),) if values.device.type == "cpu" else ())
+    table = call.args[0]
+    keys = math.prod(n for n, one in zip(table.shape, call.given("indices"), strict=False) if one is not None)
     return OwnMemory(
-        plan=(*((("made", 0),) if call.out is not call.args[0] else ()), *_added(indices, values))
+        plan=(*((("made", 0),) if call.out is not table else ()), *_added(indices, values, keys))
     )
 
 
-def _added(indices: list[Any], values: Any) -> tuple[tuple[str, Any], ...]:
+def _added(indices: list[Any], values: Any, keys: int) -> tuple[tuple[str, Any], ...]:
     count = max((one.numel() for one in indices), default=0)
     plan: list[tuple[str, Any]] = []
     for number, _ in enumerate(indices):
@@ -105,7 +108,7 @@ def _added(indices: list[Any], values: Any) -> tuple[tuple[str, Any], ...]:
             plan.append(("given", 8 * count))
     if not values.is_contiguous():
         plan.append(("taken", n_bytes(values)))
-    plan += [*taken(8 * count, 8 * count, 8 * count), *passing(sort_bytes(count))]
+    plan += [*taken(8 * count, 8 * count, 8 * count), *passing(sort_bytes(count, keys))]
     return tuple(plan)
 
 

@@ -66,6 +66,15 @@ def _gathered(call: Call) -> OwnMemory:
     )
 
 
+def _rolled(call: Call) -> OwnMemory:
+    """Each dimension but the last leaves a result between."""
+    source = call.args[0]
+    between = taken(*(n_bytes(source),) * (len(call.given("dims", ())) - 1))
+    copies = copy_of(source)
+    given = [("given", n) for n in copies if between]
+    return OwnMemory(plan=(*taken(*copies), *between, *given, ("made", 0)))
+
+
 # The most rows whose keys were seen to fit into 32 bits and to be sorted by one block.
 _SMALL_PERMUTATION = 1000
 
@@ -84,6 +93,7 @@ def _permutation(call: Call) -> OwnMemory:
 
 ROWS = {
     **grouped("copied", _COPY, first_copied),
+    "aten::roll": Row("aten/src/ATen/native/TensorTransformations.h", _rolled),
     "aten::cumsum": Row(_SCAN, _scan),
     "aten::cumprod": Row(_SCAN, _scan),
     "aten::sort": Row(_SORT, _sort),

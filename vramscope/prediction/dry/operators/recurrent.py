@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
+from vramscope.prediction.dry.operators.reductions import sum_buffers
 
 _SOURCE = "aten/src/ATen/native/cudnn/RNN.cpp; reserves as measured on an H100 with cuDNN 9.19"
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
@@ -17,54 +19,37 @@ _KEPT_OF_A_LAYER = (1, 1, 5, 6)
 """The results of each step that a layer keeps, by the mode: its gates and states."""
 _DROPOUT_BYTES = 24
 """The random state of one thread of the card."""
+_WORKSPACE = (Certainty.CANNOT_TELL, "cuDNN chooses the workspace of a recurrent layer at run time")
+_aten = torch.ops.aten
 
 
-def why_recurrent() -> str:
-    """Return why the memory of a recurrent layer is unknown."""
-    if torch.backends.cudnn.enabled:
-        return "cuDNN chooses the workspace of a recurrent layer at run time"
-    return "what torch's own kernels for recurrent layers take is not in the table"
+def _layer(name: str, kind: str) -> Callable[..., Any]:
+    """``aten::lstm.input``, ``aten::lstm.data`` of packed sequences and their like, as chosen on the card."""
+    own = getattr(getattr(_aten, name), kind)
 
-
-def _layer(name: str) -> Callable[..., Any]:
-    """``aten::lstm.input`` and its like, as they choose on the card."""
-    own = getattr(torch.ops.aten, name).input
-
-    def layer(source: Any, states: Any, weights: Any, *settings: Any) -> Any:
+    def layer(source: Any, *given: Any) -> Any:
         if not torch.backends.cudnn.enabled:
-            return own.decompose(source, states, weights, *settings)
+            # Not own.decompose: the formula in Python multiplies all steps at once, as the host does.
+            return own._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, source, *given)
+        sizes = given[0].tolist() if kind == "data" else []
+        states, weights, *settings = (*given[1:], False) if kind == "data" else given
         has_biases, n_layers, dropout, train, bidirectional, batch_first = settings
         hidden, cell = states if name == "lstm" else (states, None)
         size = hidden.size(-1) if cell is None else cell.size(-1)
         projected = hidden.size(-1) if hidden.size(-1) != size else 0
         stride = (4 if has_biases else 2) + bool(projected)
-        kept: Any = (
-            _MODES[name],
-            size,
-            projected,
-            n_layers,
-            batch_first,
-            dropout,
-            train,
-            bidirectional,
-            [],
-            None,
-        )
-        out, hidden, cell, _, _ = torch.ops.aten._cudnn_rnn(
-            source, weights, stride, None, hidden, cell, *kept
-        )
-        return (out, hidden, cell) if name == "lstm" else (out, hidden)
+        kept = (size, projected, n_layers, batch_first, dropout, train, bidirectional, sizes, None)
+        found = _aten._cudnn_rnn(source, weights, stride, None, hidden, cell, _MODES[name], *kept)
+        return found[: 3 if name == "lstm" else 2]
 
     return layer
 
 
 def _forward_shapes(source: Any, weights: Any, *settings: Any) -> Any:
-    hidden, cell, mode, size, projected, n_layers, batch_first, dropout, train, bidirectional = settings[2:12]
-    length, batch = (source.size(1), source.size(0)) if batch_first else (source.size(0), source.size(1))
+    hidden, cell, mode, size, projected, n_layers, _, dropout, train, bidirectional = settings[2:12]
     n_directions = 2 if bidirectional else 1
-    width = (projected or size) * n_directions
-    out = source.new_empty((batch, length, width) if batch_first else (length, batch, width))
-    numbers = length * batch * size * n_directions
+    out = source.new_empty((*source.shape[:-1], (projected or size) * n_directions))
+    numbers = source.numel() // source.size(-1) * size * n_directions
     kept = (_KEPT_OF_A_LAYER[mode] * n_layers + n_layers - 1) * numbers * source.element_size()
     masks = (n_layers - 1) * -(-numbers // 8) if dropout else 0
     reserve = source.new_empty(kept + masks + 256 if train else 0, dtype=torch.uint8)
@@ -85,20 +70,48 @@ def _forward(call: Call) -> OwnMemory:
     """A random state for dropout is kept for all layers of the process."""
     so_far = call.so_far
     if not (call.given("dropout", 0.0) and call.given("train")) or so_far.has_random_states:
-        return OwnMemory()
+        return OwnMemory(doubt=_WORKSPACE)
     so_far.has_random_states = True
     n_threads = so_far.card.n_multiprocessors * so_far.card.threads_per_multiprocessor
-    return OwnMemory(kept=(_DROPOUT_BYTES * n_threads,))
+    return OwnMemory(kept=(_DROPOUT_BYTES * n_threads,), doubt=_WORKSPACE)
 
 
+def _gru_shapes(_gates: Any, _others: Any, hidden: Any, *_biases: Any) -> Any:
+    return torch.empty_like(hidden), hidden.new_empty((hidden.size(0), 5 * hidden.size(1)))
+
+
+def _gru_backward_shapes(gradient: Any, workspace: Any, has_biases: bool) -> Any:
+    size = workspace.size(0), workspace.size(1) // 5 * 3
+    biases = [workspace.new_empty(size[1:]) if has_biases else None for _ in range(2)]
+    return workspace.new_empty(size), workspace.new_empty(size), torch.empty_like(gradient), *biases
+
+
+def _cell_backward(call: Call) -> OwnMemory:
+    """Gradients of biases are sums over those of gates: one of both for an LSTM, one each for a GRU."""
+    out, card = call.out, call.so_far.card
+    pairs = ((0, 3), (1, 4)) if len(out) == 5 else ((0, 2),)
+    sums = [sum_buffers(out[one], out[two], {0}, card) for one, two in pairs if out[two] is not None]
+    return OwnMemory(after=max(sums, key=sum, default=()))
+
+
+_OWN = "aten/src/ATen/native/RNN.cpp and cuda/RNN.cu"
 ROWS = {
     "aten::_cudnn_rnn": Row(_SOURCE, _forward),
-    **{f"aten::{name}": Row(_SOURCE) for name in (*_MODES, "_cudnn_rnn_backward", "_thnn_fused_lstm_cell")},
+    "aten::_cudnn_rnn_backward": Row(_SOURCE),
+    "aten::_thnn_fused_lstm_cell": Row(_OWN, order=(2, 0, 1)),
+    "aten::_thnn_fused_gru_cell": Row(_OWN, order=(1, 0)),
+    "aten::_thnn_fused_lstm_cell_backward_impl": Row(_OWN, _cell_backward),
+    "aten::_thnn_fused_gru_cell_backward": Row(_OWN, _cell_backward),
 }
 
-REPLACEMENTS = {f"{name}.input": _layer(name) for name in _MODES}
+REPLACEMENTS = {f"{name}.{kind}": _layer(name, kind) for name in _MODES for kind in ("input", "data")}
 
 SHAPES = {
-    torch.ops.aten._cudnn_rnn.default: _forward_shapes,
-    torch.ops.aten._cudnn_rnn_backward.default: _backward_shapes,
+    _aten._cudnn_rnn.default: _forward_shapes,
+    _aten._cudnn_rnn_backward.default: _backward_shapes,
+    _aten._thnn_fused_lstm_cell.default: lambda gates, _, cell, *__: tuple(
+        map(torch.empty_like, (cell, cell, gates))
+    ),
+    _aten._thnn_fused_gru_cell.default: _gru_shapes,
+    _aten._thnn_fused_gru_cell_backward.default: _gru_backward_shapes,
 }

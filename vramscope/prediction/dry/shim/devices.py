@@ -19,7 +19,6 @@ from torch.utils.data import dataloader, get_worker_info
 
 from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
 from vramscope.prediction.dry.mode import DryMode
-from vramscope.prediction.dry.operators.recurrent import why_recurrent
 from vramscope.prediction.dry.shim.own_device import is_own
 from vramscope.prediction.dry.shim.patches import Patches
 from vramscope.prediction.dry.shim.tensor_values import READING
@@ -64,19 +63,14 @@ class AsCuda:
         return moved
 
 
-# Taken apart into many operators before they could be seen.
-_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell"})
-
-
 class OwnDevices(TorchFunctionMode):
     """Rewrites the devices among the arguments of every function of torch that the program calls."""
 
-    def __init__(self, own: torch.device, doubts: Doubts, mode: DryMode, as_cuda: AsCuda | None) -> None:
+    def __init__(self, own: torch.device, mode: DryMode, as_cuda: AsCuda | None) -> None:
         super().__init__()
         self._as_cuda = as_cuda
         self._mode = mode
         self._own = own
-        self._doubts = doubts
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -86,8 +80,6 @@ class OwnDevices(TorchFunctionMode):
             return READING[name](*args, **(kwargs or {}))
         if name in _FINITE:
             return _finite(func(*args, **(kwargs or {})), _FINITE[name])
-        if name in _RECURRENT and any(map(is_own, known.tensors(args))):
-            self._doubts.add(Certainty.CANNOT_TELL, func.__name__, why_recurrent())
         if kwargs and kwargs.get("device") is not None:
             kwargs = kwargs | {"device": self._of(kwargs["device"])}
         elif self._as_cuda is not None and self._as_cuda.is_meant(func):
