@@ -25,10 +25,7 @@ from vramscope.prediction.trial import Trial, rooms
 from vramscope.store.prediction import write
 
 _GRACE_S = 2.0
-_ABORTED = (
-    ": a hook of a gradient, or a function's own backward, may have raised an error; "
-    "run a step without vramscope to see it"
-)
+_ABORTED = ": a hook or a backward of the program may have raised an error; run a step without vramscope"
 
 
 def run_dry(trial: Trial, meanwhile: Callable[[], Any] = lambda: None) -> Prediction:

@@ -109,9 +109,7 @@ REPLACEMENTS = {f"{name}.{kind}": _layer(name, kind) for name in _MODES for kind
 SHAPES = {
     _aten._cudnn_rnn.default: _forward_shapes,
     _aten._cudnn_rnn_backward.default: _backward_shapes,
-    _aten._thnn_fused_lstm_cell.default: lambda gates, _, cell, *__: tuple(
-        map(torch.empty_like, (cell, cell, gates))
-    ),
+    _aten._thnn_fused_lstm_cell.default: lambda gates, _, c, *__: tuple(map(torch.empty_like, (c, c, gates))),
     _aten._thnn_fused_gru_cell.default: _gru_shapes,
     _aten._thnn_fused_gru_cell_backward.default: _gru_backward_shapes,
 }
