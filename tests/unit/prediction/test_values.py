@@ -253,3 +253,24 @@ def test_a_parameter_that_is_drawn_on_the_card_takes_what_a_second_draw_takes():
     # The parameter and masks; with numbers out of bounds the last result, new numbers and the next result.
     assert far.peak_allocated_bytes == (4 + 3) * MIB
     assert near.peak_allocated_bytes == (4 + 3 * 4 + 1) * MIB
+
+
+def test_the_number_of_a_truth_is_zero_or_one_and_both_are_run():
+    def program(loss: Any) -> None:
+        right = (torch.randn(4, device="cuda") > 0).cpu()
+        score = torch.tensor([int(right[at]) for at in range(4)], dtype=torch.float)
+        print(f"{score.mean():.2f}", loss)
+
+    predicted = _seen(program)
+
+    assert [(one.what, one.answer) for one in predicted.otherwise] == [("int()", "always true")]
+    assert predicted.fits is True
+
+
+def test_the_weights_of_a_model_on_the_host_are_printed():
+    def program(loss: Any) -> None:
+        model = torch.nn.Linear(4, 1)
+        print("{:+.2f}".format(model.bias[0]), [f"{one:.1f}" for one in model.weight.view(-1)])  # noqa: UP032
+        model.cuda()(torch.ones(2, 4, device="cuda"))
+
+    assert _seen(program).reasons == ()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
@@ -63,6 +64,12 @@ class AsCuda:
         return moved
 
 
+def _is_read(name: str, tensor: Any) -> bool:
+    """Return whether what reads a tensor is answered here; a model on the host answers all but its text."""
+    is_fake_text = name == "__format__" and type(tensor) is FakeTensor
+    return is_fake_text or is_own(tensor) or known.is_tainted(tensor)
+
+
 class OwnDevices(TorchFunctionMode):
     """Rewrites the devices among the arguments of every function of torch that the program calls."""
 
@@ -76,7 +83,7 @@ class OwnDevices(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in READING and (is_own(args[0]) or known.is_tainted(args[0])):
+        if name in READING and _is_read(name, args[0]):
             return READING[name](*args, **(kwargs or {}))
         if name in _FINITE:
             return _finite(func(*args, **(kwargs or {})), _FINITE[name])

@@ -36,7 +36,11 @@ def listed(tensor: Any) -> Any:
 def _asked(kind: type, what: str, taken: Callable[..., Any]) -> Any:
     def ask(tensor: Any) -> Any:
         value = known.value_of(tensor)
-        return taken(what, kind(0), sys._getframe(2)) if value is None else kind(value)
+        if value is not None:
+            return kind(value)
+        # The number of a truth is 0 or 1, so that two runs have all answers.
+        is_truth = tensor.dtype == torch.bool and taken is _assumed
+        return kind((decide if is_truth else taken)(what, kind(0), sys._getframe(2)))
 
     return ask
 
