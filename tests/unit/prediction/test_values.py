@@ -268,7 +268,7 @@ def test_the_number_of_a_truth_is_zero_or_one_and_both_are_run():
 
 
 def test_the_weights_of_a_model_on_the_host_are_printed():
-    def program(loss: Any) -> None:
+    def program(_: Any) -> None:
         model = torch.nn.Linear(4, 1)
         print("{:+.2f}".format(model.bias[0]), [f"{one:.1f}" for one in model.weight.view(-1)])  # noqa: UP032
         model.cuda()(torch.ones(2, 4, device="cuda"))
