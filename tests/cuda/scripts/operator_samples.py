@@ -17,6 +17,10 @@ def _i(high, *shape):
     return torch.randint(0, high, shape, device="cuda")
 
 
+def _list():
+    return [_t(1000 * (at + 1)).detach() for at in range(7)]
+
+
 def _back(loss):
     (loss if loss.dim() == 0 else loss.float().sum()).backward()
 
@@ -63,6 +67,8 @@ SAMPLES = {
     "embedding": lambda: _back(F.embedding(_i(1000, 5000, 4), _t(1000, 64))),
     "bags": lambda: _back(F.embedding_bag(_i(1000, 640, 10), _t(1000, 32), mode="mean")),
     "indices": lambda: _back(_t(4, 256, 768)[_i(4, 5000), _i(256, 5000)]),
+    "indices of a middle dimension": lambda: _back(_t(64, 250, 3)[:, _i(250, 5000)]),
+    "indices apart": lambda: _back(_t(16, 30, 16)[_i(16, 5000), :, _i(16, 5000)]),
     "sums by index": lambda: torch.zeros(90, 64, device="cuda").scatter_add_(
         0, _i(90, 5000, 64), _t(5000, 64).detach()
     ),
@@ -154,6 +160,22 @@ SAMPLES = {
         nn.Conv2d(16, 32, 3, padding=1), 4, 16, 64, 64, dtype=torch.float16
     ),
     "a convolution of many pictures": lambda: _layer(nn.Conv2d(8, 8, 3, padding=1), 64, 8, 128, 128),
+    "lists": lambda: [
+        each(_list(), *others)
+        for each, *others in (
+            (torch._foreach_exp,),
+            (torch._foreach_sigmoid,),
+            (torch._foreach_lerp, _list(), 0.3),
+            (torch._foreach_div, _list()),
+            (torch._foreach_maximum, _list()),
+            (torch._foreach_minimum_, _list()),
+            (torch._foreach_addcdiv, _list(), _list(), 0.1),
+            (torch._foreach_zero_,),
+        )
+    ],
+    "functions of single values": lambda: [
+        _back(function(_t(512, 1000))) for function in (F.mish, F.hardshrink, lambda x: torch.logit(x, 1e-3))
+    ],
     "norms of a list": lambda: torch.nn.utils.get_total_norm([_t(1000, 1000).detach() for _ in range(3)]),
 }
 

@@ -92,13 +92,18 @@ def _put(call: Call) -> OwnMemory:
     if not call.given("accumulate", False):
         return OwnMemory(after=(values.element_size(),) if values.device.type == "cpu" else ())
     table = call.args[0]
-    keys = math.prod(n for n, one in zip(table.shape, call.given("indices"), strict=False) if one is not None)
-    return OwnMemory(
-        plan=(*((("made", 0),) if call.out is not table else ()), *_added(indices, values, keys))
-    )
+    places = [at for at, one in enumerate(call.given("indices")) if one is not None]
+    # Indexed dimensions that are no neighbours come first, in a copy of the table.
+    are_neighbours = places[-1] - places[0] < len(places)
+    keyed = table.shape[: places[-1] + 1] if are_neighbours else [table.shape[at] for at in places]
+    copied = copy_of(table) if are_neighbours else (n_bytes(table),)
+    added = _added(indices, values, copied, math.prod(keyed))
+    return OwnMemory(plan=(*((("made", 0),) if call.out is not table else ()), *added))
 
 
-def _added(indices: list[Any], values: Any, keys: int) -> tuple[tuple[str, Any], ...]:
+def _added(
+    indices: list[Any], values: Any, copied: tuple[int, ...], keys: int
+) -> tuple[tuple[str, Any], ...]:
     count = max((one.numel() for one in indices), default=0)
     plan: list[tuple[str, Any]] = []
     for number, _ in enumerate(indices):
@@ -108,7 +113,7 @@ def _added(indices: list[Any], values: Any, keys: int) -> tuple[tuple[str, Any],
             plan.append(("given", 8 * count))
     if not values.is_contiguous():
         plan.append(("taken", n_bytes(values)))
-    plan += [*taken(8 * count, 8 * count, 8 * count), *passing(sort_bytes(count, keys))]
+    plan += [*taken(*copied, 8 * count, 8 * count, 8 * count), *passing(sort_bytes(count, keys))]
     return tuple(plan)
 
 
