@@ -89,17 +89,33 @@ def labels(levels: Sequence[tuple[Category, NDArray[Any]]], x: NDArray[Any]) -> 
     """
     below, top = np.zeros(len(x), "i8"), np.sum([level for _, level in levels], axis=0).max()
     parameters = max((int(level.max()) for each, level in levels if each == Category.PARAMETER), default=0)
-    found = []
+    found: list[dict[str, Any]] = []
+    taken: list[tuple[float, float]] = []
     for category, level in levels:
-        at, most = int(level.argmax()), int(level.max())
+        most = int(level.max())
         times = round(most / parameters) if parameters and category in _OF_PARAMETERS else 0
         is_near = times > 0 and abs(most - times * parameters) < 0.02 * most
         many = f"{times} × parameters" if times > 1 else "parameters"
         formula = f" {'=' if most == times * parameters else '≈'} {many}" if is_near else ""
         if most > _LEAST_SHARE * top:
             text = f"{format_name(category)} {format_bytes(most)}{formula}"
-            y = int(below[at]) + most // 2
+            middle = below + level // 2
+            at = _clear_place(level, middle / top, x / max(x[-1], 1), taken)
+            taken.append((float(x[at] / max(x[-1], 1)), float(middle[at] / top)))
+            y = int(middle[at])
             side = ("left", "center", "right")[int(2.99 * x[at] / max(x[-1], 1))]
             found.append({"text": text, "x": float(x[at]), "y": y, "showarrow": False, "xanchor": side} | _ON)
         below = below + level
     return found
+
+
+def _clear_place(
+    level: NDArray[Any], middle: NDArray[Any], x: NDArray[Any], taken: Sequence[tuple[float, float]]
+) -> int:
+    """Return the instant at which an area is high and its name clear of the *taken* places, in shares."""
+    high = np.flatnonzero(level >= 0.5 * level.max())
+    high = high[np.argsort(-level[high], kind="stable")]
+    for at in high.tolist():
+        if all(abs(x[at] - left) > 0.3 or abs(middle[at] - down) > 0.05 for left, down in taken):
+            return int(at)
+    return int(high[0])

@@ -56,7 +56,7 @@ def _layout(context: Context) -> Any:
             beside=bar, kind="chart", label="Allocations over time",
         ),
         panel(
-            html.H3("Largest allocations", id="al-heading"), html.Div(_table(), className="table-frame"),
+            html.H2("Largest allocations", id="al-heading"), html.Div(_table(), className="table-frame"),
             beside=_beside(address), label="Allocations found",
         ),
         dcc.Store(id="al-view", data=[address.t0, address.t1]),

@@ -143,6 +143,20 @@ def test_areas_are_named_with_their_highest_bytes_and_as_multiples_of_the_parame
     assert found[3]["y"] == (10 + 20 + 5 + 10) * MIB  # in the middle of its area
 
 
+def test_the_names_of_thin_areas_stand_apart() -> None:
+    flat = np.full(11, 8 * MIB)
+    levels = [(category, flat) for category in (Category.PARAMETER, Category.GRADIENT, Category.UNKNOWN)]
+    levels += [(Category.ACTIVATION, np.full(11, 100 * MIB))]
+
+    found = anatomy.labels(levels, np.arange(11.0))
+
+    places = [(one["x"] / 10, one["y"] / (124 * MIB)) for one in found]
+    assert len(places) == 4
+    for at, (x, y) in enumerate(places):
+        assert all(abs(x - left) > 0.3 or abs(y - down) > 0.05 for left, down in places[:at])
+
+
+
 def test_the_stack_by_module_has_the_exact_highest_level_and_each_column_its_room(view: Any) -> None:
     lives, known = view.recording.lifetimes(), view.recording.categories()
     total = view.recording.timeline().allocated_bytes

@@ -94,7 +94,11 @@ def rise_by_counters(recording: Recording) -> int:
     if are_enough(at):
         return int((level[at[-1]] - level[at[0]]) / (number[at[-1]] - number[at[0]]))
     grows = growth(level)
-    return 0 if grows is None else int(grows.bytes_per_step)
+    if grows is None:
+        return 0
+    # What came to stay between the first and the last level is certain; the slope is a median.
+    whole = (level[-1] - level[0]) / (number[-1] - number[0])
+    return int(max(min(grows.bytes_per_step, whole), 0))
 
 
 def _levels(recording: Recording) -> tuple[NDArray[Any], NDArray[Any]]:
