@@ -230,6 +230,15 @@ def test_a_sparse_gradient_is_refused_with_its_line_and_not_with_an_error():
     assert found.reasons[0].endswith(f"({_line('a sparse gradient')})")
 
 
+def test_nested_tensors_end_a_dry_run_with_what_to_do():
+    def program(_: Any) -> None:
+        parts = [torch.randn(n, 8, device="cuda") for n in (3, 5)]
+        torch.nested.nested_tensor(parts, layout=torch.jagged)
+
+    with pytest.raises(NotImplementedError, match="pad the sequences"):
+        _seen(program)
+
+
 def test_a_parameter_that_is_drawn_until_it_fits_leaves_a_prediction_checked():
     def program(_: Any) -> None:
         layer = torch.nn.Linear(64, 64)

@@ -184,6 +184,7 @@ class FakeCuda:
         self._set(FakeTensor, "is_pinned", lambda *_: False)
         self._set(FakeTensor, "pin_memory", lambda tensor, *_: tensor)
         self._set(FakeTensor, "record_stream", lambda *_: None)
+        self._set(FakeTensor, "get_nested_int", _ragged)
         self._set(torch.UntypedStorage, "data_ptr", _address)
         self._set(
             FakeTensor,
@@ -355,6 +356,10 @@ class _Generator(torch.Generator):
 
 _OWN_ADDRESS, _DATA = torch.UntypedStorage.data_ptr, torch.Tensor.data
 _OWN_MATERIALIZE = UninitializedTensorMixin.materialize
+
+
+def _ragged(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("nested tensors do not run dry: pad the sequences to one length instead")
 
 
 def _address(storage: Any) -> int:
