@@ -230,6 +230,17 @@ def test_a_sparse_gradient_is_refused_with_its_line_and_not_with_an_error():
     assert found.reasons[0].endswith(f"({_line('a sparse gradient')})")
 
 
+def test_counts_of_unknown_numbers_are_as_many_as_they_are_at_least():
+    def program(_: Any) -> None:
+        chosen = torch.randn(64, 300, device="cuda").argmax(1)
+        assert torch.bincount(chosen, minlength=300).shape == (300,)
+
+    found = _seen(program)
+
+    assert found.certainty == "estimate"
+    assert "minlength" in found.reasons[0]
+
+
 def test_nested_tensors_end_a_dry_run_with_what_to_do():
     def program(_: Any) -> None:
         parts = [torch.randn(n, 8, device="cuda") for n in (3, 5)]

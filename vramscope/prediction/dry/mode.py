@@ -27,6 +27,7 @@ from vramscope.prediction.dry.operators import (
     RunSoFar,
     losses,
     matmul,
+    moving,
     own_memory_of,
     recurrent,
 )
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What an operator raises whose result no dry run can know."""
 OutOfMemoryError = torch.OutOfMemoryError
-_SHAPES = matmul.SHAPES | recurrent.SHAPES
+_SHAPES = matmul.SHAPES | recurrent.SHAPES | moving.SHAPES
 """How big results are, where torch does not say it of a device without content."""
 
 # A data loader's batch and a dataset's index are smaller, a layer of a model is larger; integers may be

@@ -1,10 +1,16 @@
 """Operators that move, sort and sum along a dimension, whose kernels want their input in one piece."""
 
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
+
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, grouped
 from vramscope.prediction.dry.operators._reduce import copy_of, first_copied, n_bytes, taken
 from vramscope.prediction.dry.operators.embedding import sort_bytes
 
+_BINCOUNT = torch.ops.aten.bincount.default
 _COPY = "aten/src/ATen/native/cuda: the kernel calls contiguous() on the gradient"
 _SORT = "aten/src/ATen/native/cuda/Sort.cpp"
 _SCAN = "aten/src/ATen/native/cuda/ScanKernels.cpp"
@@ -66,6 +72,18 @@ def _gathered(call: Call) -> OwnMemory:
     )
 
 
+def _counts(source: Any, weights: Any = None, minlength: int = 0) -> Any:
+    if not minlength:
+        raise DynamicOutputShapeException(_BINCOUNT)
+    dtype = torch.int64 if weights is None else torch.promote_types(weights.dtype, torch.float32)
+    return source.new_empty(minlength, dtype=dtype)
+
+
+def _counted(call: Call) -> OwnMemory:
+    doubt = Certainty.ESTIMATE, "no number is assumed to be minlength or more"
+    return OwnMemory(doubt=doubt, perhaps=3 * n_bytes(call.args[0]))
+
+
 def _rolled(call: Call) -> OwnMemory:
     """Each dimension but the last leaves a result between."""
     source = call.args[0]
@@ -91,7 +109,10 @@ def _permutation(call: Call) -> OwnMemory:
     return OwnMemory(plan=(("made", 0), ("taken", 8), ("given", 8), *work))
 
 
+SHAPES = {_BINCOUNT: _counts}
+
 ROWS = {
+    "aten::bincount": Row("aten/src/ATen/native/cuda/SummaryOps.cu", _counted),
     **grouped("copied", _COPY, first_copied),
     "aten::roll": Row("aten/src/ATen/native/TensorTransformations.h", _rolled),
     "aten::cumsum": Row(_SCAN, _scan),
