@@ -98,12 +98,12 @@ def test_a_batch_twice_as_large_as_any_seen_needs_what_was_foreseen(tmp_path, na
 
 
 def test_the_input_bytes_serve_as_size_where_none_is_given(tmp_path):
-    recording = trained(tmp_path / "run", "mlp", [16, 16, 32, 32])
+    recording = trained(tmp_path / "run", "mlp", [16, 16, 16, 32, 32, 32])
 
     fit = batch_fit(recording)
 
     assert fit.sizes == (16 * 256 * 4, 32 * 256 * 4)
-    assert fit.at(32 * 256 * 4).likely_bytes == recording.step_peaks().per_step.allocated_bytes[3]
+    assert fit.at(32 * 256 * 4).likely_bytes == recording.step_peaks().per_step.allocated_bytes[5]
     assert [fit.named(size) for size in fit.sizes] == ["16 × 256 (seen)", "32 × 256 (seen)"]
     # Rounded down, as the size may be the largest that fits: 1.519 times 32 are 48.6.
     assert fit.named(int(32 * 256 * 4 * 1.519)) == "48 × 256"

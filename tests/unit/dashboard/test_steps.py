@@ -156,7 +156,6 @@ def test_the_names_of_thin_areas_stand_apart() -> None:
         assert all(abs(x - left) > 0.3 or abs(y - down) > 0.05 for left, down in places[:at])
 
 
-
 def test_the_stack_by_module_has_the_exact_highest_level_and_each_column_its_room(view: Any) -> None:
     lives, known = view.recording.lifetimes(), view.recording.categories()
     total = view.recording.timeline().allocated_bytes

@@ -45,7 +45,7 @@ def opened(folder: Path, data: str | bytes, name: str = "train.log") -> Run:
 def figures(data: bytes) -> set[tuple[int, int, str, int]]:
     """Every figure that a text is read to have."""
     found = log.Figures()
-    for _ in log._read_text(io.BytesIO(data), found, has_document=False):
+    for _ in log._read_text(io.BytesIO(data), log._TextReader(found, has_document=False)):
         pass
     return {
         (recording.process.rank, recording.device.index, name, int(value))
@@ -325,7 +325,7 @@ def test_what_is_kept_of_a_text_is_bounded():
         *(f"GPU: card {at}. Max memory: 14.5 GB.\n" for at in range(3_000)),
     ]
     found = log.Figures()
-    for _ in log._read_text(io.BytesIO("".join(lines).encode()), found, has_document=False):
+    for _ in log._read_text(io.BytesIO("".join(lines).encode()), log._TextReader(found, has_document=False)):
         pass
     runs = [run for place in found._places.values() for run in place.runs]
 

@@ -92,9 +92,8 @@ def _collected(path: Path, *, is_first_enough: bool = False) -> Figures:
         take_json(document, Records(found))
     with texts(path) as files:
         for file in files:
-            for _ in _read_text(
-                file, found, has_document=document == {} or (bool(found) and document is not None)
-            ):
+            reader = _TextReader(found, has_document=document == {} or (bool(found) and document is not None))
+            for _ in _read_text(file, reader, is_document=document is not None):
                 if is_first_enough and found:
                     return found
     return found
@@ -124,10 +123,10 @@ def _document(path: Path) -> Any:
     return {} if is_report else None if isinstance(value, dict) and "cells" in value else value
 
 
-def _read_text(file: Stream, found: Figures, *, has_document: bool) -> Iterator[None]:
-    lines, reader = LineReader(file), _TextReader(found, has_document=has_document)
+def _read_text(file: Stream, reader: "_TextReader", *, is_document: bool = False) -> Iterator[None]:
+    lines = LineReader(file)
     for line in lines:
-        reader.names_gpu = lines.names_gpu
+        reader.names_gpu = lines.names_gpu and not is_document
         reader.take(line)
         lines.wants_all = reader.wants_all
         yield

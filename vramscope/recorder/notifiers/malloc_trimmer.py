@@ -21,19 +21,19 @@ _GROWN_BYTES = 8_000_000
 
 
 class MallocTrimmer:
-    """Trims the free memory of ``malloc`` once a minute if the process has grown.
+    """Trims the free memory of ``malloc`` every *every_s* seconds, a minute, if the process has grown.
 
     Without glibc it does nothing.
     """
 
-    def __init__(self) -> None:
-        self._trim = malloc_trim()
+    def __init__(self, every_s: float = _EVERY_S) -> None:
+        self._every_s, self._trim = every_s, malloc_trim()
         self._looked_at = monotonic()
         self._least_bytes = _resident_bytes()
 
     def trim_if_grown(self) -> None:
         """Return free memory to the system if the process has grown by 8 MB; looks once a minute."""
-        if self._trim is None or monotonic() - self._looked_at < _EVERY_S:
+        if self._trim is None or monotonic() - self._looked_at < self._every_s:
             return
         self._looked_at = monotonic()
         if _resident_bytes() > self._least_bytes + _GROWN_BYTES:
