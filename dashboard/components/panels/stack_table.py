@@ -210,7 +210,7 @@ def code(frame: Frame, recorded_ns: int = 0, kept: Kept | None = None) -> Any:
     shown = html.Pre(
         [html.Div([html.Span(f"{line.number:>4} ", className="number"), line.text or " "],
                   className="line here" if line.is_frame else "line") for line in found.lines],
-        className="code",
+        className="code", tabIndex=0,
     )  # fmt: skip
     if not found.doubt:
         return shown
