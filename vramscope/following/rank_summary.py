@@ -123,6 +123,11 @@ def phase_peaks(per_phase: IntervalPeaks) -> dict[str, int]:
     }
 
 
+def in_order(phases: Mapping[str, int]) -> dict[str, int]:
+    """The same maxima, in the order of ``Phase`` and not in that in which phases were first read."""
+    return {phase.name.lower(): phases[phase.name.lower()] for phase in Phase if phase.name.lower() in phases}
+
+
 def sample_peaks(counters: Counters) -> dict[str, int]:
     """The maximum of each sampled quantity in bytes, where one is known."""
     most = {

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from vramscope.following.course import Course, Highest, advanced, begin
-from vramscope.following.rank_summary import course_steps, sample_peaks
+from vramscope.following.rank_summary import course_steps, in_order, sample_peaks
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import Counters
 from vramscope.model.marks import MarkKind, Marks
@@ -186,7 +186,7 @@ class _FollowedDevice:
             device=index,
             peak_bytes=dict(self._peak) if self._has_events else {},
             level_bytes=dict(self._course.level) if self._has_events else {},
-            phases={name: most for name, most in self._phases.items() if most >= 0},
+            phases=in_order({name: most for name, most in self._phases.items() if most >= 0}),
             samples=dict(self._samples),
         )
 

@@ -362,7 +362,7 @@ class _DeviceCourse:
         """The same with the maximum of each phase since the beginning."""
         for name, most in known.phases.items():
             self._phases[name] = max(most, self._phases.get(name, 0))
-        return known._replace(phases=dict(self._phases))
+        return known._replace(phases=rank_summary.in_order(self._phases))
 
     def _figures(self) -> DeviceSummary:
         """Levels, peaks, steps and phases, at the cost of the steps that are not settled."""

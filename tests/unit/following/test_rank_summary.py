@@ -8,6 +8,7 @@ import pytest
 import vramscope
 from vramscope.fleet import known_summary, made_summary
 from vramscope.following import summary_writer
+from vramscope.following.rank_summary import in_order
 from vramscope.following.summary_writer import SummaryPace
 from vramscope.model.recording import Outcome
 from vramscope.recorder import Recorder, RecorderOptions
@@ -166,3 +167,7 @@ def test_the_figures_of_a_running_recording_are_those_of_a_reader_long_after_its
     assert {name: column.tolist() for name, column in only(found).steps.columns()} == {
         name: column.tolist() for name, column in read.steps.columns()
     }
+
+
+def test_phases_are_in_their_own_order_whichever_was_read_first() -> None:
+    assert list(in_order({"loss": 1, "forward": 3, "zero_grad": 2})) == ["forward", "zero_grad", "loss"]
