@@ -387,7 +387,5 @@ def test_every_operator_takes_on_the_allocator_what_the_table_says(run_standin: 
 
     found = operator_samples.predicted_peaks()
 
-    # Rows that meet at the same index are sorted by cub, whose own memory is known to a few blocks.
-    nearly = dict.fromkeys(("indices", "indices of a middle dimension", "indices apart"), 4096)
-    wrong = {name for name in truth if abs(found[name] - truth[name]) > nearly.get(name, 0)}
+    wrong = {name for name in truth if abs(found[name] - truth[name]) > operator_samples.NEARLY.get(name, 0)}
     assert {name: (found[name], truth[name]) for name in wrong} == {}
