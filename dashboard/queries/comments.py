@@ -5,12 +5,13 @@ write at the same time write different files, or replace the whole text of one i
 """
 
 import re
-import secrets
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flask import Response, request
+
+from vramscope.store.write.own_file import replace_file
 
 from ..data import Data, View
 from ..server import api
@@ -56,10 +57,9 @@ def _write(data: Data) -> Response:
 
 def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    own = path.with_suffix(f".{secrets.token_hex(4)}")
-    own.write_text(text, encoding="utf-8")
-    own.replace(path)
-    if not text:
+    if text:
+        replace_file(path, text.encode())
+    else:
         path.unlink(missing_ok=True)
 
 

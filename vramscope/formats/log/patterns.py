@@ -107,7 +107,7 @@ def _literals() -> tuple[tuple[Wording, tuple[str, ...]], ...]:
 
 @cache
 def _rows_by_word() -> dict[str, list[int]]:
-    """Return the places of the rows by the longest word that each must have: 143 rows, 39 words."""
+    """Return the places of the rows by the longest word that each must have."""
     rows: dict[str, list[int]] = {}
     for place, (_, literals) in enumerate(_literals()):
         rows.setdefault(max(literals, key=len, default=""), []).append(place)
@@ -159,14 +159,12 @@ def amounts(line: Shaped, *, is_cut: bool = False, names_gpu: bool = False) -> l
         is_of_log = place.wording.origin == _WITHOUT_DEVICE
         if is_of_log and not names_gpu:
             continue
+        least_bytes = _LEAST_OF_LOG_BYTES if is_of_log else 0
         number = float(line.number(place.number).replace(",", ""))
         if place.exponent:
             number *= 10.0 ** int(place.exponent + line.number(place.number + 1))
         n_bytes = _bytes(place.wording, number, place.unit)
-        if (
-            is_of_log * _LEAST_OF_LOG_BYTES <= n_bytes < _LARGEST
-            and place.end not in ends[: 1 if place.unit else 2]
-        ):
+        if least_bytes <= n_bytes < _LARGEST and place.end not in ends[: 1 if place.unit else 2]:
             device = int(line.number(place.device).partition(",")[0]) if place.device >= 0 else UNKNOWN
             found.append(Amount(place.wording, n_bytes, device, place.name or _name(line, *place.span)))
     return found
