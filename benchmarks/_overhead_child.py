@@ -23,6 +23,11 @@ from torch import Tensor, nn
 DEPTH = 25
 """Number of Python frames above an allocation, as in a real training."""
 
+BOUNDARIES = 8
+"""Begins and ends of forward, backward, optimizer and zero_grad, in a step."""
+STEPS_BEFORE = 3
+"""Steps of each block that are not measured: ``every=`` has events in the first two."""
+
 Context = Callable[[Path], AbstractContextManager[Any]]
 
 
@@ -81,7 +86,9 @@ def measured(asked: dict[str, Any]) -> dict[str, Any]:
             found["off_cpu"].append((time.process_time() - cpu) / len(off))
             start = time.perf_counter()
             with context(folder / str(number)):
-                entered, cpu = time.perf_counter(), time.process_time()
+                entered = time.perf_counter()
+                _steps(training, device, STEPS_BEFORE)
+                cpu = time.process_time()
                 on = _steps(training, device, asked["steps"])
                 found["on_cpu"].append((time.process_time() - cpu) / len(on))
                 leaving = time.perf_counter()
@@ -154,7 +161,9 @@ def _variant(name: str, model: nn.Module) -> Context:
         "off": lambda _: nullcontext(),
         "counters": _counters,
         "events": _events,
+        "torch peaks": _peaks,
         "every=100": partial(_events, every=100),
+        "every=10": partial(_events, every=10),
         "every=auto": partial(_events, every="auto"),
         "torch history": _history,
         "torch profiler": _profiler,
@@ -171,6 +180,24 @@ def _counters(directory: Path) -> AbstractContextManager[Any]:
     import vramscope
 
     return vramscope.record(directory, mode="counters", quiet=True)  # type: ignore[call-arg]
+
+
+@contextmanager
+def _peaks(_: Path) -> Iterator[None]:
+    """Read torch's statistics and reset its peaks as often as a step has boundaries."""
+    original, device = Training.step, torch.cuda.current_device()
+
+    def step(training: Training) -> None:
+        original(training)
+        for _ in range(BOUNDARIES):
+            torch._C._cuda_memoryStats(device)
+            torch._C._cuda_resetPeakMemoryStats(device)
+
+    Training.step = step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Training.step = original  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -213,6 +240,7 @@ def _traceml(model: nn.Module) -> Context:
 def main() -> None:
     """Measure the requested variant."""
     asked = json.loads(sys.argv[1])
+    sys.stdin.readline()  # another measurement may be going on until then
     sys.path.extend(asked["path"])  # last, so that a peer's NumPy replaces none
     if asked["device"] == "cuda":
         torch.backends.cudnn.enabled = torch.cuda.get_device_name() != "Stand-in GPU 0"

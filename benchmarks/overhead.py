@@ -3,7 +3,7 @@
 Every variant runs in a process of its own: blocks of steps without and with it alternate, so that a busy
 moment affects both. The result is the ratio of each pair: median and spread of the ratios.
 
-    python benchmarks/overhead.py [--pairs 7] [--steps 40] [--out benchmarks/OVERHEAD.md]
+    python benchmarks/overhead.py [--pairs 5] [--steps 100] [--out benchmarks/OVERHEAD.md]
 
 Run it on a machine with a GPU or in the stand-in (``.cache/standin/2.13.0/python benchmarks/overhead.py``).
 In the stand-in nothing computes, a step is host work alone, and the ratios are the worst possible. Without
@@ -18,10 +18,11 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,12 @@ PEERS = HERE.parent / ".cache" / "peers"
 NAMES = {
     "off": "nothing, twice (the noise)",
     "counters": 'vramscope, mode="counters"',
+    "torch peaks": "torch's statistics read and its peaks reset eight times a step: the floor of counters",
     "every=100": "vramscope, every=100",
+    "every=10": "vramscope, every=10",
     "every=auto": 'vramscope, every="auto"',
     "events": "vramscope, events",
-    "torch history": "torch _record_memory_history alone, snapshot at the end",
+    "torch history": "torch _record_memory_history alone, snapshot at the end: the floor of events",
     "torch profiler": "torch.profiler(profile_memory=True)",
     "traceml": "TraceML, trace_step",
 }
@@ -54,13 +57,17 @@ ON_GPU = {"width": 1024, "blocks": 12, "batch": [8, 1024]}
 ON_HOST = {"width": 64, "blocks": 4, "batch": [4, 32]}
 
 Found = dict[str, Any]
+Measured = Callable[[float], Found]
+"""Waits at most that many seconds for what a process measures."""
+_CORES_TO_IMPORT_AHEAD = 8
 
 
 def main() -> int:
     """Measure, and write OVERHEAD.md; 1 if a variant that is ours or torch's could not be measured."""
     parser = argparse.ArgumentParser(description="What recording costs a training step.")
-    parser.add_argument("--pairs", type=int, default=7, help="blocks without and with, each")
-    parser.add_argument("--steps", type=int, default=40, help="steps in a block")
+    parser.add_argument("--pairs", type=int, default=5, help="blocks without and with, each")
+    # With the three steps before it, a block of 100 has what every=100 costs in the long run.
+    parser.add_argument("--steps", type=int, default=100, help="steps in a block")
     # Fewer than the recorder reads while a block runs (20,000): all of them are handed over at its end.
     parser.add_argument("--events", type=int, default=18_000, help="allocator events, for the cost of one")
     parser.add_argument("--variants", default=",".join(VARIANTS))
@@ -75,13 +82,17 @@ def main() -> int:
     sizes = ON_GPU if is_long else ON_HOST
     common = {"device": device, "pairs": asked.pairs, "steps": asked.steps, "events": asked.events, **sizes}
     found: dict[str, Found] = {}
-    for variant in asked.variants.split(","):
-        found[variant] = _absent(variant, device) or _measured(variant, common, asked.limit)
+    for variant, wait in _measurements(asked.variants.split(","), common, device):
+        found[variant] = wait(asked.limit)
         print(f"{variant}: {found[variant].get('absent') or ratios(found[variant])}", flush=True)
         # After each: whoever stops us keeps what was measured by then.
-        asked.out.write_text(report(found, common, name, load), encoding="utf-8")
+        asked.out.write_text(report(found, {}, common, (name, load)), encoding="utf-8")
         if asked.json:
             asked.json.write_text(json.dumps({"setup": common, "found": found}), encoding="utf-8")
+    if device == "cuda":
+        switch = _started(HERE / "_overhead_switch.py", {"blocks": 2000})(asked.limit)
+        print(f"switch: {switch}", flush=True)
+        asked.out.write_text(report(found, switch, common, (name, load)), encoding="utf-8")
     print(f"written: {asked.out}")
     return int(any(_is_broken(row) for variant, row in found.items() if variant != "traceml"))
 
@@ -106,7 +117,7 @@ def _absent(variant: str, device: str) -> Found:
 
     if variant == "counters" and "mode" not in inspect.signature(record).parameters:
         return {"absent": "this version has no such mode"}
-    if device == "cpu" and variant in ("torch history", "counters"):
+    if device == "cpu" and variant in ("torch history", "torch peaks", "counters"):
         return {"absent": "needs CUDA"}
     if variant == "traceml" and not _peer("traceml-ai", "traceml_ai"):
         return {"absent": "could not be installed"}
@@ -132,23 +143,58 @@ def _peer(distribution: str, module: str) -> bool:
     return (place / module).exists() or find_spec(module) is not None
 
 
-def _measured(variant: str, common: Mapping[str, Any], limit_s: float) -> Found:
+def _measurements(
+    variants: Sequence[str], common: Mapping[str, Any], device: str
+) -> Iterator[tuple[str, Measured]]:
+    """Yield each variant with a function that waits for its measurement.
+
+    Where there are cores for it, the process of the next one imports torch meanwhile; it measures alone.
+    """
+    imports_ahead = (os.cpu_count() or 1) >= _CORES_TO_IMPORT_AHEAD
+    ready: dict[str, Measured] = {}
+    for this, after in zip_longest(variants, variants[1:]):
+        for variant in (this, after)[: 1 + imports_ahead]:
+            if variant is not None and variant not in ready:
+                ready[variant] = _of(variant, common, device)
+        yield this, ready[this]
+
+
+def _of(variant: str, common: Mapping[str, Any], device: str) -> Measured:
+    absent = _absent(variant, device)
+    if absent:
+        return lambda _: absent
     asked = {"variant": variant, "path": [str(path) for path in PEERS.glob("*")], **common}
-    command = [sys.executable, "-W", "ignore", str(HERE / "_overhead_child.py"), json.dumps(asked)]
+    return _started(HERE / "_overhead_child.py", asked)
+
+
+def _started(script: Path, asked: Mapping[str, Any]) -> Measured:
+    """Start a process that imports torch, and return a function that lets it measure and waits for it."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(
         [*filter(None, [environment.get("PYTHONPATH")]), str(HERE.parent)]
     )
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment
-        )
-    except subprocess.TimeoutExpired:
-        return {"absent": f"not done after {limit_s:g} s"}
-    if done.returncode or not done.stdout.strip():
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        return {"absent": f"failed: {last[0][:200]}"}
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(script), json.dumps(asked)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+    def measured(limit_s: float) -> Found:
+        try:
+            output, errors = process.communicate("measure\n", timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return {"absent": f"not done after {limit_s:g} s"}
+        if process.returncode or not output.strip():
+            last = errors.strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
+            return {"absent": f"failed: {last[0][:200]}"}
+        return dict(json.loads(output.strip().splitlines()[-1]))
+
+    return measured
 
 
 # ----------------------------------------------------------------------------------------- the page
@@ -182,8 +228,11 @@ def table(found: Mapping[str, Found]) -> str:
     return "\n".join(lines)
 
 
-def report(found: Mapping[str, Found], common: Mapping[str, Any], device: str, load: str) -> str:
-    """Return the whole page."""
+def report(
+    found: Mapping[str, Found], switch: Found, common: Mapping[str, Any], place: tuple[str, str]
+) -> str:
+    """Return the whole page; *place* is the device and the load of its machine."""
+    device, load = place
     rows, length = common["batch"]
     day = datetime.now(tz=timezone.utc).date().isoformat()
     return f"""# What recording costs
@@ -194,16 +243,34 @@ Device: {device}. {_machine()} Load of the machine at the start: {load}.
 A transformer of {common["blocks"]} blocks, width {common["width"]}, batch {rows} × {length}, AdamW.
 Each variant in a process of its own: {common["pairs"]} times {common["steps"]} steps without it and
 {common["steps"]} with it, in turns; median of the ratios, and the least and the greatest.
-A step's time is the mean of its block, what the variant does meanwhile included; CPU time is that of all
-threads. *slowest step*: median over the blocks of the slowest step with the variant. *enter* and *leave*:
-what a `with` block costs at its two ends (torch's history: its snapshot; the profiler: gathering its events),
-medians. *host memory*: the most that was resident beyond what was before the first pair.
-*µs per event*: CPU time of an allocation and its free 25 Python frames deep, beyond that without the variant,
-and of leaving the block; divided by the three events that they make.
+Three steps before each block are not measured, so that one of `every=100` has one step with events in a
+hundred, and both switches. A step's time is the mean of its block, what the variant does meanwhile included;
+CPU time is that of all threads. *slowest step*: median over the blocks of the slowest step with the variant.
+*enter* and *leave*: what a `with` block costs at its two ends (torch's history: its
+snapshot; the profiler: gathering its events), medians.
+*host memory*: the most that was resident beyond what was before the first pair. *µs per event*: CPU time of
+an allocation and its free 25 Python frames deep, beyond that without the variant, and of leaving the block;
+divided by the three events that they make.
 
 {table(found)}
 
 {_reading(device)}
+{_switches(switch)}"""
+
+
+def _switches(found: Found) -> str:
+    """Return the table of what it costs to switch events on and off between two steps."""
+    if "ours" not in found:
+        return f"\nSwitching events on and off: {found['absent']}.\n" if found else ""
+    rows = [*found["ours"].items(), *found["torch"].items()]
+    lines = [f"| {name} | {statistics.median(each):.2f} | {min(each):.2f} |" for name, each in rows]
+    return f"""
+With {found["blocks"]:,} live blocks whose stacks are 25 frames deep, 300 events in a recorded step, and 200
+blocks that are allocated anew between two of them, CPU time of the program's thread in ms:
+
+| what | median | least |
+| --- | ---: | ---: |
+{chr(10).join(lines)}
 """
 
 
