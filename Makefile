@@ -209,7 +209,7 @@ dist: $(TOOLS)  ## source distribution and wheel into dist/, checked as the pack
 	@tar tzf dist/*.tar.gz | grep -q /tests/packaging/test_release.py && tar tzf dist/*.tar.gz | grep -q /docs/start.md
 
 docs: $(TOOLS)  ## the site of the documents, into .cache/site, without a network
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(TOOLS)  ## put the code into the shape that check wants
 	$(BIN)/ruff format .

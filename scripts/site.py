@@ -31,6 +31,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     return re.sub(r"\]\(\.\./", f"]({base}", markdown)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the theme's dialog for a screen reader."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="search"')
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Name it on the page of addresses that do not exist, too."""
+    return on_post_page(output_content)
+
+
 def reference() -> str:
     """The page of all public names, in the order of ``__all__``, each from where it is defined."""
     tree = ast.parse((ROOT / "vramscope" / "__init__.py").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The site of the documents builds without a warning and without a network, and every page is in its menu."""
+"""The site of the documents builds without a warning and a network, and axe has nothing against it."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +83,35 @@ def test_the_first_page_is_the_readme_with_its_pictures(site):
     for picture in re.findall(r'src(?:set)?="(images/[^"]+)"', text):
         assert (site / picture).exists()
     assert "exact to the byte, live or afterwards" in text
+
+
+@pytest.fixture(scope="module")
+def chromium(module_at: Any) -> Any:
+    """The browser of the dashboard's tests, which asks no network."""
+    browser = module_at(ROOT / "tests" / "browser" / "conftest.py")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not Path(browser.CHROMIUM).exists():
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=browser.CHROMIUM, args=list(browser.FLAGS))
+        yield running
+        running.close()
+
+
+GRAVE = ("moderate", "serious", "critical")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "width"), [("index", 1280), ("tutorial", 400), ("reference", 400)])
+def test_axe_finds_nothing(site, chromium, name, width, theme):
+    kept = pytest.importorskip("axe_playwright_python.base", reason="axe-playwright-python is not installed")
+    page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page.goto(f"file://{site}/{name}.html")
+    page.evaluate((Path(kept.__file__).parent / "axe.min.js").read_text())
+    found = page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]
+    is_wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    page.close()
+
+    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in found if rule["impact"] in GRAVE] == []
+    assert not is_wide
