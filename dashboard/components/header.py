@@ -80,10 +80,16 @@ def _speed(steps_per_s: float) -> str:
 
 
 def when(time_ns: int) -> str:
-    """Return local date and time of *time_ns* since the epoch; '' where unknown."""
+    """Return local date and time of *time_ns* since the epoch, with its zone; '' where unknown."""
     if time_ns <= 0:
         return ""
-    return datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone().strftime("%d %b %Y, %H:%M")
+    there = datetime.fromtimestamp(time_ns / 1e9, tz=timezone.utc).astimezone()
+    return there.strftime("%d %b %Y, %H:%M %Z")
+
+
+def bare(name: str) -> html.Header:
+    """Return a header with a title alone."""
+    return html.Header(html.H1(name, className="run-name", title=name[:500]), className="run-header")
 
 
 def run_header(view: View, address: Address, data: Data | None = None) -> html.Header:

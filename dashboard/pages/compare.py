@@ -174,8 +174,6 @@ def _opening(data: Data, found: Comparison, view: View, other: View) -> html.Sec
 
 
 def _steps(found: Comparison) -> list[Any]:
-    if len(found.steps) < 2:
-        return []
     levels = np.stack([found.after_bytes, found.before_bytes])
     is_known = (levels >= 0).all(axis=0)
     steps, levels = found.steps[is_known], levels[:, is_known]

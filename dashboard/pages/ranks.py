@@ -37,11 +37,12 @@ _REST = "Drag to zoom, click a cell for its rank"
 
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
-    if data.runs.path(address.run).is_file():
-        return states.state(
-            "Nothing to compare",
-            "Ranks are compared by what vramscope.record() writes for each of them. A file has one process.",
+    path = data.runs.path(address.run)
+    if path.is_file():
+        text = (
+            "Ranks are compared by what vramscope.record() writes for each of them. A file has one process."
         )
+        return [header.bare(path.name), states.state("Nothing to compare", text)]
     found = queries_of(data).get(address.run)
     if not any(device.n_events for rank in found.read.summaries.values() for device in rank.devices):
         return [
@@ -357,12 +358,6 @@ def _behind(data: Data, view: View) -> Behind:
 
 
 PAGE = Page(
-    name="ranks",
-    title="Ranks",
-    order=75,
-    path="/ranks",
-    layout=_layout,
-    register=_register,
-    reads_events=False,
-    behind=_behind,
-)
+    name="ranks", title="Ranks", order=75, path="/ranks", layout=_layout, register=_register,
+    reads_events=False, behind=_behind,
+)  # fmt: skip

@@ -140,8 +140,9 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
         # Of a file that is not open yet, the progress and a first look are soon worth more than a blank page.
         is_unread = bool(wanted.run) and not data.is_open(wanted.run)
         blank_s = min(data.pace.blank_s, data.pace.blank_unread_s if is_unread else data.pace.blank_s)
-        made = patience.get(wanted.url, lambda: _enter(entry, Context(data, wanted)), blank_s)
-        address, view, top, page = made or (wanted, None, None, _working(entry, data, wanted))
+        context = Context(data, wanted)
+        made = patience.get(wanted.url, lambda: _enter(entry, context), blank_s)
+        address, view, top, page = made or _untitled(entry, context, _working(entry, data, wanted))
         live = (view is not None and view.is_live) or address.path == "/"
         run = view.run.name if view else _file_name(data, address.run)
         name = " · ".join([*([run] if run else []), entry.title if entry else "Not found", "vramscope"])
@@ -186,28 +187,30 @@ def _enter(entry: Page | None, context: Context) -> tuple[Address, View | None, 
 
 
 def _laid_out(entry: Page | None, context: Context) -> tuple[Address, View | None, Any, Any]:
-    wanted = context.address
+    asked = context
     if entry is None:
-        return wanted, None, None, states.failure("There is no page at this address.")
+        return _untitled(entry, asked, states.failure("There is no page at this address."))
     try:
         view = None
         if entry.about_run and entry.reads_events:
-            context = Context(context.data, opened_address(context.data, wanted))
+            context = Context(context.data, opened_address(context.data, asked.address))
             view = _current(context.data, context.address)
         top = _top(entry, context, view) if view else None
         content = entry.layout(context)
         content = content if isinstance(content, list) else [content]
         return context.address, view, top, [*content, header.notes(view)] if view else content
     except VramscopeError as error:
-        return wanted, None, None, states.failure(str(error))
+        return _untitled(entry, asked, states.failure(str(error)))
     except Exception as error:  # noqa: BLE001 — a page that fails is shown as such; the others go on
         _LOG.exception("page %s failed", entry.name)
-        return (
-            wanted,
-            None,
-            None,
-            states.failure(f"An error in vramscope: {type(error).__name__}. The server's log has more."),
-        )
+        text = f"An error in vramscope: {type(error).__name__}. The server's log has more."
+        return _untitled(entry, asked, states.failure(text))
+
+
+def _untitled(entry: Page | None, context: Context, content: Any) -> tuple[Address, None, Any, Any]:
+    """Return a page that is not laid out, below the name of its run: no page is without a title."""
+    name = _file_name(context.data, context.address.run) or (entry.title if entry else "Not found")
+    return context.address, None, header.bare(name), content
 
 
 def _current(data: Data, address: Address) -> View:
@@ -261,9 +264,10 @@ def _menu_link(entry: Page, data: Data, address: Address, behind: Behind) -> Any
     if not entry.reads_events:
         target = target.go(at=None, t0=None, t1=None, sel="")
     here = entry.path == address.path
-    name = (
-        [entry.title, html.Span(f"{behind.n_shown:,}", className="count")] if behind.n_shown else entry.title
-    )
+    count = html.Span(
+        f" {behind.n_shown:,}", className="count"
+    )  # read aloud, the space parts it from the name
+    name = [entry.title, count] if behind.n_shown else entry.title
     classes = " ".join([*(["here"] if here else []), *(["nothing"] if behind.nothing else [])])
     link = dcc.Link(name, href=target.url, className=classes, title=behind.nothing)
     more = {"aria-current": "page"} if here else {}

@@ -12,7 +12,7 @@ from vramscope.dashboard.pages import pages
 pytestmark = pytest.mark.browser
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 GRAVE = ("moderate", "serious", "critical")
-THERE = ".claim, .state h2, #al-table .ag-row, .others, .runs .spark, .page section:not(.working)"
+THERE = ".claim, .state h2, #al-table .ag-row, .others, .runs a, .page section:not(.working)"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,14 @@ def visitor(guest: Any, turn_of: Any) -> Iterator[Any]:
         yield guest
 
 
+@pytest.fixture
+def phone(visitor: Any) -> Iterator[Any]:
+    before = visitor.page.viewport_size
+    visitor.page.set_viewport_size({"width": 390, "height": 844})
+    yield visitor
+    visitor.page.set_viewport_size(before)
+
+
 @pytest.mark.parametrize("path", [page.path for page in pages()])
 def test_axe_finds_nothing(path: str, leaky: str, axe: str, visitor: Any) -> None:
     assert_clean(visitor, f"{path}?run={leaky}" if path != "/" else "/", axe)
@@ -72,6 +80,16 @@ def test_axe_finds_nothing_where_other_things_happened(
 ) -> None:
     run = next(each for each in Data(samples).runs.paths() if each.rsplit("-", 1)[0] == name)
     assert_clean(visitor, f"/{path}?run={run}", axe)
+
+
+@pytest.mark.parametrize("path", ["/", "/overview", "/peak", "/allocations", "/fragmentation"])
+def test_axe_finds_nothing_on_a_phone(path: str, leaky: str, axe: str, phone: Any) -> None:
+    assert_clean(phone, f"{path}?run={leaky}" if path != "/" else "/", axe)
+
+
+@pytest.mark.parametrize("address", ["/nowhere", "/overview?run=gone"])
+def test_axe_finds_nothing_where_there_is_nothing(address: str, axe: str, visitor: Any) -> None:
+    assert_clean(visitor, address, axe)
 
 
 def assert_clean(visitor: Any, address: str, axe: str) -> None:

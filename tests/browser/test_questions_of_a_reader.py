@@ -22,6 +22,8 @@ from vramscope.units import format_bytes
 pytestmark = pytest.mark.browser
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MIB = 1 << 20
+BATCHES = {"batch-32": "rank0", "batch-64": "rank2"}
+"""Two runs of one program, and which rank of the sample each is."""
 COPIES = "navigator.clipboard.writeText = async text => { window.copied = text; }"
 
 
@@ -56,7 +58,8 @@ class Reader:
 
     def reads(self, *texts: str) -> None:
         """Wait until the page shows all of it."""
-        shows = "texts => texts.every(text => document.querySelector('main').innerText.includes(text))"
+        text = "document.querySelector('main').innerText.replaceAll('\\u00a0', ' ')"
+        shows = f"texts => texts.every(text => {text}.includes(text))"
         self.visitor.until(shows, list(texts))
 
 
@@ -86,6 +89,8 @@ def guest(staying: Any, runs: Any, tmp_path_factory: pytest.TempPathFactory) -> 
     root = tmp_path_factory.mktemp("tasks")
     for name in ("transformer", "transformer-cuda", "out-of-memory", "fleet"):
         shutil.copytree(SAMPLES / name, root / name)
+    for name, rank in BATCHES.items():
+        shutil.copytree(SAMPLES / "fleet" / rank, root / name / rank)
     jumping(runs, root / "jumping")
     growing(runs, root / "growing", 40)
     for number in range(44):
@@ -112,6 +117,16 @@ def test_which_modules_are_worth_checkpointing(reader: Reader) -> None:
     reader.opens("out-of-memory").turns_to("Fit")
 
     reader.reads("activation checkpointing of 3 blocks", "0.layers.0")
+
+
+def test_what_differs_from_a_run_of_half_the_batch(reader: Reader) -> None:
+    reader.opens("batch-64").turns_to("Compare")
+    reader.clicks_on("link", re.compile("^batch-32"))
+    runs = (load(reader.root / name).recordings[0] for name in BATCHES)
+    half, whole = (run.peak().allocated.n_bytes for run in runs)
+
+    reader.reads("In kind: inputs of a step × 2", f"{format_bytes(whole - half)} more at the peak")
+    reader.reads("sample_traces/fleet.py:31", "+8.00 MiB")  # 512 more rows of 4,096 floats
 
 
 def test_the_largest_block_of_an_instant_its_stack_and_who_freed_it(reader: Reader) -> None:

@@ -41,7 +41,7 @@ def settings_panel(search: SettingsSearch, address: Address) -> html.Section:
     """Return the panel with all settings, as far as they are tried."""
     far = html.Div(progress(search), id="fi-progress")
     found = html.Div(settings(search, address), id="fi-settings")
-    return panels.panel("Allocator settings", far, found, beside=html.Span("by replay", className="dim"))
+    return panels.panel("Allocator settings", found, far, beside=html.Span("by replay", className="dim"))
 
 
 def settings(search: SettingsSearch, address: Address) -> list[Any]:
@@ -205,12 +205,9 @@ def savings(found: Strategies) -> html.Section:
     texts = filter(None, (found.open_words, NOT_ESTIMATED))
     open_ones = [html.P(sentence(text), className="dim fit-note") for text in texts]
     if not found.advised:
-        known = found.unknown_bytes < found.peak_bytes
-        text = (
-            "No strategy that was tried lowers the recorded peak."
-            if known
-            else "No categories are known, so nothing can be tried."
-        )
+        text = "No strategy that was tried lowers the recorded peak."
+        if found.unknown_bytes >= found.peak_bytes:
+            text = "No categories are known, so nothing can be tried."
         return panel(title, html.P(text, className="dim nothing"), *open_ones, beside=beside)
     columns = ("In the order to try them", "Saves", "Leaves", "", "What it costs; how sure the bytes are")
     rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]

@@ -20,13 +20,13 @@ from vramscope.units import format_bytes, format_duration, format_name
 
 from ...answers import folded, moment, owners, totals
 from ...data import Data, View
-from . import stack_table
+from .stack_table import BYTES, COUNT, NO_FRAME, from_width, marked_place
 
 MAX_ROWS = 500
 GROUPS = {"": "Blocks", "line": "Lines", "module": "Modules", "category": "Categories"}
 """What a row of the table is, and the word on its button."""
 _NO_MODULE = "no module"
-_BYTES = stack_table.BYTES | {"sort": "desc"}
+_BYTES = BYTES | {"sort": "desc"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,25 +63,25 @@ def columns(group: str, *, is_live: bool) -> list[dict[str, Any]]:
     where = {"field": "where", "headerName": "Line", "flex": 3.4, "minWidth": 200, "cellRenderer": "VsWhere"}
     if group:
         share = {"field": "share", "headerName": "Share", "flex": 2, "minWidth": 124, "filter": False,
-                 "cellRenderer": "VsShare", "context": stack_table.from_width(560)}  # fmt: skip
+                 "cellRenderer": "VsShare", "context": from_width(560)}  # fmt: skip
         name = GROUPS[group].removesuffix("s") if group != "category" else "Category"
         return [where | {"headerName": name}, {"field": "size", "headerName": "Bytes", "width": 120} | _BYTES,
-                share, {"field": "count", "headerName": "Blocks", "width": 100} | stack_table.COUNT,
+                share, {"field": "count", "headerName": "Blocks", "width": 100,
+                        "context": from_width(440)} | COUNT,
                 {"field": "largest", "headerName": "Largest", "width": 112,
-                 "context": stack_table.from_width(640)} | stack_table.BYTES]  # fmt: skip
-    lived = {"field": "life", "flex": 1, "minWidth": 92, "type": "rightAligned"}
+                 "context": from_width(640)} | BYTES]  # fmt: skip
+    age, meaning = "Lived", "From its allocation to its free"
     if is_live:
-        age = {"headerName": "Age", "headerTooltip": "Since its allocation, at that instant"}
-    else:
-        age = {"headerName": "Lived", "headerTooltip": "From its allocation to its free"}
+        age, meaning = "Age", "Since its allocation, at that instant"
     return [
         where, {"field": "module", "headerName": "Module", "flex": 1.8, "minWidth": 110, "cellClass": "dim",
-                "context": stack_table.from_width(820)},
+                "context": from_width(820)},
         {"field": "size", "headerName": "Block", "width": 108} | _BYTES,
-        {"field": "kind", "headerName": "Category", "flex": 1.4, "minWidth": 110},
+        {"field": "kind", "headerName": "Category", "flex": 1.4, "minWidth": 110, "context": from_width(430)},
         {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 190, "cellClass": "dim",
-         "context": stack_table.from_width(720)},
-        lived | age,
+         "context": from_width(720)},
+        {"field": "life", "headerName": age, "headerTooltip": meaning, "flex": 1, "minWidth": 92,
+         "type": "rightAligned", "context": from_width(530)},
     ]  # fmt: skip
 
 
@@ -177,9 +177,9 @@ def _module(path: str) -> dict[str, Any]:
 
 def _line(code: Any, node: int, stack: int) -> dict[str, Any]:
     if not node:
-        return {"where": stack_table.NO_FRAME if stack else NO_STACK, "stack": stack}
+        return {"where": NO_FRAME if stack else NO_STACK, "stack": stack}
     frame = code.stacks.frame(node)
-    shown = {"where": frame.function[:200], "place": stack_table.marked_place(code, node)[:120]}
+    shown = {"where": frame.function[:200], "place": marked_place(code, node)[:120]}
     term = line_term(frame)
     return shown | ({"term": f"line:{term}"} if term else {"stack": stack})
 
@@ -253,7 +253,7 @@ def words(data: Data, view: View, row: int) -> dict[str, Any]:
     return {
         "id": row,
         "where": frame.function[:160] if frame else (via[:160] or _unplaced(stack, born)),
-        "place": stack_table.marked_place(code, int(code.place[stack]))[:120],
+        "place": marked_place(code, int(code.place[stack]))[:120],
         "via": via[:80] if frame else "",
         "bytes": int(found.block_size[row]),
         "asked": int(found.size[row]),
@@ -268,7 +268,7 @@ def words(data: Data, view: View, row: int) -> dict[str, Any]:
 def _unplaced(stack: int, born: int) -> str:
     if born < 0 and not stack:
         return "from before the recording"
-    return stack_table.NO_FRAME if stack else NO_STACK
+    return NO_FRAME if stack else NO_STACK
 
 
 def _category_of(data: Data, view: View, row: int) -> str:

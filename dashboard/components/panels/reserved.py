@@ -27,7 +27,7 @@ _LINES = [
     {"field": "size", "headerName": "Reserved", "width": 124, "sort": "desc"} | BYTES,
     {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 118, "cellRenderer": "VsShare",
      "context": from_width(520)},
-    {"field": "count", "headerName": "Calls", "width": 84} | COUNT,
+    {"field": "count", "headerName": "Calls", "width": 84, "context": from_width(400)} | COUNT,
     {"field": "steps", "headerName": "When", "flex": 1.2, "minWidth": 110, "cellClass": "dim",
      "context": from_width(640)},
 ]  # fmt: skip
@@ -45,11 +45,11 @@ _COLUMNS = [
     {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
     {"field": "kept", "headerName": "Keeps", "width": 112, "sort": "desc",
      "headerTooltip": "Free bytes of its segment, which cannot be released while this block is live"} | BYTES,
-    {"field": "size", "headerName": "Block", "width": 108} | BYTES,
+    {"field": "size", "headerName": "Block", "width": 108, "context": from_width(400)} | BYTES,
     {"field": "segment", "headerName": "Segment", "width": 112, "context": from_width(640)} | BYTES,
     {"field": "others", "headerName": "Beside", "width": 104, "type": "rightAligned",
      "headerTooltip": "Other blocks in use in the same segment", "context": from_width(760)},
-    {"field": "age", "headerName": "Age", "width": 96, "type": "rightAligned"},
+    {"field": "age", "headerName": "Age", "width": 96, "type": "rightAligned", "context": from_width(480)},
     {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 150, "cellClass": "dim",
      "context": from_width(900)},
 ]  # fmt: skip

@@ -47,7 +47,7 @@ def test_a_run_without_steps_and_one_that_ran_out_of_memory(tmp_path, make_progr
     assert (found["Out of memory"].className, found["Out of memory"].title) == ("", "")
     assert [getattr(part, "children", part) for part in found["Out of memory"].children] == [
         "Out of memory",
-        "1",
+        " 1",
     ]
 
 
@@ -61,7 +61,7 @@ def test_findings_are_counted_once_they_are_known():
     assert before == "Leaks"
     assert [getattr(part, "children", part) for part in after] == [
         "Leaks",
-        str(sum(each.kind in {"leak", "growing_batch"} for each in found)),
+        f" {sum(each.kind in {'leak', 'growing_batch'} for each in found)}",
     ]
 
 
@@ -79,5 +79,5 @@ def test_ranks_are_offered_where_there_are_several(tmp_path, make_program):
     assert "Ranks" in entries(data, "/ranks", run=one)
     assert [getattr(part, "children", part) for part in entries(data, run=two)["Ranks"].children] == [
         "Ranks",
-        "2",
+        " 2",
     ]
