@@ -63,9 +63,9 @@ def test_examples_in_docstrings_run(function, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("from_the_root")
 @pytest.mark.skipif(NO_TORCH, reason="some examples record")
-@pytest.mark.parametrize("name", ["api.md", "tutorial.md", "tutorial-oom.md"])
+@pytest.mark.parametrize("name", ["api", "tutorial", "tutorial-oom", "tutorial-fit", "tutorial-fleet"])
 def test_examples_in_documents_run(name, capsys):
-    path = str(ROOT / "docs" / name)
+    path = str(ROOT / "docs" / f"{name}.md")
     failed, attempted = doctest.testfile(path, module_relative=False, optionflags=OPTIONS)
 
     assert attempted > 10

@@ -97,6 +97,23 @@ def test_the_readmes_python_records_and_its_shell_records_reports_and_serves(ser
         assert server.poll() is None
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="recording needs PyTorch")
+def test_the_tests_of_the_tutorial_pass_and_its_exercise_fails_as_the_solution_says(tmp_path):
+    (code,) = blocks("docs/tutorial-ci.md", "python")
+    (said,) = [block for block in blocks("docs/tutorial-ci.md", "") if "grows" in block]
+    before, last = code.rsplit("        train_one_step()\n", 1)
+    (tmp_path / "test_memory.py").write_text(code)
+    (tmp_path / "test_kept.py").write_text(f"{before}        outputs.append(train_one_step())\n{last}")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert "1 failed, 3 passed" in done.stdout
+    assert said in done.stdout
+
+
 def test_ci_runs_the_readmes_test_command_and_nothing_else():
     script = (ROOT / ".ci" / "run").read_text().splitlines()
     commands = [line for line in script if line and not line.startswith(("#", "set ", "cd "))]

@@ -80,6 +80,20 @@ def test_the_bare_installation_exports_tables_and_says_what_a_page_needs(bare, s
     assert 'pip install "vramscope[dashboard]"' in page.stderr
 
 
+def test_the_tutorials_copy_the_samples_out_of_the_package(bare, tmp_path):
+    (said,) = {
+        line
+        for path in (ROOT / "docs").glob("tutorial*.md")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith("cp -r")
+    }
+    done("bash", "-c", said, cwd=tmp_path, env={"PATH": f"{bare}:/usr/bin:/bin"})
+
+    assert {path.name for path in (tmp_path / "sample_traces").iterdir()} == {
+        path.name for path in (ROOT / "sample_traces").iterdir() if path.name != "__pycache__"
+    }
+
+
 def test_with_the_dashboard_extra_it_serves(full, serving, snapshot, tmp_path):
     command = [full / "python", "-u", full / "vramscope", "serve", snapshot, "--port", "0"]
     with serving(command, tmp_path) as server:

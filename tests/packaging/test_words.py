@@ -164,7 +164,8 @@ def test_the_five_parts_of_reserved_bytes_have_the_names_of_the_analysis():
     assert f"`reserved = {' + '.join(names)}`" in table
 
 
-NEWCOMERS = ("start", "tutorial-oom", "tutorial-ci", "troubleshooting", "causes", "comparison", "glossary")
+TUTORIALS = sorted(path.stem for path in (ROOT / "docs").glob("tutorial*.md"))
+NEWCOMERS = ("start", *TUTORIALS, "troubleshooting", "causes", "comparison", "glossary")
 FOR_NEWCOMERS = ("README.md", *(f"docs/{name}.md" for name in NEWCOMERS))
 
 

@@ -185,6 +185,10 @@ def largest_words(size: Size, found: LargestSize, card: str, *, is_stopped: bool
         return f"no {size.name} is known to fit on {card}{limit}{stopped}"
     if found.is_exact:
         return f"largest {size.name} on {card}: {fitting:,} fits, {too_large:,} does not"
+    if too_large is None and found.first_open is not None:
+        return (
+            f"{size.name} {fitting:,} fits on {card}; for {found.first_open:,} that is not certain{stopped}"
+        )
     if too_large is None:
         why = stopped or "; the need hardly grows with it"
         return f"{size.name} {fitting:,} fits on {card}, and no limit was found{why}"

@@ -40,11 +40,14 @@ class LargestSize:
     @property
     def fitting(self) -> int | None:
         """The largest size that surely fits; None if none does."""
-        too_large = self.too_large
-        sizes = [
-            each.size for each in self.trials if each.fits and (too_large is None or each.size < too_large)
-        ]
-        return max(sizes, default=None)
+        below = self.too_large or float("inf")
+        return max((each.size for each in self.trials if each.fits and each.size < below), default=None)
+
+    @property
+    def first_open(self) -> int | None:
+        """The smallest size above ``fitting`` that was tried and is not known to fit."""
+        low = self.fitting or 0
+        return min((each.size for each in self.trials if not each.fits and each.size > low), default=None)
 
     @property
     def too_large(self) -> int | None:
@@ -74,8 +77,7 @@ def largest_of(
 ) -> LargestSize:
     """Return the largest size with which a program fits, from dry runs whose recordings are not kept.
 
-    *answer* predicts the program with a size; the others are as in ``search_largest``. The result
-    ``is_exact`` if the limit was found.
+    *answer* predicts the program with a size; all else is as in ``search_largest``.
     """
 
     def trial(size: int) -> SizeTrial:
@@ -111,7 +113,7 @@ def search_largest(
 
 def next_size(found: LargestSize, room_bytes: int) -> int | None:
     """Return the size to try next; None if the answer is known, or cannot be found."""
-    low, high = found.fitting or 0, _upper(found)
+    low, high = found.fitting or 0, found.first_open
     if high is None:
         wanted = _crossing(found, room_bytes) or 2 * max(low, 1)
         return min(max(wanted, low + 1), 8 * max(low, 1)) if low < _MOST_SIZE else None
@@ -121,12 +123,6 @@ def next_size(found: LargestSize, room_bytes: int) -> int | None:
     if crossing is None or not low < crossing < high or _is_slow(found):
         return (low + high) // 2
     return crossing
-
-
-def _upper(found: LargestSize) -> int | None:
-    """Return the smallest size above ``fitting`` that is not known to fit."""
-    low = found.fitting or 0
-    return min((each.size for each in found.trials if not each.fits and each.size > low), default=None)
 
 
 def _is_slow(found: LargestSize) -> bool:

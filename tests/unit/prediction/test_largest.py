@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from vramscope.commands._predict_page import largest_words
 from vramscope.prediction.largest import LargestSize, SizeTrial, search_largest
+from vramscope.prediction.sizes import Size
 
 MIB = 1 << 20
 
@@ -86,3 +88,13 @@ def test_the_caller_knows_each_run_when_it_is_over():
     )
 
     assert seen == list(range(1, len(seen) + 1))
+
+
+def test_an_answer_that_stops_at_a_doubtful_size_names_it():
+    trials = SizeTrial(4, True, 40), SizeTrial(8, None, 80), SizeTrial(7, True, 70)
+    words = largest_words(Size("batch", 4, ()), LargestSize(trials), "the T4")
+    endless = largest_words(Size("batch", 4, ()), LargestSize(trials[:1]), "the T4")
+
+    assert LargestSize(trials).first_open == 8
+    assert words == "batch 7 fits on the T4; for 8 that is not certain"
+    assert endless == "batch 4 fits on the T4, and no limit was found; the need hardly grows with it"
