@@ -109,7 +109,16 @@ class Catalogue:
             pause_s = self._pace.scan_s * max(1.0, self._scan_took_s / self._pace.share)
             if monotonic() - self._scanned_s > pause_s:
                 began = thread_time()
-                self._paths = _by_id(self.library.discover(self.root))
+                # The paths by their ids: the longest ones for all that would share one.
+                paths = self.library.discover(self.root)
+                sharing: dict[str, list[Path]] = {}
+                for path in paths:
+                    sharing.setdefault(run_id(path), []).append(path)
+                self._paths = {
+                    name if len(same) == 1 else run_id(path, _LONGEST_ID_BYTES): path
+                    for name, same in sharing.items()
+                    for path in same
+                }
                 self._scanned_s, self._scan_took_s = monotonic(), thread_time() - began
             return self._paths
 
@@ -144,18 +153,6 @@ class Catalogue:
 def one_rank(run: str, rank: int) -> str:
     """Return the id of one rank of a run, as a run of its own."""
     return f"{run}.rank{rank}"
-
-
-def _by_id(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return the paths by their ids: the longest ones for all that would share one."""
-    sharing: dict[str, list[Path]] = {}
-    for path in paths:
-        sharing.setdefault(run_id(path), []).append(path)
-    return {
-        name if len(same) == 1 else run_id(path, _LONGEST_ID_BYTES): path
-        for name, same in sharing.items()
-        for path in same
-    }
 
 
 def run_id(path: Path, n_bytes: int = _ID_BYTES) -> str:

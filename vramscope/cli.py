@@ -43,7 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     parser = _parser(registry.parts(commands, Command, refused=_warn))
     strict = _set_stdout_errors("replace")
-    args = _parsed(parser, argv)
+    # Parse *argv*; what a command does not know is an error with the usage of that command.
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        vars(args).get("parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if "command" not in args:
         parser.print_help(sys.stderr)
         return 2
@@ -61,7 +64,12 @@ def _main(argv: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (VramscopeError, OSError) as error:
-        return _failed(error, args)
+        if "debug" in args:
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                print(printable(line), file=sys.stderr)
+        else:
+            _print_error(_error_text(error))
+        return 2 if isinstance(error, UsageError | UnknownNameError) else 1
 
 
 def _check_numbers(args: Namespace) -> None:
@@ -102,7 +110,12 @@ def _parser(commands: Mapping[str, Command]) -> _Parser:
     everywhere = _Parser(add_help=False)
     for options in (parser, everywhere):  # before and after the command
         _add_common(options)
-    listed = _listed(commands.values())
+    ordered = sorted(commands.values(), key=lambda command: command.name)
+    groups = {
+        group: [f"  {command.name:12}{command.help}" for command in ordered if command.group == group]
+        for group in _GROUPS
+    }
+    listed = "\n".join("\n".join([group, *lines]) for group, lines in groups.items() if lines)
     subparsers = parser.add_subparsers(
         prog="vramscope", title="commands", metavar="COMMAND", description=listed, help=SUPPRESS
     )
@@ -113,29 +126,11 @@ def _parser(commands: Mapping[str, Command]) -> _Parser:
     return parser
 
 
-def _parsed(parser: _Parser, argv: Sequence[str] | None) -> Namespace:
-    """Parse *argv*; what a command does not know is an error with the usage of that command."""
-    args, unknown = parser.parse_known_args(argv)
-    if unknown:
-        vars(args).get("parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
-    return args
-
-
 def _add_common(options: ArgumentParser) -> None:
     options.add_argument("--debug", action="store_true", default=SUPPRESS, help="errors with traceback")
     options.add_argument(
         "--no-cache", action="store_true", default=SUPPRESS, help="read files again, and keep no conversion"
     )
-
-
-def _listed(commands: Iterable[Command]) -> str:
-    """The commands below the headings of their groups."""
-    ordered = sorted(commands, key=lambda command: command.name)
-    groups = {
-        group: [f"  {command.name:12}{command.help}" for command in ordered if command.group == group]
-        for group in _GROUPS
-    }
-    return "\n".join("\n".join([group, *lines]) for group, lines in groups.items() if lines)
 
 
 def _hint(message: str, options: Iterable[str]) -> str:
@@ -156,15 +151,6 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 def _warn(where: str, error: Exception) -> None:
     _print_error(f"left out the command {where}: {type(error).__name__}: {error}")
-
-
-def _failed(error: Exception, args: Namespace) -> int:
-    if "debug" in args:
-        for line in "".join(traceback.format_exception(error)).splitlines():
-            print(printable(line), file=sys.stderr)
-    else:
-        _print_error(_error_text(error))
-    return 2 if isinstance(error, UsageError | UnknownNameError) else 1
 
 
 def _print_error(text: str) -> None:

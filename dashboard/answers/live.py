@@ -8,7 +8,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import analyses
 from vramscope.analysis.by_stack import StackBytes, stack_bytes
@@ -127,9 +126,7 @@ class LiveRecording:
             self._begin()
         if len(self._following) == n_before and self._n_ordered:
             return
-        self._put_in_order(self._following.totals(recording).time_ns)
-
-    def _put_in_order(self, time_ns: NDArray[Any]) -> None:
+        time_ns = self._following.totals(recording).time_ns
         n_known, new = len(self._in_order_ns), time_ns[max(self._n_ordered - 1, 0) :]
         if n_known or not (new[1:] >= new[:-1]).all():
             later = time_ns[n_known:].copy()

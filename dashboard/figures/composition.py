@@ -29,7 +29,9 @@ def columns(series: Series, parts: Any, view: Window, width_px: int) -> dict[str
     A little on both sides of *view* is returned too.
     """
     around = padded(series, view)
-    merged = _steps(series, view, around, width_px)
+    # The intervals of narrow steps, PX_OF_STEPS wide; None where steps are wide enough.
+    steps = envelope(series, view, around, width_px)
+    merged = None if steps is None else steps.merged(PX_OF_STEPS * (view.end - view.start) / width_px)
     if merged is None:
         n_columns = max(width_px // PX_OF_COLUMN, 1)
         instants, position = _sampled(series, parts, around, n_columns)
@@ -70,12 +72,6 @@ def calls_of_driver(
     return {"driver.x": at[inside[first]].astype("f8")} | {
         name: each.astype("f8") for name, each in sums.items()
     }
-
-
-def _steps(series: Series, view: Window, around: Window, width_px: int) -> Envelope | None:
-    """Return the intervals of narrow steps, PX_OF_STEPS wide; None where steps are wide enough."""
-    steps = envelope(series, view, around, width_px)
-    return None if steps is None else steps.merged(PX_OF_STEPS * (view.end - view.start) / width_px)
 
 
 def _sampled(series: Series, parts: Any, view: Window, n_columns: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -66,8 +66,11 @@ class Icicle(NamedTuple):
 def icicle(whole: Tree, root: int = 0) -> Icicle:
     """Return the boxes of the row *root* of *whole*, below its callers as boxes of the whole width."""
     drawn = prune(whole, root, MAX_NODES)
-    all_rows = _rows(whole)
-    callers = _callers(whole, root, all_rows - LEAST_LEVELS)
+    all_rows = min(max(_levels(prune(whole, 0, MAX_NODES)), MIN_ROWS), MAX_ROWS)
+    # The callers to be drawn: the nearest ones, and everything always.
+    most = all_rows - LEAST_LEVELS
+    path = callers_of(whole, root)
+    callers = path if len(path) <= most else [0, *path[len(path) - most + 1 :]]
     levels = min(max(_levels(drawn), 2), all_rows - len(callers))
     whole_bytes = int(whole.total_bytes[0])
     # A caller holds more than what is shown of it; its box is as wide as the picture all the same.
@@ -151,19 +154,9 @@ def callers_of(whole: Tree, root: int) -> list[int]:
     return path[:-1]
 
 
-def _callers(whole: Tree, root: int, most: int) -> list[int]:
-    """Return the callers to be drawn: the nearest ones, and everything always."""
-    path = callers_of(whole, root)
-    return path if len(path) <= most else [0, *path[len(path) - most + 1 :]]
-
-
 def height_px(drawn: Icicle) -> int:
     """Return the height of the picture in pixels."""
     return ROW_PX * drawn.n_rows
-
-
-def _rows(whole: Tree) -> int:
-    return min(max(_levels(prune(whole, 0, MAX_NODES)), MIN_ROWS), MAX_ROWS)
 
 
 def _levels(drawn: Tree) -> int:

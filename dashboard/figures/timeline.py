@@ -42,7 +42,9 @@ _UNPADDED = {"fill": "tozeroy", "fillcolor": "rgba(0,0,0,0)"}
 def figure(series: Series, shown: Collection[str], at: int | None) -> dict[str, Any]:
     """Return the quantities over time, with phases, steps and marks."""
     drawn = track(series, window(series, None, None), WIDTH_PX)
-    unit, unit_name = shown_unit(series, shown)
+    # The unit of the vertical axis: its bytes and its name.
+    greatest = max(series.top("reserved"), series.top("allocated"))
+    unit, unit_name = byte_unit(max(greatest, series.capacity_bytes) if "capacity" in shown else greatest)
     traces = []
     if "capacity" in shown and series.capacity_bytes:
         level = np.full(2, series.capacity_bytes)
@@ -70,12 +72,6 @@ def layout(series: Series, unit_name: str) -> dict[str, Any]:
         "yaxis3": plain | {"domain": [LANE[0], 1.0], "overlaying": "y", "anchor": "x"},
     }  # fmt: skip
     return base_layout(**axes, margin={"l": 72, "r": 14, "t": 10, "b": 34}, dragmode="zoom")
-
-
-def shown_unit(series: Series, shown: Collection[str]) -> tuple[int, str]:
-    """Return the unit of the vertical axis: its bytes and its name."""
-    greatest = max(series.top("reserved"), series.top("allocated"))
-    return byte_unit(max(greatest, series.capacity_bytes) if "capacity" in shown else greatest)
 
 
 def lanes_and_marks(series: Series, at: int | None, drawn: Track | None = None) -> list[dict[str, Any]]:

@@ -44,9 +44,13 @@ def _layout(context: Context) -> Any:
     sentence = f"Every live allocation as a band over time; together at most {peak}."
     asks = {"url": "/api/active", "by": way, "q": address.q, "axis": series.axis}
     bar = html.Div([legend.axis_choice(view, address), _ways(address, way)], className="chart-controls")
+    look = {"type": "search", "className": "search wide", "maxLength": MAX_SEARCH}
+    words = "Find: model.py:13  category:activation  size>64MiB"
+    box = scripts.box("al-search", address.q, placeholder=words, **look)
+    name = html.Span("Find allocations", className="unseen")
     return [
         panel(
-            _search(address),
+            html.Label([name, *box], title=_HELP),
             html.Div(id="al-key", className="lane-key band-key"),
             raster.under_axes("al-graph", series, view, sentence, asks),
             html.Div(
@@ -85,14 +89,6 @@ def _ways(address: Address, way: str) -> Any:
     return segments("Color by", links)
 
 
-def _search(address: Address) -> Any:
-    look = {"type": "search", "className": "search wide", "maxLength": MAX_SEARCH}
-    words = "Find: model.py:13  category:activation  size>64MiB"
-    box = scripts.box("al-search", address.q, placeholder=words, **look)
-    name = html.Span("Find allocations", className="unseen")
-    return html.Label([name, *box], title=_HELP)
-
-
 _HELP = (
     'Parts of functions, files and modules; "whole name"; train.py:13; category:activation; phase:backward; '
     "step:3..7; module:*.mlp; file: function: stream: annotation:; size>64MiB; life<2s; "
@@ -119,31 +115,14 @@ def _index(data: Data, view: View) -> Bands:
     return data.derive(view, "bands", lambda _: bands(found, known.allocated_bytes))
 
 
-def _paint(data: Data, view: View, way: str) -> Paint:
-    found = lives(data, view)
-    makers = {
-        "category": lambda _: by_category(data.ask(view, "categories").assigned.category),
-        "phase": lambda r: by_phase(r, found),
-        "module": lambda _: by_module(owners(data, view), found),
-        "line": lambda _: by_line(folded(data, view), found),
-        "age": lambda r: by_age(r, found),
-    }
-    return data.derive(view, ("paint", way), makers[way])
-
-
 def _hits(data: Data, view: View, text: str) -> NDArray[Any] | None:
     """Return which allocations a search finds; None for an empty one. Raises SearchError."""
     terms = parse(text)
     if not terms:
         return None
-    columns = _columns(data, view)
-    return data.derive(view, ("found", terms), lambda _: matching(terms, columns, text))
-
-
-def _columns(data: Data, view: View) -> Columns:
-    """Return what a search looks at."""
     known = data.ask(view, "categories").assigned.category
-    return Columns(view.recording, lives(data, view), known, lambda: owners(data, view))
+    columns = Columns(view.recording, lives(data, view), known, lambda: owners(data, view))
+    return data.derive(view, ("found", terms), lambda _: matching(terms, columns, text))
 
 
 def _hits_or_all(data: Data, view: View, text: str) -> NDArray[Any] | None:
@@ -170,7 +149,16 @@ def _active(data: Data) -> Response:
     pixels, level = rasterize(_index(data, view), Box(instants, low, high, height))
     outside = (borders[1:] <= series.position[0]) | (borders[:-1] > series.position[-1])
     pixels[outside] = -1
-    paint = _paint(data, view, api.word("by", WAYS))
+    way = api.word("by", WAYS)
+    found = lives(data, view)
+    makers = {
+        "category": lambda _: by_category(data.ask(view, "categories").assigned.category),
+        "phase": lambda r: by_phase(r, found),
+        "module": lambda _: by_module(owners(data, view), found),
+        "line": lambda _: by_line(folded(data, view), found),
+        "age": lambda r: by_age(r, found),
+    }
+    paint = data.derive(view, ("paint", way), makers[way])
     return _sent(data, view, (pixels, instants, level.cut), paint, request.args.get("q", ""))
 
 

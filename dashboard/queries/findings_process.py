@@ -9,7 +9,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -81,24 +80,20 @@ class FindingsProcess:
 
     def _asked(self) -> dict[str, Any]:
         if self._process is None:
-            self._process = _started(self._arguments)
+            # The child has the code of this process, however it was put on the path.
+            paths = os.pathsep.join(path for path in sys.path if path)
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-m", __name__, *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | {"PYTHONPATH": paths},
+            )
             self._end = finalize(self, _ended, self._process)
         assert self._process.stdin is not None  # noqa: S101 - for the type checker
         assert self._process.stdout is not None  # noqa: S101 - for the type checker
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
-
-
-def _started(arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
-    # The code of this process, however it was put on the path.
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return subprocess.Popen(  # noqa: S603 - our own command
-        [sys.executable, "-m", __name__, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": paths},
-    )
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> None:

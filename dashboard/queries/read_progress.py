@@ -42,10 +42,6 @@ def progress(path: Path) -> ReadProgress | None:
         for each in _OPEN.iterdir():
             with suppress(OSError):
                 if os.path.samestat(each.stat(), wanted):
-                    return ReadProgress(_place(each.name), wanted.st_size)
+                    first = (_PLACES / each.name).read_text().splitlines()[0]
+                    return ReadProgress(int(first.removeprefix("pos:")), wanted.st_size)
     return None
-
-
-def _place(number: str) -> int:
-    first = (_PLACES / number).read_text().splitlines()[0]
-    return int(first.removeprefix("pos:"))

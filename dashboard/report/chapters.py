@@ -36,18 +36,6 @@ def chapters(data: Data, view: View, address: Address) -> list[Any]:
     """Return the components of one recording that has events."""
     at = clamp(data, view, None)
     series = series_of(data, view, TIME)
-    return [
-        *_overview(data, view, series, at),
-        *_failures(data, view, address),
-        *_leaks(data, view, address),
-        *_peak(data, view, at, address),
-        *_steps(data, view, address),
-        *_segments(data, view, series, at),
-        *_fit(data, view, address),
-    ]
-
-
-def _overview(data: Data, view: View, series: Series, at: int) -> list[Any]:
     shown = legend.usual(series)
     chart = timeline.figure(series, shown, at)
     key = html.Div(
@@ -55,7 +43,15 @@ def _overview(data: Data, view: View, series: Series, at: int) -> list[Any]:
         className="lane-key",
     )
     picture = graph("rp-time", chart, "Memory over time.", "timeline")
-    return [opening(data, view), _panel("Memory over time", key, picture, legend.phases(series))]
+    return [
+        *[opening(data, view), _panel("Memory over time", key, picture, legend.phases(series))],
+        *_failures(data, view, address),
+        *_leaks(data, view, address),
+        *_peak(data, view, at, address),
+        *_steps(data, view, address),
+        *_segments(data, view, series, at),
+        *_fit(data, view, address),
+    ]
 
 
 def _failures(data: Data, view: View, address: Address) -> list[Any]:

@@ -164,7 +164,11 @@ def _check(callbacks: dict[str, Any], body: dict[str, Any]) -> None:
     inputs = _values("inputs", declared["inputs"], body.get("inputs"))
     state = _values("state", declared["state"], body.get("state", []))
     _check_outputs(declared["output"], body.get("outputs"))
-    _check_changed(body["inputs"], body.get("changedPropIds", []))
+    changed = body.get("changedPropIds", [])
+    entries = [each for entry in body["inputs"] for each in (entry if isinstance(entry, list) else [entry])]
+    names = {f"{_name(each['id'])}.{each['property']}" for each in entries}
+    if not isinstance(changed, list) or not all(isinstance(name, str) and name in names for name in changed):
+        raise Refusal("changedPropIds names no input")
     for (name, hint), value in zip(_hints(declared["callback"]), [*inputs, *state], strict=True):
         if not fits(value, hint):
             raise Refusal(f"{name} of {output:.80} cannot be {value!r:.80}")
@@ -222,13 +226,6 @@ def _check_outputs(declared: Any, sent: Any) -> None:
             or str(entry.get("property")).partition("@")[0] != each.component_property
         ):
             raise Refusal("outputs are not as declared")
-
-
-def _check_changed(inputs: list[Any], changed: Any) -> None:
-    entries = [each for entry in inputs for each in (entry if isinstance(entry, list) else [entry])]
-    names = {f"{_name(each['id'])}.{each['property']}" for each in entries}
-    if not isinstance(changed, list) or not all(isinstance(name, str) and name in names for name in changed):
-        raise Refusal("changedPropIds names no input")
 
 
 def _name(component: str | dict[str, Any]) -> str:

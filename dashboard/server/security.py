@@ -109,7 +109,13 @@ def _check_token(token: str | None) -> Response | None:
         return None
     offered = request.args.get("token")
     if offered is not None and request.method == "GET" and _same(offered, token):
-        return _exchange(token)
+        # Move the token from the address bar into a cookie that scripts cannot read.
+        rest = urlencode([(k, v) for k, v in request.args.items(multi=True) if k != "token"])
+        # Two slashes name another site, and browsers read a backslash as a slash and leave tabs out.
+        path = request.path if re.fullmatch(r"(?:/[\w.-]+)*/?", request.path, re.ASCII) else "/"
+        answer = redirect(f"{path}?{rest}" if rest else path)
+        answer.set_cookie(cookie_name(), token, httponly=True, samesite="Strict", path="/")
+        return answer  # type: ignore[return-value]
     if not _same(request.cookies.get(cookie_name(), ""), token):
         _refuse(401, "Open the URL that `vramscope serve` printed: it carries the token.")
     return None
@@ -117,16 +123,6 @@ def _check_token(token: str | None) -> Response | None:
 
 def _same(offered: str, token: str) -> bool:
     return hmac.compare_digest(offered.encode(), token.encode())
-
-
-def _exchange(token: str) -> Response:
-    """Move the token from the address bar into a cookie that scripts cannot read."""
-    rest = urlencode([(k, v) for k, v in request.args.items(multi=True) if k != "token"])
-    # Two slashes name another site, and browsers read a backslash as a slash and leave tabs out.
-    path = request.path if re.fullmatch(r"(?:/[\w.-]+)*/?", request.path, re.ASCII) else "/"
-    answer = redirect(f"{path}?{rest}" if rest else path)
-    answer.set_cookie(cookie_name(), token, httponly=True, samesite="Strict", path="/")
-    return answer  # type: ignore[return-value]
 
 
 def _headers(script_hashes: str, embed: bool) -> dict[str, str]:

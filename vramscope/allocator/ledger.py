@@ -147,7 +147,11 @@ class Ledger:
         at = np.flatnonzero(~is_end)
         moves = Moves(trace.address[at], needs[at], kinds[at] == Action.ALLOC, kinds[at] == _FREED)
         small = small_moves(moves, self._small_before)
-        self._keep_last(_rows(columns, at[small.last]))
+        for kind, address, size, need, stream, pool, stack in _rows(columns, at[small.last]):
+            if kind == Action.ALLOC:
+                self.blocks[address] = (need, size, stream, pool, stack)
+            else:
+                self.blocks.pop(address, None)
         sizes = np.empty(len(trace), dtype="i8")
         sizes[at] = small.sizes
         sizes[1:][is_end[1:]] = sizes[:-1][is_end[1:]]
@@ -162,14 +166,6 @@ class Ledger:
             return None
         block = self.blocks.get(address)
         return 0 if block is None else block[0] or None
-
-    def _keep_last(self, rows: Iterator[_Row]) -> None:
-        """Take over the last move at each of some addresses."""
-        for kind, address, size, need, stream, pool, stack in rows:
-            if kind == Action.ALLOC:
-                self.blocks[address] = (need, size, stream, pool, stack)
-            else:
-                self.blocks.pop(address, None)
 
     def _apply(self, rows: Iterator[_Row]) -> tuple[list[int], list[int]]:
         """Apply events one by one; a free whose two events follow one another is one event, of kind _FREED.

@@ -112,31 +112,24 @@ class StateIndex:
 
     def at(self, k: int) -> Snapshot:
         """Segments and blocks at instant *k*."""
-        older, fresh = self._older_at(k), self._fresh_at(k)
+        # Blocks from before the first event that are still in use at *k*.
+        is_left = (self._older_ends < 0) | (self._older_ends >= k)
+        is_asked = (self._older_requests >= 0) & (self._older_requests < k)
+        state = np.where(is_asked, BlockState.PENDING_FREE, self._older.state).astype("u1")
+        columns = {**dict(self._older.columns()), "state": state}
+        older, fresh = Used(**columns).rows(is_left), self._fresh_at(k)
         in_use = Used.joined(older, fresh)
-        segments = self.segments_at(k)
+        n_past = int(np.searchsorted(self._segment_events, k))
+        nearest = bisect_right(self._moves_since, n_past) - 1
+        between = np.arange(self._moves_since[nearest], n_past)
+        moves = np.concatenate([self._moves[nearest], between])
+        segments = segments_after(self._segments, self._segment_trace.rows(moves))
         return Snapshot(
             event=k,
             time_ns=int(self._trace.time_ns[k - 1]) if k else 0,
             segments=segments,
             blocks=blocks_of(segments, in_use),
         )
-
-    def segments_at(self, k: int) -> Segments:
-        """The segments at instant *k*."""
-        n_past = int(np.searchsorted(self._segment_events, k))
-        nearest = bisect_right(self._moves_since, n_past) - 1
-        between = np.arange(self._moves_since[nearest], n_past)
-        moves = np.concatenate([self._moves[nearest], between])
-        return segments_after(self._segments, self._segment_trace.rows(moves))
-
-    def _older_at(self, k: int) -> Used:
-        """Blocks from before the first event that are still in use at *k*."""
-        is_left = (self._older_ends < 0) | (self._older_ends >= k)
-        is_asked = (self._older_requests >= 0) & (self._older_requests < k)
-        state = np.where(is_asked, BlockState.PENDING_FREE, self._older.state).astype("u1")
-        columns = {**dict(self._older.columns()), "state": state}
-        return Used(**columns).rows(is_left)
 
     def _fresh_at(self, k: int) -> Used:
         """Blocks that the trace allocated and that are not free yet at *k*."""

@@ -10,7 +10,7 @@ from vramscope.allocator.lives import stable_order
 from vramscope.analysis import Analysis
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.recording import Recording
-from vramscope.model.snapshot import Blocks, BlockState
+from vramscope.model.snapshot import BlockState
 from vramscope.model.table import Int32, Int64, Table, UInt64
 from vramscope.model.trace import Action, Trace
 
@@ -28,7 +28,7 @@ def ends(trace: Trace, older: NDArray[Any], *, stretch: int = _STRETCH) -> tuple
     *older* are addresses of blocks that predate the trace: their lives come first. At least *stretch* events
     are sorted at a time.
     """
-    n_lives = len(older) + _n_births(trace)
+    n_lives = len(older) + int(np.count_nonzero((trace.action == Action.ALLOC) & (trace.block_size > 0)))
     found = np.full(n_lives, _NONE, dtype="i8"), np.full(n_lives, _NONE, dtype="i8")
     open_address, open_life = older, np.arange(len(older))
     first, n_born = 0, len(older)
@@ -45,10 +45,6 @@ def ends(trace: Trace, older: NDArray[Any], *, stretch: int = _STRETCH) -> tuple
         )
         first = part.stop
     return found
-
-
-def _n_births(trace: Trace) -> int:
-    return int(np.count_nonzero((trace.action == Action.ALLOC) & (trace.block_size > 0)))
 
 
 def _moves(trace: Trace, part: slice, n_born: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -141,7 +137,8 @@ class Allocations(Table):
 def lifetimes(recording: Recording) -> Allocations:
     """Every allocation paired with its free, exact under reuse of addresses; 0.1 s per million events."""
     trace = recording.trace
-    known = _predating(recording)
+    blocks = recording.initial.blocks
+    known = blocks.rows(blocks.state != BlockState.INACTIVE)
     allocs = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))
     starts = np.concatenate([np.full(len(known), ALIVE), allocs]).astype("i8")
     address = np.concatenate([known.address, trace.address[allocs]])
@@ -149,7 +146,8 @@ def lifetimes(recording: Recording) -> Allocations:
     # Without the request (torch's skip_actions) the completion is the best known time of the free.
     free = np.where(requested_free == ALIVE, completed, requested_free)
     free[: len(known)][known.state == BlockState.PENDING_FREE] = BEFORE
-    stream, pool = _segment_of(recording, known)
+    segments = recording.initial.segments
+    stream, pool = segments.stream[known.segment], segments.pool[known.segment]
     return Allocations(
         address=address,
         size=np.concatenate([known.requested_size, trace.size[allocs]]),
@@ -163,16 +161,6 @@ def lifetimes(recording: Recording) -> Allocations:
         alloc_ns=np.concatenate([np.zeros(len(known), "i8"), trace.time_ns[allocs]]),
         free_ns=_time_of(trace.time_ns, free),
     )
-
-
-def _predating(recording: Recording) -> Blocks:
-    blocks = recording.initial.blocks
-    return blocks.rows(blocks.state != BlockState.INACTIVE)
-
-
-def _segment_of(recording: Recording, blocks: Blocks) -> tuple[NDArray[Any], NDArray[Any]]:
-    segments = recording.initial.segments
-    return segments.stream[blocks.segment], segments.pool[blocks.segment]
 
 
 def _time_of(time_ns: NDArray[Any], event: NDArray[Any]) -> NDArray[Any]:

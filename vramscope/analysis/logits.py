@@ -70,16 +70,12 @@ def of_logits(recording: Recording, found: Allocations) -> NDArray[Any]:
     of_layers |= passes_through(recording.stacks, "_engine_run_backward", "torch/autograd/graph.py")
     is_other = ~has_size & ~is_half & (found.size > size >> 10) & (category != Category.WORKSPACE)
     is_other &= of_layers[found.stack_id]
-    near = _near(found.alloc_event, np.flatnonzero(of_loss), is_other)
-    return near & ((has_size & ~of_others) | (is_half & (is_half & of_layer).any()))
-
-
-def _near(event: NDArray[Any], loss: NDArray[Any], is_other: NDArray[Any]) -> NDArray[Any]:
-    """Return which rows have none of the others between them and the next or the last row of the loss."""
+    loss = np.flatnonzero(of_loss)
     n_before = np.cumsum(is_other)
-    after = np.searchsorted(event[loss], event, side="left")
+    after = np.searchsorted(found.alloc_event[loss], found.alloc_event, side="left")
     following, last = loss[np.minimum(after, len(loss) - 1)], loss[np.maximum(after - 1, 0)]
-    return (n_before == n_before[following]) | (n_before == n_before[last])
+    near = (n_before == n_before[following]) | (n_before == n_before[last])
+    return near & ((has_size & ~of_others) | (is_half & (is_half & of_layer).any()))
 
 
 def _of_loss(recording: Recording, found: Allocations) -> NDArray[Any]:

@@ -53,7 +53,15 @@ def sampled_peaks(recording: Recording) -> SampledPeaks:
     """Bound the peaks of recordings without events; with events, ``step_peaks`` is exact."""
     counters = recording.counters
     if recording.source == "log":
-        counters = _of_log(counters)
+        # Take torch's own peaks for levels: a log has rounded ones, often alone and since nobody knows
+        # when.
+        counters = replace(
+            counters,
+            allocated_bytes=np.maximum(counters.allocated_bytes, counters.allocated_peak_bytes),
+            reserved_bytes=np.maximum(counters.reserved_bytes, counters.reserved_peak_bytes),
+            allocated_peak_bytes=np.full(len(counters), UNKNOWN),
+            reserved_peak_bytes=np.full(len(counters), UNKNOWN),
+        )
     counters = counters.rows((counters.allocated_bytes >= 0) | (counters.reserved_bytes >= 0))
     if not len(counters):
         return SampledPeaks()
@@ -68,17 +76,6 @@ def sampled_peaks(recording: Recording) -> SampledPeaks:
         reserved_bytes=int(whole.reserved_bytes[0]),
         is_exact=bool(whole.is_exact[0]) and recording.source != "log",
         is_reset=is_reset,
-    )
-
-
-def _of_log(counters: Counters) -> Counters:
-    """Take torch's own peaks for levels: a log has rounded ones, often alone and since nobody knows when."""
-    return replace(
-        counters,
-        allocated_bytes=np.maximum(counters.allocated_bytes, counters.allocated_peak_bytes),
-        reserved_bytes=np.maximum(counters.reserved_bytes, counters.reserved_peak_bytes),
-        allocated_peak_bytes=np.full(len(counters), UNKNOWN),
-        reserved_peak_bytes=np.full(len(counters), UNKNOWN),
     )
 
 

@@ -196,7 +196,12 @@ def _stretches(
     # Nothing changes between two neighboring marks.
     edges = np.unique(np.clip(np.concatenate([[0, n_events], *marks]), 0, n_events))
     step = steps_of(steps, edges[:-1])
-    idle = ~_in_phase(phases, edges[:-1]) & (step >= 0)
+    # Whether each event lies in any phase.
+    events = edges[:-1]
+    real = phases.rows(phases.start_event < phases.end_event)
+    n_begun = np.searchsorted(np.sort(real.start_event), events, side="right")
+    n_ended = np.searchsorted(np.sort(real.end_event), events, side="right")
+    idle = ~(n_begun > n_ended) & (step >= 0)
     key = np.where(idle, step, -1)
     begins = np.flatnonzero(np.diff(key, prepend=-2) != 0)
     start, end = edges[begins], edges[np.append(begins[1:], len(key))[: len(begins)]]
@@ -207,14 +212,6 @@ def _stretches(
         np.concatenate([phases.start_event, start]),
         np.concatenate([phases.end_event, end]),
     )
-
-
-def _in_phase(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
-    """Whether each event lies in any phase."""
-    real = phases.rows(phases.start_event < phases.end_event)
-    n_begun = np.searchsorted(np.sort(real.start_event), events, side="right")
-    n_ended = np.searchsorted(np.sort(real.end_event), events, side="right")
-    return n_begun > n_ended
 
 
 def _joined(

@@ -34,7 +34,6 @@ from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import MarkKind, Phase, Steps
 from vramscope.model.recording import Recording
-from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes
@@ -173,36 +172,32 @@ def _live(recording: Recording, known: Categories) -> tuple[LiveBytes, ...]:
 def summarize(recording: Recording) -> Summary:
     """All figures of *recording*; takes seconds per million events."""
     with shared_results():
-        return _summary(recording)
-
-
-def _summary(recording: Recording) -> Summary:
-    end, high = _end_and_peak(recording)
-    known = categories(recording, high.allocated.instant)
-    state = state_from_nearest(recording, high.allocated.instant)
-    sampled = None if has_allocator(recording) else sampled_peaks(recording)
-    peaks = step_peaks(recording)
-    return Summary(
-        recording=recording,
-        end=end,
-        peak={quantity: high.highest(quantity) for quantity in QUANTITIES},
-        identity=_identity(recording, state),
-        returnable_bytes=int(unmappable_bytes(state, recorded_settings(recording, state)).sum()),
-        private_pools=_private_pools(recording, high.allocated.instant),
-        live=_live(recording, known),
-        annotated=_annotated(recording, high.allocated.instant),
-        steps=_steps(recording, peaks) if sampled is None else _sampled_steps(recording, sampled),
-        outside=_outside(recording, peaks) if sampled is None else None,
-        categories=known.totals if known.is_known else None,
-        category_peaks=_category_peaks(recording) if known.is_known else None,
-        findings=tuple(with_modules(recording, collect(partial(_answer, recording)))),
-        samples=_samples(recording.counters),
-        pinned=at_instant(recording.pinned, "peak") if recording.pinned else None,
-        waterfall=waterfall(recording),
-        sampled=sampled,
-        verdicts=verdicts(recording),
-        outlook=forecast(recording),
-    )
+        end, high = _end_and_peak(recording)
+        known = categories(recording, high.allocated.instant)
+        state = state_from_nearest(recording, high.allocated.instant)
+        sampled = None if has_allocator(recording) else sampled_peaks(recording)
+        peaks = step_peaks(recording)
+        return Summary(
+            recording=recording,
+            end=end,
+            peak={quantity: high.highest(quantity) for quantity in QUANTITIES},
+            identity=identity_of(state).parts if recording.has_layout else {},
+            returnable_bytes=int(unmappable_bytes(state, recorded_settings(recording, state)).sum()),
+            private_pools=_private_pools(recording, high.allocated.instant),
+            live=_live(recording, known),
+            annotated=_annotated(recording, high.allocated.instant),
+            steps=_steps(recording, peaks) if sampled is None else _sampled_steps(recording, sampled),
+            outside=_outside(recording, peaks) if sampled is None else None,
+            categories=known.totals if known.is_known else None,
+            category_peaks=_category_peaks(recording) if known.is_known else None,
+            findings=tuple(with_modules(recording, collect(partial(_answer, recording)))),
+            samples=_samples(recording.counters),
+            pinned=at_instant(recording.pinned, "peak") if recording.pinned else None,
+            waterfall=waterfall(recording),
+            sampled=sampled,
+            verdicts=verdicts(recording),
+            outlook=forecast(recording),
+        )
 
 
 def _end_and_peak(recording: Recording) -> tuple[dict[str, int], Peak]:
@@ -223,10 +218,6 @@ def has_allocator(recording: Recording) -> bool:
     # Of messages that are cut only the failures are known.
     has_events = bool((recording.trace.action != Action.OOM).any())
     return has_events or bool(len(recording.initial.segments)) or not len(recording.counters)
-
-
-def _identity(recording: Recording, state: Snapshot) -> Mapping[str, int]:
-    return identity_of(state).parts if recording.has_layout else {}
 
 
 def _annotated(recording: Recording, instant: int) -> Mapping[str, tuple[int, int]]:

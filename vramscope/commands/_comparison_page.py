@@ -15,7 +15,7 @@ from vramscope.analysis.rank_comparison import (
     odd_words,
     rank_line_words,
 )
-from vramscope.analysis.rank_comparison.odd import FirstFailure, Imbalance, Odd, Stray
+from vramscope.analysis.rank_comparison.odd import Odd, Stray
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.commands._ranks_page import clock_words, clocks_as_json
 from vramscope.fleet import ComparedRun
@@ -35,12 +35,28 @@ def comparison(compared: ComparedRun) -> Iterator[Block]:
     yield from _counts(compared)
     yield from _ended(fleet.ended)
     if fleet.failure is not None:
-        yield from _failure(fleet.failure)
+        failure = fleet.failure
+        step = "" if failure.step is None else f" in step {failure.step}"
+        yield Text(
+            f"the first allocation failed on rank {failure.rank} ({failure.host}){step}: "
+            f"{format_bytes(failure.requested_bytes)} requested with {format_bytes(failure.allocated_bytes)} "
+            f"allocated; allocations failed in {format_count(failure.n_ranks, 'rank')}",
+            "error",
+        )
+        if failure.excess_bytes:
+            yield Text(
+                f"it held {format_bytes(failure.excess_bytes)} more than its group ever holds at "
+                f"{rank_line_words(failure.line)}",
+                "error",
+            )
     yield from _odd(fleet.odd)
     yield from _sharing(fleet.sharing, fleet.strays)
     yield from _groups(fleet.groups)
     if fleet.imbalance is not None:
-        yield _imbalance(fleet.imbalance)
+        found = fleet.imbalance
+        excess = found.allocated_bytes - found.median_bytes
+        is_notable = excess > _NOTABLE_IMBALANCE * max(found.median_bytes, 1)
+        yield Text(imbalance_words(found), "note" if is_notable else "quiet")
     yield from clock_words(fleet.clocks)
     yield from _notes(compared.summaries)
 
@@ -106,22 +122,6 @@ def _ended(ended: Sequence[Ended]) -> Iterator[Block]:
         yield Text(f"{_ranks(sorted(rest))} failed or died after that", "error")
 
 
-def _failure(failure: FirstFailure) -> Iterator[Block]:
-    step = "" if failure.step is None else f" in step {failure.step}"
-    yield Text(
-        f"the first allocation failed on rank {failure.rank} ({failure.host}){step}: "
-        f"{format_bytes(failure.requested_bytes)} requested with {format_bytes(failure.allocated_bytes)} "
-        f"allocated; allocations failed in {format_count(failure.n_ranks, 'rank')}",
-        "error",
-    )
-    if failure.excess_bytes:
-        yield Text(
-            f"it held {format_bytes(failure.excess_bytes)} more than its group ever holds at "
-            f"{rank_line_words(failure.line)}",
-            "error",
-        )
-
-
 def _odd(odd: Sequence[Odd]) -> Iterator[Block]:
     for each in odd[:ODD_SHOWN]:
         yield Text(odd_words(each), "warning")
@@ -168,12 +168,6 @@ def _groups(groups: Sequence[RankGroup]) -> Iterator[Block]:
     )
     if len(groups) > GROUPS_SHOWN:
         yield Text(f"{format_count(len(groups) - GROUPS_SHOWN, 'more group')} (--json)", "quiet")
-
-
-def _imbalance(found: Imbalance) -> Text:
-    excess = found.allocated_bytes - found.median_bytes
-    is_notable = excess > _NOTABLE_IMBALANCE * max(found.median_bytes, 1)
-    return Text(imbalance_words(found), "note" if is_notable else "quiet")
 
 
 def _notes(summaries: Sequence[RankSummary]) -> Iterator[Block]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from vramscope.analysis.lines import line_words, lines
 from vramscope.analysis.summary import Summary
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.model.prediction import OnCard, OtherRun, OutOfMemoryPoint, Prediction
+from vramscope.model.prediction import OnCard, OtherRun, Prediction
 from vramscope.prediction.largest import LargestSize
 from vramscope.prediction.sizes import Size
 from vramscope.units import format_bytes, format_share
@@ -26,7 +26,13 @@ def page(found: Prediction, summary: Summary) -> Iterator[Block]:
     """Yield the answer: the verdict, what it rests on, and every card."""
     yield Heading(found.sentence, level=1)
     if found.out_of_memory_point is not None:
-        yield from _ran_out(found.out_of_memory_point)
+        point = found.out_of_memory_point
+        asks = f"{point.operator or 'an operator'} asks for {format_bytes(point.wanted_bytes)}"
+        moment = _moment(point.step, point.phase)
+        in_use = f"with {format_bytes(point.in_use_bytes)} in use"
+        yield Text(f"memory runs out{f' in {moment}' if moment else ''}: {asks} {in_use}", "error")
+        for file, line, function in point.frames[:_FRAMES]:
+            yield Text(f"  {Path(file).name}:{line} {function}")
     yield from _peak(found.without_limit or found)
     to = "to its end" if found.ended_after == "its end" else f"for {found.ended_after}"
     yield Text(f"the program was run {to}", "quiet")
@@ -58,15 +64,6 @@ def _peaks_of(run: OtherRun) -> str:
     at_least = "" if run.is_whole else "memory runs out: at least "
     allocated, reserved = format_bytes(run.peak_allocated_bytes), format_bytes(run.peak_reserved_bytes)
     return f"{at_least}{allocated} allocated, {reserved} reserved"
-
-
-def _ran_out(point: OutOfMemoryPoint) -> Iterator[Block]:
-    asks = f"{point.operator or 'an operator'} asks for {format_bytes(point.wanted_bytes)}"
-    moment = _moment(point.step, point.phase)
-    in_use = f"with {format_bytes(point.in_use_bytes)} in use"
-    yield Text(f"memory runs out{f' in {moment}' if moment else ''}: {asks} {in_use}", "error")
-    for file, line, function in point.frames[:_FRAMES]:
-        yield Text(f"  {Path(file).name}:{line} {function}")
 
 
 def _peak(found: Prediction) -> Iterator[Block]:

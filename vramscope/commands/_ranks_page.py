@@ -75,7 +75,12 @@ def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
     total = found.total_bytes
     yield Heading(f"All {len(found)} together: {format_bytes(total)} allocated at their common peak")
     yield from clock_words(clocks)
-    yield from _uneven(found)
+    peaks = found.own_peak_bytes.tolist()
+    usual, most = int(median(peaks)), max(peaks)
+    if most - usual > _WORTH_SAYING * usual:
+        name = found.names[peaks.index(most)]
+        more = format_bytes(most - usual)
+        yield Text(f"{name} peaks {more} above the median of all: the memory is not evenly spread", "warning")
     yield from _strays(compared)
     highs = [summary.peak["allocated"] for summary in compared]
     rows = [_row(*row, total) for row in zip(found.names, highs, _listed(found), strict=True)]
@@ -145,13 +150,3 @@ def _strays(compared: Sequence[Summary]) -> Iterator[Block]:
         if 0 < n_bytes < most and len({other.recording.process.rank for other in shares}) > 1:
             held = f"rank {rank} holds {format_bytes(n_bytes)} on device {device.index}, which others use"
             yield Text(f"{held}: `vramscope ranks` says what to do", "warning")
-
-
-def _uneven(found: RankBytes) -> Iterator[Block]:
-    """Yield a sentence if one rank needs clearly more than the others."""
-    peaks = found.own_peak_bytes.tolist()
-    usual, most = int(median(peaks)), max(peaks)
-    if most - usual > _WORTH_SAYING * usual:
-        name = found.names[peaks.index(most)]
-        more = format_bytes(most - usual)
-        yield Text(f"{name} peaks {more} above the median of all: the memory is not evenly spread", "warning")

@@ -130,7 +130,12 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
     yield from _sampled(summary)
     yield from waterfall(summary)
     yield from _samples(summary)
-    yield from _pinned(summary, top)
+    found = summary.pinned
+    if found is not None and found.peak_bytes:
+        title, held = pinned_words(summary.recording, found)
+        yield Heading(title, level=3)
+        yield Text(held, "quiet")
+        yield live_table(found.live, top)
     yield from _identity(summary)
     yield from _live_set(summary, top)
     yield from _categories(summary)
@@ -182,15 +187,6 @@ def _samples(summary: Summary) -> Iterator[Block]:
     """Yield the maxima of the counters; events, if there are any, give torch's part in more detail."""
     yield from _highest(summary, "Highest values that the driver reported", _DRIVERS_VIEW)
     yield from _highest(summary, "Most host memory", _HOST)
-
-
-def _pinned(summary: Summary, top: int) -> Iterator[Block]:
-    found = summary.pinned
-    if found is not None and found.peak_bytes:
-        title, held = pinned_words(summary.recording, found)
-        yield Heading(title, level=3)
-        yield Text(held, "quiet")
-        yield live_table(found.live, top)
 
 
 def _highest(summary: Summary, title: str, words: Mapping[str, str]) -> Iterator[Block]:

@@ -107,7 +107,12 @@ def at_page(found: Sequence[Instant], word: str, top: int) -> Iterator[Block]:
         of = f" (rank {process.rank}, device {device.index})" if len(found) > 1 else ""
         allocated = each.allocated.n_bytes
         yield Heading(f"{format_bytes(allocated)} allocated {when}{of}", level=1)
-        yield Text(_where(each), "quiet")
+        below = each.peak_bytes - each.allocated.n_bytes
+        parts = [each.allocated.where, f"instant {each.allocated.instant:,}"]
+        if each.recording.has_reserved:
+            parts.append(f"{format_bytes(each.reserved_bytes)} reserved")
+        parts.append(f"{format_bytes(below)} below the peak" if below else "the peak")
+        yield Text(", ".join(filter(None, parts)), "quiet")
         for note in each.recording.notes:
             yield Text(note.text, "note")
         if each.live:
@@ -117,12 +122,3 @@ def at_page(found: Sequence[Instant], word: str, top: int) -> Iterator[Block]:
             f"{format_bytes(n)} {name.replace('_', ' ')} ({format_share(n, allocated)})" for name, n in kinds
         )
         yield Text(", ".join(words))
-
-
-def _where(each: Instant) -> str:
-    below = each.peak_bytes - each.allocated.n_bytes
-    parts = [each.allocated.where, f"instant {each.allocated.instant:,}"]
-    if each.recording.has_reserved:
-        parts.append(f"{format_bytes(each.reserved_bytes)} reserved")
-    parts.append(f"{format_bytes(below)} below the peak" if below else "the peak")
-    return ", ".join(filter(None, parts))

@@ -30,7 +30,9 @@ def run(args: Namespace) -> int:
 
     chosen = registry.part(export, export.Export, args.to)
     output = Path(args.output)
-    _refuse_to_overwrite(output, force=args.force)
+    exists = any(output.iterdir()) if output.is_dir() else output.exists()
+    if exists and not args.force:
+        raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
     if args.redact:
@@ -43,12 +45,6 @@ def run(args: Namespace) -> int:
     size = sum(file.stat().st_size for file in files)
     print(f"{format_count(len(files), 'file')}, {format_bytes(size)}: {output}")
     return 0
-
-
-def _refuse_to_overwrite(output: Path, *, force: bool) -> None:
-    exists = any(output.iterdir()) if output.is_dir() else output.exists()
-    if exists and not force:
-        raise UsageError(f"{output}: there is something already; choose another --output, or pass --force")
 
 
 COMMAND = described("export", run, choices={"--to": _Formats()})

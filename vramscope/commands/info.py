@@ -11,7 +11,7 @@ from vramscope.commands._document import Block, Grid, Heading, Text, print_termi
 from vramscope.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from vramscope.model.recording import Recording, Run
+    from vramscope.model.recording import Recording
 
 
 def run(args: Namespace) -> int:
@@ -20,27 +20,23 @@ def run(args: Namespace) -> int:
 
     with waiting(f"reading {args.path}"):
         loaded = load(args.path)
-    contents = _contents(loaded)
+    # The contents for JSON; None for values that are not known.
+    contents = {
+        "schema": 1,
+        "name": loaded.name,
+        "path": loaded.path,
+        "outcome": loaded.outcome.value,
+        "error": loaded.error or None,
+        "started_ns": loaded.started_ns or None,
+        "ended_ns": loaded.ended_ns or None,
+        "notes": [_note(note) for note in loaded.notes],
+        "recordings": [_recording(recording) for recording in loaded.recordings],
+    }
     if args.json:
         print(json.dumps(contents, indent=2))
     else:
         print_terminal(list(_page(contents)))
     return 0
-
-
-def _contents(run: "Run") -> dict[str, Any]:
-    """Return the contents for JSON; None for values that are not known."""
-    return {
-        "schema": 1,
-        "name": run.name,
-        "path": run.path,
-        "outcome": run.outcome.value,
-        "error": run.error or None,
-        "started_ns": run.started_ns or None,
-        "ended_ns": run.ended_ns or None,
-        "notes": [_note(note) for note in run.notes],
-        "recordings": [_recording(recording) for recording in run.recordings],
-    }
 
 
 def _recording(recording: "Recording") -> dict[str, Any]:

@@ -97,24 +97,20 @@ def _page(
         for note in recording.notes:
             yield Text(note.text, "note")
         for finding in findings:
-            yield from _finding_blocks(finding)
+            yield Text(finding.claim, "plain" if finding.severity == Severity.INFO else finding.severity)
+            evidence = finding.evidence
+            kept, path = evidence.get("kept_at"), evidence.get("holder_path")
+            rows = [
+                ("cause", finding.cause),
+                ("holder", path or finding.holder),
+                ("kept at", kept and f"{kept['file']}:{kept['line']}  {kept['code']}"),
+                *(("allocated at", _line(line)) for line in evidence.get("lines", [])),
+                ("module", finding.module),
+                ("do", finding.advice),
+            ]
+            yield Grid(("", ""), tuple((name, str(text)) for name, text in rows if text), "ll")
         if not findings or not growth.is_decided:
             yield Text(growth.text, "quiet")
-
-
-def _finding_blocks(finding: "Finding") -> Iterator[Block]:
-    yield Text(finding.claim, "plain" if finding.severity == Severity.INFO else finding.severity)
-    evidence = finding.evidence
-    kept, path = evidence.get("kept_at"), evidence.get("holder_path")
-    rows = [
-        ("cause", finding.cause),
-        ("holder", path or finding.holder),
-        ("kept at", kept and f"{kept['file']}:{kept['line']}  {kept['code']}"),
-        *(("allocated at", _line(line)) for line in evidence.get("lines", [])),
-        ("module", finding.module),
-        ("do", finding.advice),
-    ]
-    yield Grid(("", ""), tuple((name, str(text)) for name, text in rows if text), "ll")
 
 
 def _line(line: "dict[str, object]") -> str:

@@ -33,7 +33,12 @@ def run(args: Namespace) -> int:
     if args.top < 1:
         raise UsageError(f"--top {args.top}: at least 1")
     if args.path == "-":
-        return _report_of_input(args)
+        # Print the report of what standard input has, which is kept in a file meanwhile.
+        with tempfile.TemporaryDirectory() as folder:
+            args.path = str(Path(folder) / "standard input")
+            with Path(args.path).open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            return run(args)
     if args.where is not None and args.at is not None:
         raise UsageError(f"--where has the instant in its search: --where '{args.where} live:{args.at}'")
     if args.where is not None:
@@ -51,15 +56,6 @@ def run(args: Namespace) -> int:
     else:
         print_page(page(loaded, summaries, args.top), is_markdown=args.markdown)
     return 0
-
-
-def _report_of_input(args: Namespace) -> int:
-    """Print the report of what standard input has, which is kept in a file meanwhile."""
-    with tempfile.TemporaryDirectory() as folder:
-        args.path = str(Path(folder) / "standard input")
-        with Path(args.path).open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        return run(args)
 
 
 def _report_where(args: Namespace) -> int:

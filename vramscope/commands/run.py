@@ -3,7 +3,7 @@
 import os
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vramscope.commands import described
 
@@ -53,6 +53,7 @@ def _said(*_: object) -> None:
 def _recorder(args: Namespace) -> "Recorder":
     from vramscope.recorder import record
 
+    # The option as ``record`` takes it; what is configured where it is not given.
     return record(
         args.output,
         device=args.device,
@@ -61,7 +62,7 @@ def _recorder(args: Namespace) -> "Recorder":
         capacity=args.capacity,
         quiet=args.quiet,
         alert_at=args.alert_at,
-        **_max_size(args.max_size),
+        **{} if args.max_size is None else {"max_size": None if args.max_size == "none" else args.max_size},
     )
 
 
@@ -74,11 +75,6 @@ def _detached(args: Namespace) -> "Detached":
     os.environ.update(_command.options_of(args))
     record()  # checks the options; nothing is recorded here
     return Detached()
-
-
-def _max_size(text: str | None) -> dict[str, Any]:
-    """The option as ``record`` takes it; what is configured where it is not given."""
-    return {} if text is None else {"max_size": None if text == "none" else text}
 
 
 def _say_if_nothing(recorder: "Recorder") -> None:

@@ -56,12 +56,20 @@ def identity(path: Path, *, package: Path = _PACKAGE) -> Identity | None:
         where = os.path.abspath(path)  # noqa: PTH100 the name counts, not the target of a link
     except OSError:
         return None
+    # A fingerprint of the converting code, which also changes while the code is edited.
+    code = (path for part in _PARTS for path in sorted((package / part).rglob("*")))
+    files = [path for path in code if path.suffix in (".py", ".tsv")]
+    states = [
+        (str(path.relative_to(package)), status.st_size, status.st_mtime_ns)
+        for path in files
+        for status in [path.stat()]
+    ]
     return {
         "path": where,
         "size": status.st_size,
         "inode": [status.st_dev, status.st_ino],
         "changed_ns": [status.st_mtime_ns, status.st_ctime_ns],
-        "code": _code(package),
+        "code": hashlib.sha256(repr((sys.byteorder, states)).encode()).hexdigest()[:16],
     }
 
 
@@ -179,15 +187,3 @@ def _files(directory: Path) -> Iterator[tuple[int, int, Path]]:
 def _remove(path: Path) -> None:
     with suppress(OSError):
         path.unlink()
-
-
-def _code(package: Path) -> str:
-    """Return a fingerprint of the converting code, which also changes while the code is edited."""
-    code = (path for part in _PARTS for path in sorted((package / part).rglob("*")))
-    files = [path for path in code if path.suffix in (".py", ".tsv")]
-    states = [
-        (str(path.relative_to(package)), status.st_size, status.st_mtime_ns)
-        for path in files
-        for status in [path.stat()]
-    ]
-    return hashlib.sha256(repr((sys.byteorder, states)).encode()).hexdigest()[:16]

@@ -117,17 +117,13 @@ def _arrow(table: Table) -> pa.Table:
         if name in table.TEXT_COLUMNS and hasattr(table, "names"):
             columns[name] = _words(values, table.names)
         elif name in _WORDS:
-            columns[name] = _codes(values, _WORDS[name])
+            # Codes as their names; a code that this version does not know stays a number.
+            known = {int(member): member.name for member in _WORDS[name]}
+            size = int(values.max(initial=0)) + 1
+            columns[name] = _words(values, [known.get(code, str(code)) for code in range(size)])
         else:
             columns[name] = pa.array(values)
     return pa.table(columns)
-
-
-def _codes(values: NDArray[Any], kind: type[IntEnum]) -> Any:
-    """Return codes as their names; a code that this version does not know stays a number."""
-    known = {int(member): member.name for member in kind}
-    size = int(values.max(initial=0)) + 1
-    return _words(values, [known.get(code, str(code)) for code in range(size)])
 
 
 def _stack_texts(stack_ids: NDArray[Any], stacks: Stacks) -> Any:

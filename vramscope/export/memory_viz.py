@@ -83,7 +83,9 @@ def _events(recording: Recording, frames: _Frames) -> Iterable[dict[str, Any]]:
     names = {int(action): action.name.lower() for action in Action}
     columns = (trace.action, trace.address, trace.size, trace.stream, trace.time_ns // 1000, trace.pool)
     rows = zip(*(column.tolist() for column in (*columns, trace.stack_id)), strict=True)
-    device_free = _device_free(recording)
+    marks = recording.marks
+    is_oom = marks.kind == MarkKind.OOM
+    device_free = dict(zip((marks.event[is_oom] - 1).tolist(), marks.value[is_oom].tolist(), strict=True))
     for event, (action, address, size, stream, time_us, pool, stack_id) in enumerate(rows):
         place = {"device_free": device_free.get(event, 0)} if action == Action.OOM else {"addr": address}
         yield {
@@ -96,12 +98,6 @@ def _events(recording: Recording, frames: _Frames) -> Iterable[dict[str, Any]]:
             "segment_pool_id": pools[pool],
             **_CONTEXT,
         }
-
-
-def _device_free(recording: Recording) -> dict[int, int]:
-    marks = recording.marks
-    is_oom = marks.kind == MarkKind.OOM
-    return dict(zip((marks.event[is_oom] - 1).tolist(), marks.value[is_oom].tolist(), strict=True))
 
 
 def _segments(recording: Recording, frames: _Frames) -> Iterable[dict[str, Any]]:

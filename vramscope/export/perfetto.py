@@ -60,19 +60,16 @@ class _Packets:
         return (self._number + 1) * 1_000_000 + self._tracks
 
     def of(self, recording: Recording) -> Iterator[Any]:
-        yield self._process_track(recording)
+        packet = self._protos.TracePacket(trusted_packet_sequence_id=self._process)
+        packet.track_descriptor.uuid = self._process
+        packet.track_descriptor.process.pid = self._number + 1
+        packet.track_descriptor.process.process_name = title(recording)
+        yield packet
         for name, events in _tracks(recording):
             if events:
                 uuid, described = self._track(name, is_counter=events[0][1] == "COUNTER")
                 yield described
                 yield from (self._packet(uuid, event) for event in events)
-
-    def _process_track(self, recording: Recording) -> Any:
-        packet = self._protos.TracePacket(trusted_packet_sequence_id=self._process)
-        packet.track_descriptor.uuid = self._process
-        packet.track_descriptor.process.pid = self._number + 1
-        packet.track_descriptor.process.process_name = title(recording)
-        return packet
 
     def _track(self, name: str, *, is_counter: bool) -> tuple[int, Any]:
         uuid = self._uuid()
@@ -108,7 +105,15 @@ def _tracks(recording: Recording) -> Iterator[tuple[str, Sequence[_Event]]]:
         yield f"allocated: {category.name.lower()}", _counter(time_ns, n_bytes)
     steps = recording.steps
     yield "steps", _slices(steps, [f"step {index}" for index in steps.index.tolist()], time_ns)
-    yield from _phases(recording, time_ns)
+    # A track for the phases of each depth: on one track slices must not overlap.
+    phases = recording.phases
+    for depth in np.unique(phases.depth).tolist():
+        rows = phases.rows(phases.depth == depth)
+        names = [
+            _phase_name(Phase(phase), phases.names[name])
+            for phase, name in zip(rows.phase.tolist(), rows.name.tolist(), strict=True)
+        ]
+        yield "phases" if depth == 0 else f"phases, depth {depth}", _slices(rows, names, time_ns)
     yield "findings", [(int(time_ns[-1]), "INSTANT", each.claim) for each in recording.findings()]
     ooms = recording.marks.event[recording.marks.kind == MarkKind.OOM]
     yield "out of memory", [(int(time_ns[at]), "INSTANT", "out of memory") for at in ooms.tolist()]
@@ -173,18 +178,6 @@ def _allocated(found: Allocations, n_events: int) -> NDArray[Any]:
     freed = served.rows(served.free_event >= 0)
     np.add.at(change, freed.free_event + 1, -freed.block_size)
     return np.cumsum(change)
-
-
-def _phases(recording: Recording, time_ns: NDArray[Any]) -> Iterator[tuple[str, Sequence[_Event]]]:
-    """Yield a track for the phases of each depth: on one track slices must not overlap."""
-    phases = recording.phases
-    for depth in np.unique(phases.depth).tolist():
-        rows = phases.rows(phases.depth == depth)
-        names = [
-            _phase_name(Phase(phase), phases.names[name])
-            for phase, name in zip(rows.phase.tolist(), rows.name.tolist(), strict=True)
-        ]
-        yield "phases" if depth == 0 else f"phases, depth {depth}", _slices(rows, names, time_ns)
 
 
 def _phase_name(phase: Phase, name: str) -> str:

@@ -286,7 +286,11 @@ def findings_of_rank(rank: RankPlace) -> list[Located]:
         except VramscopeError:
             return []
         if stored is None:
-            return _located(run)
+            return [
+                Located(replace(finding, evidence={}), recording.process.rank, recording.device.index)
+                for recording in run.recordings
+                for finding in recording.findings()
+            ]
         stored = replace(stored, summary=_with_findings(stored.summary, run))
         if stored.is_final:
             _keep(directory, stored)
@@ -313,11 +317,3 @@ def _with_findings(summary: RankSummary, run: Run) -> RankSummary:
             for device in summary.devices
         ),
     )
-
-
-def _located(run: Run) -> list[Located]:
-    return [
-        Located(replace(finding, evidence={}), recording.process.rank, recording.device.index)
-        for recording in run.recordings
-        for finding in recording.findings()
-    ]

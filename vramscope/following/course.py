@@ -135,7 +135,9 @@ def advanced(course: Course, trace: Trace, cuts: NDArray[Any]) -> Course:
 def after(course: Course, piece: Piece, cuts: NDArray[Any]) -> Course:
     """The course after a piece of at least one event; *cuts* as in ``advanced``."""
     trace, level, blocks = piece
-    born = _births(course, blocks)
+    # The ALLOC event of each row; ``lifetimes`` has the blocks of the state first, in its order.
+    born = blocks.alloc_event + course.n_events
+    born[: len(course.live)] = course.live.born
     highest = {name: _higher(course, name, values, trace) for name, values in level.items()}
     is_higher = highest["allocated"] != course.highest["allocated"]
     at = highest["allocated"].instant - course.n_events
@@ -193,13 +195,6 @@ def _waiting(before: Blocks, trace: Trace) -> Blocks:
     still = before.address[~np.isin(before.address, address)]
     waiting = np.concatenate([still, new])
     return Blocks.of(address=waiting, state=np.full(len(waiting), BlockState.PENDING_FREE))
-
-
-def _births(course: Course, blocks: Allocations) -> NDArray[Any]:
-    """The ALLOC event of each row; ``lifetimes`` has the blocks of the state first, in its order."""
-    born = blocks.alloc_event + course.n_events
-    born[: len(course.live)] = course.live.born
-    return born
 
 
 def _allocated(blocks: Allocations, born: NDArray[Any], instant: int) -> LiveBlocks:

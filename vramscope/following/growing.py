@@ -130,7 +130,16 @@ class Following:
 
         The size cap may remove events, and a reader may correct the initial state: then all is counted anew.
         """
-        goes_on = self._goes_on_in(recording)
+        # Whether *recording* begins with the events so far.
+        known, now = self._initial, recording.initial
+        goes_on = self._n_past == recording.past.n_events and (
+            known is now
+            or all(
+                np.array_equal(column, getattr(getattr(now, table), name))
+                for table in ("segments", "blocks")
+                for name, column in getattr(known, table).columns()
+            )
+        )
         if not goes_on:
             self._begin(recording)
         n_events = len(recording.trace)
@@ -209,18 +218,6 @@ class Following:
         self._time_ns, self._retries, self._ooms = (GrowingColumn("i8", self._scratch) for _ in range(3))
         self._time_ns.extend(times(replace(recording, trace=recording.trace.rows(slice(1))))[:1])
         self._needed = WhatFindingsNeed(recording, self._scratch) if self._finds else None
-
-    def _goes_on_in(self, recording: Recording) -> bool:
-        """Return whether *recording* begins with the events so far."""
-        known, now = self._initial, recording.initial
-        return self._n_past == recording.past.n_events and (
-            known is now
-            or all(
-                np.array_equal(column, getattr(getattr(now, table), name))
-                for table in ("segments", "blocks")
-                for name, column in getattr(known, table).columns()
-            )
-        )
 
     def _add(self, recording: Recording, end: int) -> None:
         first = len(self)

@@ -201,7 +201,16 @@ def _lines(live: LiveBlocks, stacks: Stacks, step: NDArray[Any]) -> tuple[LineBy
     pruned, new_ids = _pruned(stacks, ids[chosen])
     folded = fold(pruned)
     rows = bytes_by_line(folded, new_ids, n_bytes[chosen], count[chosen])
-    row_of_stack = _rows_of_stacks(folded, rows.folded_id, rows.via, new_ids)
+    # The row that each stack is part of.
+    keys = {
+        pair: row
+        for row, pair in enumerate(
+            zip(folded.reads_as[rows.folded_id].tolist(), rows.via.tolist(), strict=True)
+        )
+    }
+    place = folded.place[new_ids]
+    pairs = zip(folded.reads_as[place].tolist(), folded.via[new_ids].tolist(), strict=True)
+    row_of_stack = np.array([keys[pair] for pair in pairs], "i8")
     n_steps = _distinct_steps(row_of_stack, chosen, which, step, len(rows.n_bytes))
     found = [
         LineBytes(
@@ -216,19 +225,6 @@ def _lines(live: LiveBlocks, stacks: Stacks, step: NDArray[Any]) -> tuple[LineBy
     if len(rest):
         found.append(LineBytes(int(n_bytes[rest].sum()), int(count[rest].sum()), (), ""))
     return tuple(sorted(found, key=lambda line: (-line.n_bytes, line.frames, line.via)))
-
-
-def _rows_of_stacks(
-    folded: Any, folded_id: NDArray[Any], via: NDArray[Any], stack_id: NDArray[Any]
-) -> NDArray[Any]:
-    """The row of ``holders`` that each stack is part of."""
-    keys = {
-        pair: row
-        for row, pair in enumerate(zip(folded.reads_as[folded_id].tolist(), via.tolist(), strict=True))
-    }
-    place = folded.place[stack_id]
-    pairs = zip(folded.reads_as[place].tolist(), folded.via[stack_id].tolist(), strict=True)
-    return np.array([keys[pair] for pair in pairs], "i8")
 
 
 def _distinct_steps(

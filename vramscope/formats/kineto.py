@@ -181,9 +181,11 @@ def _recording(
     steps, phases = resolve(marks, len(trace), int(trace.time_ns[-1]))
     name, total_bytes = _properties(header, index) if kind != _CPU else ("", 0)
     layout = NO_LAYOUT_NOR_TOTALS if events[0].allocated is None else NO_LAYOUT
+    job = header.get("distributedInfo")
+    rank, size = (job.get("rank"), job.get("world_size")) if type(job) is dict else (0, 1)
     return Recording(
         source="snapshot",
-        process=_process(header),
+        process=Process(rank=rank if type(rank) is int else 0, world_size=size if type(size) is int else 1),
         device=Device(index, _KINDS.get(kind, f"type {kind}"), name, total_bytes),
         trace=trace,
         initial=builder.initial(),
@@ -276,12 +278,6 @@ def _step(trace: Trace, start: int, end: int) -> list[PendingMark]:
         PendingMark(MarkKind.ENTER, start, int(first), value=1),
         PendingMark(MarkKind.EXIT, end, int(last), value=1),
     ]
-
-
-def _process(header: dict[str, Any]) -> Process:
-    job = header.get("distributedInfo")
-    rank, size = (job.get("rank"), job.get("world_size")) if type(job) is dict else (0, 1)
-    return Process(rank=rank if type(rank) is int else 0, world_size=size if type(size) is int else 1)
 
 
 def _properties(header: dict[str, Any], index: int) -> tuple[str, int]:

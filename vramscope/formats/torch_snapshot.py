@@ -6,7 +6,6 @@ The file is a pickle of any protocol, gzipped or not, or the same as JSON. The b
 
 import json
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +94,10 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
     history = None
     if type(snapshot) is dict and (snapshot.get("host_traces") or snapshot.get("host_segments")):
         history = host_history(host_events(snapshot), snapshot.get("host_segments", []), builder)
-    process = Process(allocator=_settings(snapshot))
+    given = snapshot.get("allocator_settings", {}) if type(snapshot) is dict else {}
+    process = Process(
+        allocator={str(key): str(value) for key, value in given.items() if not isinstance(value, dict | list)}
+    )
     del snapshot
     stacks = builder.build()
     recordings = tuple(_recording(history, process, stacks) for history in found)
@@ -124,11 +126,6 @@ def _parsed(path: Path, data: bytes) -> tuple[Any, int]:
         raise FormatError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: damaged JSON ({str(error)[:200]}): copy it or dump it again") from None
-
-
-def _settings(snapshot: Any) -> Mapping[str, str]:
-    given = snapshot.get("allocator_settings", {}) if type(snapshot) is dict else {}
-    return {str(key): str(value) for key, value in given.items() if not isinstance(value, dict | list)}
 
 
 def _recording(history: DeviceHistory, process: Process, stacks: Stacks) -> Recording:

@@ -116,7 +116,11 @@ def _encoded(manifest: Manifest) -> bytes:
     document = _to_json(manifest)
     if manifest.id:
         document[_CHECKSUM] = _checksum(document)
-    return _text(document)
+    # json's own indentation takes ten times as long, twice in every `with record()`.
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in document.items()
+    )
+    return ("{\n " + ",\n ".join(lines) + "\n}\n").encode(errors="backslashreplace")
 
 
 def read(path: Path) -> Manifest:
@@ -147,17 +151,6 @@ def parse(data: bytes, path: Path) -> Manifest:
         return _from_json(document)
     except ValueError as error:
         raise StoreError(f"{path}: {error}") from error
-
-
-def _text(document: Mapping[str, Any]) -> bytes:
-    """Return the JSON text with a line per key.
-
-    json's own indentation takes ten times as long, twice in every `with record()`.
-    """
-    lines = (
-        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in document.items()
-    )
-    return ("{\n " + ",\n ".join(lines) + "\n}\n").encode(errors="backslashreplace")
 
 
 def _checksum(document: Mapping[str, Any]) -> int:

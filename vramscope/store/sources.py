@@ -97,16 +97,12 @@ def read(path: Path, trace: str = "") -> dict[str, SourceFile]:
     """
     try:
         document = side_file.document(path, 4 * LARGEST_BYTES)
-        if not _is_ours(document, trace):
+        is_known = document["format"] == _FORMAT and document["schema"]["major"] <= _MAJOR
+        if not bool(is_known and (not trace or document["trace"] == trace)):
             return {}
         return {str(name): _source(each) for name, each in document["files"].items()}
     except side_file.DAMAGE:
         return {}
-
-
-def _is_ours(document: Any, trace: str) -> bool:
-    is_known = document["format"] == _FORMAT and document["schema"]["major"] <= _MAJOR
-    return bool(is_known and (not trace or document["trace"] == trace))
 
 
 def _source(each: Any) -> SourceFile:

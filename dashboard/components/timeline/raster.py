@@ -23,15 +23,12 @@ def under_axes(name: str, series: Series, view: View, sentence: str, asks: dict[
 
 def alone(name: str, sentence: str, asks: dict[str, Any]) -> html.Figure:
     """Return a canvas without axes; parameters as those of :func:`under_axes`."""
-    return _frame(name, _canvases(), sentence, asks, "figure strip")
+    content = _canvases()
+    attributes = {"data-asks": json.dumps(asks), "aria-label": sentence}
+    return html.Figure(content, id=f"{name}-frame", className="figure strip", role="group", **attributes)
 
 
 def _canvases() -> list[Any]:
     """Return the canvas of the picture and the one for marks over it."""
     both = [html.Canvas(className="raster"), html.Canvas(className="raster raster-mark")]
     return [html.Div(both, className="raster-clip")]
-
-
-def _frame(name: str, content: list[Any], sentence: str, asks: dict[str, Any], kind: str) -> html.Figure:
-    attributes = {"data-asks": json.dumps(asks), "aria-label": sentence}
-    return html.Figure(content, id=f"{name}-frame", className=kind, role="group", **attributes)

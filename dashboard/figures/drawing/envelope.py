@@ -69,7 +69,15 @@ def envelope(series: Series, view: Window, around: Window, width_px: int) -> Env
     if not len(narrow_steps(series, view, width_px)):
         return None
     borders, detail = _borders(series, view, around, width_px)
-    return Envelope(borders, *_instants(series.position, borders), np.isin(borders, detail))
+    # First and last + 1 of the instants whose levels hold between each two borders. The level on entry is
+    # one of them where no event is at the border itself, so that every interval has one.
+    position = series.position
+    edge = np.searchsorted(position, borders)
+    is_exact = position[np.minimum(edge, len(position) - 1)] == borders
+    first = np.clip(np.where(is_exact, edge, edge - 1)[:-1], 0, len(position) - 1)
+    stop = np.maximum(edge[1:], first + 1)
+    stop[-1] = max(int(np.searchsorted(position, borders[-1], "right")), int(first[-1]) + 1)
+    return Envelope(borders, *(first, stop), np.isin(borders, detail))
 
 
 def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
@@ -97,29 +105,13 @@ def _borders(
     borders = np.unique(np.clip(edges, around.start, around.end))
     pixel = (view.end - view.start) / width_px
     even = np.linspace(around.start, around.end, int((around.end - around.start) / pixel / INTERVAL_PX) + 1)
-    detail = _in_wide_intervals(even, borders, WIDE_PX * pixel)
+    # The *even* borders where those of steps are at least *wide* apart: set-up, pauses.
+    wide = WIDE_PX * pixel
+    before = np.searchsorted(borders, even, "right")
+    low = np.append(even[0], borders)[before]
+    high = np.append(borders, even[-1])[before]
+    detail = even[high - low >= wide]
     borders = even if len(borders) > len(even) else np.union1d(borders, detail)
     # Borders at the edges of the view too, so that no interval has extremes from beyond them.
     ends = [around.start, view.start, min(np.nextafter(view.end, np.inf), around.end), around.end]
     return np.union1d(borders, ends), detail
-
-
-def _in_wide_intervals(even: NDArray[Any], borders: NDArray[Any], wide: float) -> NDArray[Any]:
-    """Return the *even* borders where those of steps are at least *wide* apart: set-up, pauses."""
-    before = np.searchsorted(borders, even, "right")
-    low = np.append(even[0], borders)[before]
-    high = np.append(borders, even[-1])[before]
-    return even[high - low >= wide]
-
-
-def _instants(position: NDArray[Any], borders: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return first and last + 1 of the instants whose levels hold between each two borders.
-
-    The level on entry is one of them where no event is at the border itself, so that every interval has one.
-    """
-    edge = np.searchsorted(position, borders)
-    is_exact = position[np.minimum(edge, len(position) - 1)] == borders
-    first = np.clip(np.where(is_exact, edge, edge - 1)[:-1], 0, len(position) - 1)
-    stop = np.maximum(edge[1:], first + 1)
-    stop[-1] = max(int(np.searchsorted(position, borders[-1], "right")), int(first[-1]) + 1)
-    return first, stop

@@ -61,7 +61,9 @@ def reconstruct(
     segments = segments_before(after.segments, trace)
     settings = _as_used(settings, after.segments, trace)
     found = lives(trace)
-    older = _untouched(after, found)
+    # Blocks in use at the end that the trace never mentions: they existed at the beginning.
+    at_end = used(after.blocks)
+    older = at_end.rows(~is_among(at_end.address, found.address))
     sizes, notes = _block_sizes(found, (trace, segments, older), settings)
     if final is not None:
         notes += _settle(found, sizes, used(final.blocks))
@@ -106,12 +108,6 @@ def _as_used(settings: Settings, held: Segments, trace: Trace) -> Settings:
     """Infer expandable segments from the record, because torch < 2.3 exports no settings."""
     is_expandable = bool(held.is_expandable.any()) or bool((trace.action == Action.SEGMENT_MAP).any())
     return replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
-
-
-def _untouched(after: Snapshot, found: BlockLives) -> Used:
-    """Blocks in use at the end that the trace never mentions: they existed at the beginning."""
-    at_end = used(after.blocks)
-    return at_end.rows(~is_among(at_end.address, found.address))
 
 
 def _at_start(found: BlockLives, sizes: NDArray[Any]) -> Used:

@@ -74,12 +74,16 @@ def histories(
     whole = _whole(snapshot)
     segments = Rows(checked(whole.get("segments", []), list, "segments"), lambda i: f"segments[{i}]")
     traces = checked(whole.get("device_traces", []), list, "device_traces")
-    annotations = _annotations(whole)
-    settings = _settings(whole, traces, torch)
+    rows = checked(whole.get("external_annotations", []), list, "external_annotations")
+    annotations = Rows(rows, lambda i: f"external_annotations[{i}]")
+    given = checked(whole.get("allocator_settings", {}), dict, "allocator_settings")
+    settings = Settings.from_snapshot(given, torch=torch or _version(given, traces))
     reader = StackReader(stacks)
     owners = segments.integers("device", "i8", 0)
     found = []
-    for device in _devices(owners, traces):
+    # Devices that hold segments or have events; device 0 if none does, so that something is shown.
+    busy = {i for i, trace in enumerate(traces) if trace}
+    for device in sorted(busy.union(owners.tolist())) or [0]:
         events = _events(traces, device)
         mine = _SegmentRows(whole.get("segments", []), np.flatnonzero(owners == device).tolist())
         found.append(_history(device, events, mine, annotations, (settings, reader)))
@@ -100,16 +104,6 @@ def _whole(snapshot: Any) -> dict[str, Any]:
     return snapshot
 
 
-def _annotations(whole: Mapping[str, Any]) -> Rows:
-    rows = checked(whole.get("external_annotations", []), list, "external_annotations")
-    return Rows(rows, lambda i: f"external_annotations[{i}]")
-
-
-def _settings(whole: Mapping[str, Any], traces: list[Any], torch: str) -> Settings:
-    given = checked(whole.get("allocator_settings", {}), dict, "allocator_settings")
-    return Settings.from_snapshot(given, torch=torch or _version(given, traces))
-
-
 def _version(given: Mapping[str, Any], traces: list[Any]) -> str:
     """Guess the torch version that wrote it, as far as rules differ, by the keys that each version added."""
     if "max_round_threshold" in given:
@@ -120,12 +114,6 @@ def _version(given: Mapping[str, Any], traces: list[Any]) -> str:
     if type(first) is not list or type(first[0]) is not dict:
         return "2.13"
     return "2.12" if "pool_id" in first[0] else "2.11"
-
-
-def _devices(owners: NDArray[Any], traces: list[Any]) -> list[int]:
-    """Devices that hold segments or have events; device 0 if none does, so that something is shown."""
-    busy = {i for i, trace in enumerate(traces) if trace}
-    return sorted(busy.union(owners.tolist())) or [0]
 
 
 def _events(traces: list[Any], device: int) -> Events:
@@ -166,7 +154,19 @@ def _history(
     settings, reader = shared
     pools: dict[tuple[int, int], int] = {DEFAULT_POOL: 0}
     notes: list[Note] = []
-    held = _segments(segments, pools, reader)
+    rows = segments.rows
+    kinds = rows.column("segment_type", (str,), "large")
+    address, size = rows.integers("address", "u8"), rows.integers("total_size", "i8")
+    _believable(size, "segment")
+    held = Segments(
+        address=address,
+        size=size,
+        stream=rows.integers("stream", "u8", 0),
+        pool=_pool_column(rows, "segment_pool_id", pools),
+        is_large=np.array([kind == "large" for kind in kinds], dtype="?"),
+        is_expandable=np.array(rows.column("is_expandable", (bool,), False), dtype="?"),
+        stack_id=reader.column(rows),
+    )
     trace, ooms, texts = _trace(events, held, (pools, reader, notes))
     final = _final(held, segments, trace, (reader, notes))
     marks = [*ooms, *(annotation_marks(annotations, device, trace) if trace.has_clock else ())]
@@ -202,23 +202,6 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
         text = f"{n_blind:,} {moves_were} recorded without a call stack ({share:.0%})"
         found.append(Note(NoteCode.NO_STACK, text, n_blind))
     return found
-
-
-def _segments(segments: _SegmentRows, pools: dict[tuple[int, int], int], reader: StackReader) -> Segments:
-    """One row per segment, in the order of the file."""
-    rows = segments.rows
-    kinds = rows.column("segment_type", (str,), "large")
-    address, size = rows.integers("address", "u8"), rows.integers("total_size", "i8")
-    _believable(size, "segment")
-    return Segments(
-        address=address,
-        size=size,
-        stream=rows.integers("stream", "u8", 0),
-        pool=_pool_column(rows, "segment_pool_id", pools),
-        is_large=np.array([kind == "large" for kind in kinds], dtype="?"),
-        is_expandable=np.array(rows.column("is_expandable", (bool,), False), dtype="?"),
-        stack_id=reader.column(rows),
-    )
 
 
 def _pool_column(rows: Rows, key: str, pools: dict[tuple[int, int], int]) -> NDArray[Any]:
@@ -344,7 +327,13 @@ def _blocks(
     rows = segments.blocks
     size = rows.integers("size", "i8")
     _believable(size, "block")
-    state = _states(rows, notes)
+    words = rows.column("state", (str,))
+    unknown = sum(word not in _STATES for word in words)
+    if unknown:
+        notes.append(
+            Note(NoteCode.UNKNOWN_STATE, f"{unknown} blocks in an unknown state count as free", unknown)
+        )
+    state = np.array([_STATES.get(word, BlockState.INACTIVE) for word in words], dtype="u1")
     in_use = state != BlockState.INACTIVE
     requested, stack_id = _owners(rows, reader)
     _believable(requested, "requested_size of block")
@@ -356,16 +345,6 @@ def _blocks(
         state=state,
         stack_id=np.where(in_use, stack_id, 0).astype("i4"),
     )
-
-
-def _states(rows: Rows, notes: list[Note]) -> NDArray[Any]:
-    words = rows.column("state", (str,))
-    unknown = sum(word not in _STATES for word in words)
-    if unknown:
-        notes.append(
-            Note(NoteCode.UNKNOWN_STATE, f"{unknown} blocks in an unknown state count as free", unknown)
-        )
-    return np.array([_STATES.get(word, BlockState.INACTIVE) for word in words], dtype="u1")
 
 
 def _owners(rows: Rows, reader: StackReader) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -91,7 +91,11 @@ def text_marks(events: Events, trace: Trace, order: NDArray[Any] | None) -> list
     if not texts:
         return []
     is_annotation = np.array([word == "annotate" for word in events.words])[events.action]
-    place = _place_of(order, len(events))
+    # The event that each row became, if the events are the rows in *order*; −1 where none did.
+    n_rows = len(events)
+    place = np.full(n_rows, -1)
+    kept = np.arange(n_rows) if order is None else order
+    place[kept] = np.arange(len(kept))
     instants = _instants(events, trace, place)
     found = [
         PendingMark(
@@ -105,14 +109,6 @@ def text_marks(events: Events, trace: Trace, order: NDArray[Any] | None) -> list
         if is_annotation[row]
     ]
     return sorted([*found, *_metadata_marks(texts, trace, place)], key=lambda mark: mark.event)
-
-
-def _place_of(order: NDArray[Any] | None, n_rows: int) -> NDArray[Any]:
-    """The event that each row became, if the events are the rows in *order*; −1 where none did."""
-    place = np.full(n_rows, -1)
-    kept = np.arange(n_rows) if order is None else order
-    place[kept] = np.arange(len(kept))
-    return place
 
 
 def _instants(events: Events, trace: Trace, place: NDArray[Any]) -> NDArray[Any]:

@@ -168,7 +168,15 @@ def _rules(
     end = padded(lives.phases.end_event)[lives.born_in]
     left = inside & (dies >= end) & (program.is_closed[lives.born_in] != 0)
     served, is_early = _backward_of(program, found.alloc_event, lives)
-    again = _freed_by_backward(program, found, lives)
+    # Blocks that a backward of their own step freed, also from outside of every module, such as what a loss
+    # function saves: only autograd frees those there.
+    is_backward = (lives.freed_in >= 0) & (padded(lives.phases.phase)[lives.freed_in] == Phase.BACKWARD)
+    again = (
+        is_backward
+        & (lives.freed_in != lives.born_in)
+        & (lives.step >= 0)
+        & (lives.step == steps_of(program.steps, found.free_event))
+    )
     held = held_by_unfinished(program.unfinished, found.alloc_event, dies, phase, inside)
     return [
         (left & forward & served, Category.ACTIVATION, Reason.SAVED),
@@ -184,21 +192,6 @@ def _rules(
         (left & forward & is_early, Category.TEMPORARY, Reason.WITHIN),
         (~inside & _within_a_gap(program, found, lives), Category.TEMPORARY, Reason.WITHIN),
     ]
-
-
-def _freed_by_backward(program: _ProgramTimeline, found: Allocations, lives: Lives) -> NDArray[Any]:
-    """Whether a block was freed within a backward of the step in which it was allocated.
-
-    This covers blocks from outside of every module, such as what a loss function saves: only autograd frees
-    those there.
-    """
-    is_backward = (lives.freed_in >= 0) & (padded(lives.phases.phase)[lives.freed_in] == Phase.BACKWARD)
-    return (
-        is_backward
-        & (lives.freed_in != lives.born_in)
-        & (lives.step >= 0)
-        & (lives.step == steps_of(program.steps, found.free_event))
-    )
 
 
 def _is_closed(phases: Phases, marks: Marks, n_events: int) -> NDArray[Any]:

@@ -297,10 +297,6 @@ class FitAnswer:
             )
         return verdict, reason
 
-    def judged_with(self, target: Target, outcome: ReplayResult) -> FitVerdict:
-        """Return the verdict on a replay under another setting on *target*."""
-        return self._replayed_verdict(target, outcome)[0]
-
     def _replayed_verdict(self, target: Target, outcome: ReplayResult) -> tuple[FitVerdict, str]:
         room, recorded = self.room_on(target), self.recorded_peak_bytes
         if not outcome.fits:
@@ -364,4 +360,4 @@ class FitAnswer:
 
     def _verdict_of(self, target: Target, outcome: ReplayResult) -> FitVerdict:
         is_recorded = self.without_limit is None or outcome.settings == self.without_limit.settings
-        return self.judged(target, outcome)[0] if is_recorded else self.judged_with(target, outcome)
+        return self.judged(target, outcome)[0] if is_recorded else self._replayed_verdict(target, outcome)[0]

@@ -107,7 +107,10 @@ NOTHING_KNOWN = Outlook()
 
 def forecast(recording: Recording) -> Outlook:
     """Forecast the step at which the limit is reached; 1 s per million events."""
-    room = _room_of(recording)
+    counters = recording.counters
+    known = (counters.device_used_bytes >= 0) & (counters.reserved_bytes >= 0)
+    beside = (counters.device_used_bytes - counters.reserved_bytes)[known][-_LEAST_STEPS:]
+    room = _room(recording.device, recorded_limit(recording), int(np.median(beside)) if len(beside) else None)
     lacks = [
         each
         for each in missing_parts(recording)
@@ -251,13 +254,6 @@ def _near(found: Forecast) -> str:
     time = "" if found.seconds is None else f", in about {format_rough_duration(found.seconds)}"
     steps = f"step {found.step:,} ({low:,} to {high:,})" if low < high else f"step {found.step:,}"
     return f"near {steps}{time}"
-
-
-def _room_of(recording: Recording) -> Reservable | None:
-    counters = recording.counters
-    known = (counters.device_used_bytes >= 0) & (counters.reserved_bytes >= 0)
-    beside = (counters.device_used_bytes - counters.reserved_bytes)[known][-_LEAST_STEPS:]
-    return _room(recording.device, recorded_limit(recording), int(np.median(beside)) if len(beside) else None)
 
 
 def room_of_summary(device: DeviceSummary) -> Reservable | None:

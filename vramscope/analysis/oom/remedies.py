@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from vramscope.analysis.oom.cause import Room
 from vramscope.analysis.settings_advice import SettingsAdvice, settings_advice
 from vramscope.analysis.shared_results import shared_results
-from vramscope.analysis.strategies import Strategies, strategies
+from vramscope.analysis.strategies import strategies
 from vramscope.analysis.verdicts.missing import ended_short
 from vramscope.model.recording import Recording
 
@@ -49,23 +49,18 @@ def remedies(recording: Recording, room: Room | None = None) -> Remedies:
     *room* is None where the distribution of the device's bytes is not known. Returns those that help.
     """
     with shared_results():
-        return remedies_of(recording, settings_advice(recording), strategies(recording), room)
-
-
-def remedies_of(
-    recording: Recording, advice: SettingsAdvice, found: Strategies, room: Room | None
-) -> Remedies:
-    """Return the remedies from the results of the two searches; the parameters as in :func:`remedies`."""
-    helps = _settings(recording, advice)
-    environment = advice.environment if helps else ""
-    for each in found.advised[:_MOST_STRATEGIES]:
-        helps = (*helps, Remedy(each.name, each.how, each.saved_bytes, each.cost, each.basis))
-    return Remedies(
-        lacking_bytes=-1 if room is None else max(room.over_limit_bytes, room.lacking_bytes),
-        remedies=helps,
-        no_setting="" if advice.advised else advice.reason,
-        command=_command(recording.process.command, environment),
-    )
+        advice = settings_advice(recording)
+        found = strategies(recording)
+        helps = _settings(recording, advice)
+        environment = advice.environment if helps else ""
+        for each in found.advised[:_MOST_STRATEGIES]:
+            helps = (*helps, Remedy(each.name, each.how, each.saved_bytes, each.cost, each.basis))
+        return Remedies(
+            lacking_bytes=-1 if room is None else max(room.over_limit_bytes, room.lacking_bytes),
+            remedies=helps,
+            no_setting="" if advice.advised else advice.reason,
+            command=_command(recording.process.command, environment),
+        )
 
 
 def _settings(recording: Recording, advice: SettingsAdvice) -> tuple[Remedy, ...]:

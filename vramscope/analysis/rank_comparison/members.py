@@ -167,7 +167,10 @@ def _alike(lines: NDArray[Any], allocated: NDArray[Any]) -> NDArray[Any]:
     of = np.full(n, -1)
     leaders: list[int] = []
     while (of < 0).any() and len(leaders) < _MOST_GROUPS:
-        leader = _central(allocated, np.flatnonzero(of < 0))
+        # The member among *rows* whose peak is the median: a leader at the edge would split its group.
+        rows = np.flatnonzero(of < 0)
+        order = rows[np.argsort(allocated[rows], kind="stable")]
+        leader = int(order[len(order) // 2])
         near = (of < 0) & (_distance(lines, allocated, leader) <= limit)
         near[leader] = True
         of[near] = len(leaders)
@@ -211,12 +214,6 @@ def _usual_neighbor(lines: NDArray[Any], allocated: NDArray[Any]) -> float:
         distance[np.searchsorted(sample, row)] = np.inf
         nearest.append(distance.min())
     return float(np.median(nearest))
-
-
-def _central(allocated: NDArray[Any], rows: NDArray[Any]) -> int:
-    """The member among *rows* whose peak is the median: a leader at the edge would split its group."""
-    order = rows[np.argsort(allocated[rows], kind="stable")]
-    return int(order[len(order) // 2])
 
 
 class LineDifference(NamedTuple):

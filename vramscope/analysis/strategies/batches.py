@@ -29,7 +29,13 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Split each batch in two, and add up the gradients."""
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = (np.isin(run.category, _OF_A_BATCH) | of_step) & ~_of_evaluation(run)
-    kept_on = of_batch & _outlasts_a_step(run)
+    # Which allocations live through a whole step after their own, and are kept then, not used up. What
+    # keeps a tensor of each batch keeps two of the halves; a batch that is fetched ahead is used next.
+    found, ends = run.found, run.recording.steps.end_event
+    dies = np.where(found.free_event >= 0, found.free_event, np.iinfo("i8").max)
+    kept_on = of_batch & (
+        np.searchsorted(ends, dies) - np.searchsorted(ends, found.alloc_event, side="right") > 1
+    )
     # The last ones of a line that keeps have not outlasted anything yet.
     kind = run.found.stack_id * (run.found.size.max(initial=0) + 1) + run.found.size
     of_one = of_batch & ~np.isin(kind, kind[kept_on])
@@ -53,33 +59,19 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     )
 
 
-def _outlasts_a_step(run: StrategyInput) -> NDArray[Any]:
-    """Return which allocations live through a whole step after their own, and are kept then, not used up.
-
-    What keeps a tensor of each batch keeps two of the halves; a batch that is fetched ahead is used next.
-    """
-    found, ends = run.found, run.recording.steps.end_event
-    dies = np.where(found.free_event >= 0, found.free_event, np.iinfo("i8").max)
-    return np.searchsorted(ends, dies) - np.searchsorted(ends, found.alloc_event, side="right") > 1
-
-
-def _is_evaluated(run: StrategyInput) -> NDArray[Any]:
-    """Return which inputs are gone before training goes on: an evaluation's own, made right before it."""
-    phases, found = run.lives.phases, run.found
-    starts = (np.sort(phases.start_event[phases.phase == each]) for each in (Phase.EVAL, Phase.FORWARD))
-    last = np.iinfo("i8").max
-    evaluates, trains = (np.append(at, last)[np.searchsorted(at, found.alloc_event)] for at in starts)
-    is_gone = (found.free_event >= 0) & (found.free_event <= trains) & (evaluates < trains)
-    return is_gone & (run.category == Category.INPUT)
-
-
 def _of_evaluation(run: StrategyInput) -> NDArray[Any]:
     """Return which allocations evaluations make: batches of their own, which training does not divide."""
     first, end = evaluations(run.recording.steps, run.lives.phases, len(run.recording.trace))
     # Intervals lie one after another.
     at = np.searchsorted(first, run.found.alloc_event, side="right") - 1
     inside = (at >= 0) & (run.found.alloc_event < np.append(end, 0)[at])
-    return inside | (run.born_in == Phase.EVAL) | _is_evaluated(run)
+    # Which inputs are gone before training goes on: an evaluation's own, made right before it.
+    phases, found = run.lives.phases, run.found
+    starts = (np.sort(phases.start_event[phases.phase == each]) for each in (Phase.EVAL, Phase.FORWARD))
+    last = np.iinfo("i8").max
+    evaluates, trains = (np.append(at, last)[np.searchsorted(at, found.alloc_event)] for at in starts)
+    is_gone = (found.free_event >= 0) & (found.free_event <= trains) & (evaluates < trains)
+    return inside | (run.born_in == Phase.EVAL) | is_gone & (run.category == Category.INPUT)
 
 
 def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
@@ -88,7 +80,14 @@ def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
     So does whatever has the size of such a result, but nothing that is as large as a parameter.
     """
     owners = owners_of(run.recording, run.found, run.assigned)
-    is_own = _is_of_own_line(run, owners.forward)
+    # What the program's own lines made, or operations on their results, may hold a value for each pair of a
+    # batch, or the same values for every batch, where layers of torch.nn have one row for each sample. In
+    # backward it is what was made for such or for unknown forwards.
+    stacks, rows = run.recording.stacks, run.found.stack_id.tolist()
+    of_layer = {each: _is_of_layer(stacks, each) for each in set(rows)}
+    is_own = np.array([not of_layer[each] for each in rows], dtype="?")
+    in_backward = run.lives.phase == Phase.BACKWARD
+    is_own[in_backward] = np.append(is_own, True)[owners.forward[in_backward]]
     is_one = run.category == Category.PARAMETER
     weights = np.unique(run.found.size[is_one])
     weights = np.union1d(weights, np.unique(run.found.size[run.category == Category.BUFFER]))
@@ -120,20 +119,6 @@ def _accumulates(run: StrategyInput) -> bool:
     backward = phases.start_event[(phases.phase == Phase.BACKWARD) & (phases.depth == 0)]
     count = np.bincount(np.searchsorted(ends, backward), minlength=len(ends))[: len(ends)]
     return bool(len(ends)) and bool(2 * np.count_nonzero(count > 1) > len(ends))
-
-
-def _is_of_own_line(run: StrategyInput, forward: NDArray[Any]) -> NDArray[Any]:
-    """Return which allocations operations of the program's own lines made, or operations on their results.
-
-    These may hold a value for each pair of a batch, or the same values for every batch, where layers of
-    torch.nn have one row for each sample. In backward they are those made for such or for unknown forwards.
-    """
-    stacks, rows = run.recording.stacks, run.found.stack_id.tolist()
-    of_layer = {each: _is_of_layer(stacks, each) for each in set(rows)}
-    is_open = np.array([not of_layer[each] for each in rows], dtype="?")
-    in_backward = run.lives.phase == Phase.BACKWARD
-    is_open[in_backward] = np.append(is_open, True)[forward[in_backward]]
-    return is_open
 
 
 def _is_of_layer(stacks: Stacks, stack_id: int) -> bool:

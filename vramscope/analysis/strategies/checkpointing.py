@@ -172,17 +172,12 @@ def _saved(found: Allocations, lives: Lives, call: _Call) -> NDArray[Any]:
     """
     freed_in = lives.freed_in[call.rows]
     in_backward = (freed_in >= 0) & (padded(lives.phases.phase)[freed_in] == Phase.BACKWARD)
-    if _has_no_backward(lives, call):
+    starts = lives.phases.start_event[lives.phases.phase == Phase.BACKWARD]
+    if not bool((starts >= lives.phases.start_event[call.phase]).any()):
         in_backward |= found.free_event[call.rows] < 0
     result = _result(found, call)
     rows: NDArray[Any] = call.rows[in_backward]
     return rows if result is None else rows[rows != result]
-
-
-def _has_no_backward(lives: Lives, call: _Call) -> bool:
-    """Return whether the recording ends before the backward of this forward begins."""
-    starts = lives.phases.start_event[lives.phases.phase == Phase.BACKWARD]
-    return not bool((starts >= lives.phases.start_event[call.phase]).any())
 
 
 def _result(found: Allocations, call: _Call) -> int | None:

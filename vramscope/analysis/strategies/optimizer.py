@@ -62,7 +62,7 @@ def optimizer_in_a_loop(run: StrategyInput) -> Iterator[StrategyTrial]:
 
 def state_in_8_bits(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Keep the optimizer's state in 8 bits, as bitsandbytes does; its step allocates nothing."""
-    element, classes = _element(run), (*_WITH_8_BITS, _UNKNOWN)
+    element, classes = np.where(run.element > 0, run.element, USUAL_ELEMENT), (*_WITH_8_BITS, _UNKNOWN)
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST_8BIT
     if state.any():
@@ -85,10 +85,6 @@ def offloaded(run: StrategyInput) -> Iterator[StrategyTrial]:
     state = run.category == Category.OPTIMIZER_STATE
     if state.any():
         yield StrategyTrial("offloaded", scaled(run, (state | run.in_optimizer(), 0.0)))
-
-
-def _element(run: StrategyInput) -> NDArray[Any]:
-    return np.where(run.element > 0, run.element, USUAL_ELEMENT)
 
 
 def _is_of(run: StrategyInput, classes: Sequence[str]) -> NDArray[Any]:

@@ -58,7 +58,10 @@ class MemoryGrowth:
 def memory_growth(recording: Recording, found: Leaks, missing: Sequence[Missing]) -> MemoryGrowth:
     """Return the verdict on *found*, the answer of ``leaks``, where *missing* is what the recording lacks."""
     if found.leaks:
-        return MemoryGrowth(GrowthVerdict.LEAKS, _leaking(found), is_decided=True)
+        rate = format_bytes(round(sum(leak.bytes_per_step for leak in found.leaks)))
+        turn = "step" if found.has_steps else "loop iteration"
+        many = f"{len(found.leaks)} leaks" if len(found.leaks) > 1 else "a leak"
+        return MemoryGrowth(GrowthVerdict.LEAKS, f"{many}: {rate} more with every {turn}", is_decided=True)
     lacking = [each for each in missing if each.part in _NEEDED]
     rest = [each for each in missing if each.part is Part.END]
     if lacking:
@@ -69,13 +72,6 @@ def memory_growth(recording: Recording, found: Leaks, missing: Sequence[Missing]
     verdict, text = _without_leak(recording, found, rest[0].until if rest else "")
     is_decided = verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE, GrowthVerdict.GROWING_BATCH)
     return MemoryGrowth(verdict, text, is_decided and not rest)
-
-
-def _leaking(found: Leaks) -> str:
-    rate = format_bytes(round(sum(leak.bytes_per_step for leak in found.leaks)))
-    turn = "step" if found.has_steps else "loop iteration"
-    many = f"{len(found.leaks)} leaks" if len(found.leaks) > 1 else "a leak"
-    return f"{many}: {rate} more with every {turn}"
 
 
 def _without_leak(recording: Recording, found: Leaks, until: str) -> tuple[GrowthVerdict, str]:

@@ -245,11 +245,7 @@ def emptied_after(program: RequestSequence, recording: Recording, what: str) -> 
         raise UsageError(
             f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` record them'
         )
-    return _with_empty_cache_at(program, ends)
-
-
-def _with_empty_cache_at(program: RequestSequence, ends: NDArray[Any]) -> RequestSequence:
-    """Return the sequence with ``empty_cache`` before each of the events *ends*."""
+    # The sequence with ``empty_cache`` before each of the events *ends*.
     at = np.searchsorted(program.event, ends)
     return replace(
         program,

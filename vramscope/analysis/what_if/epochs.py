@@ -24,19 +24,15 @@ class Epochs:
 
 def epochs(recording: Recording) -> Epochs:
     """Return the ends of epochs: from marks named "epoch …", else from evaluations that follow training."""
-    marked = _marked(recording)
+    marks = recording.marks.rows(recording.marks.kind == MarkKind.MARK)
+    is_epoch = [marks.names[name].lower().startswith("epoch") for name in marks.name.tolist()]
+    marked = np.unique(marks.event[np.array(is_epoch, "?")])
     if len(marked):
         return Epochs(marked, 'as marked by the program (`recorder.mark("epoch …")`)')
     inferred = _after_evaluations(recording)
     if len(inferred) and _FEWEST_STEPS * len(inferred) <= len(recording.steps):
         return Epochs(inferred, "inferred: an epoch ends with the evaluation that follows its training")
     return Epochs(np.zeros(0, "i8"))
-
-
-def _marked(recording: Recording) -> NDArray[Any]:
-    marks = recording.marks.rows(recording.marks.kind == MarkKind.MARK)
-    is_epoch = [marks.names[name].lower().startswith("epoch") for name in marks.name.tolist()]
-    return np.unique(marks.event[np.array(is_epoch, "?")])
 
 
 def _after_evaluations(recording: Recording) -> NDArray[Any]:

@@ -85,15 +85,11 @@ def compact_part(
     state = state_at(part.trace, initial, n_events, Settings())
     state = replace(state, event=first + n_events, time_ns=state.time_ns or before.state.time_ns)
     labels = _labels(before, part, following, state)
-    edges = [_boundaries(each.marks) - first for each in (part, following)]
+    edges = [each.marks.event[np.isin(each.marks.kind, BOUNDARIES)] - first for each in (part, following)]
     peaks = _peaks(part.trace, initial, np.concatenate(edges))
     marks = _course(part.marks, state.event)
     holders = _holders(before, part, following, state)
     return CarriedState(state, labels, holders), replace(peaks, event=peaks.event + first), marks
-
-
-def _boundaries(marks: Marks) -> NDArray[Any]:
-    return marks.event[np.isin(marks.kind, BOUNDARIES)]
 
 
 def _peaks(trace: Trace, initial: Snapshot, edges: NDArray[Any]) -> StretchPeaks:
@@ -155,15 +151,11 @@ def _holders(before: CarriedState, part: DevicePart, following: DevicePart, stat
 
 def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapshot) -> NDArray[Any]:
     """Return whether each row is about a block that is live at the end, or about a later moment."""
-    handed_out = _looked_up(_last_handed_out(trace, first), table.address)
-    in_use = state.blocks.address[state.blocks.state != BlockState.INACTIVE]
-    return (table.event > state.event) | ((handed_out < table.event) & np.isin(table.address, in_use))
-
-
-def _last_handed_out(trace: Trace, first: int) -> tuple[NDArray[Any], NDArray[Any]]:
     events = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))[::-1]
     address, at = np.unique(trace.address[events], return_index=True)
-    return address, events[at] + first
+    handed_out = _looked_up((address, events[at] + first), table.address)
+    in_use = state.blocks.address[state.blocks.state != BlockState.INACTIVE]
+    return (table.event > state.event) | ((handed_out < table.event) & np.isin(table.address, in_use))
 
 
 def _looked_up(known: tuple[NDArray[Any], NDArray[Any]], address: NDArray[Any]) -> NDArray[Any]:

@@ -177,7 +177,8 @@ class Compactor:
         for number in numbers:
             began = time.monotonic()
             home, following = (parts.part(self._rank, at) for at in (number, number + 1))
-            for device in _devices(home):
+            found = (device_of(path.name) for path in home.iterdir() if parts.is_in_part(path.name))
+            for device in {device for device in found if device is not None}:
                 known = _taken((home, following), device, left.get(device), summary)
                 left |= {device: known} if known is not None else {}
             if self._size() < self.cap.max_bytes * _HURRY:
@@ -231,11 +232,6 @@ class _SummaryDirectory:
             there = self._old_sums.get(name)
         owner = replace(self._owner, file=f"{SUMMARY}/{name}")
         self.sums[name] = write_compressed(self._new / name, rows, owner, there)
-
-
-def _devices(home: Path) -> set[int]:
-    found = (device_of(path.name) for path in home.iterdir() if parts.is_in_part(path.name))
-    return {device for device in found if device is not None}
 
 
 def _taken(

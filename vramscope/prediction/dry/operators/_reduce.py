@@ -71,7 +71,7 @@ def buffers(dims: Sequence[Dim], offset: int, kernel: Kernel, card: Hardware) ->
     *offset* is the first element of the input in its storage.
     """
     joined = _joined(sorted_dims(dims))
-    if _extent(joined, kernel) > _LARGEST_OFFSET:
+    if 1 + sum((dim.size - 1) * dim.into for dim in joined) * kernel.element_bytes > _LARGEST_OFFSET:
         return max(buffers(half, offset, kernel, card) for half in _halves(joined))
     return _of(joined, offset, kernel, card)
 
@@ -123,10 +123,6 @@ def _joined(dims: Sequence[Dim]) -> list[Dim]:
     return found
 
 
-def _extent(dims: Sequence[Dim], kernel: Kernel) -> int:
-    return 1 + sum((dim.size - 1) * dim.into for dim in dims) * kernel.element_bytes
-
-
 def _halves(dims: Sequence[Dim]) -> list[list[Dim]]:
     place = max(range(len(dims)), key=lambda i: (dims[i].size - 1) * max(dims[i].into, dims[i].out))
     size = dims[place].size // 2
@@ -172,7 +168,8 @@ def _of(dims: Sequence[Dim], offset: int, kernel: Kernel, card: Hardware) -> tup
 
 def _block(width: int, height: int, vector: int) -> tuple[int, int]:
     most = _MOST_THREADS // vector
-    x, y = (_power(one) if one < most else most for one in (width, height))
+    # The largest power of two that is not above it.
+    x, y = (1 << max(one.bit_length() - 1, 0) if one < most else most for one in (width, height))
     block_x = min(x, _WARP)
     block_y = min(y, most // block_x)
     return min(x, most // block_y), block_y
@@ -185,11 +182,6 @@ def _output_vector(dims: Sequence[Dim], n_reduced: int, offset: int) -> int:
         while number % vector:
             vector //= 2
     return vector
-
-
-def _power(number: int) -> int:
-    """The largest power of two that is not above it."""
-    return 1 << max(number.bit_length() - 1, 0)
 
 
 def _product(dims: Sequence[Dim]) -> int:

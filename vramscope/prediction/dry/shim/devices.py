@@ -106,7 +106,11 @@ class OwnDevices(TorchFunctionMode):
                 args[0].lies_later_on = self._own
             return _itself, args[:1], None
         if func is torch.Tensor.cuda:
-            return torch.Tensor.to, (args[0], self._own), _without_device(args, kwargs)
+            # ``cuda(device, non_blocking, memory_format)`` without its device.
+            names = ("device", "non_blocking", "memory_format")
+            given = dict(zip(names, args[1:], strict=False)) | (kwargs or {})
+            given.pop("device", None)
+            return torch.Tensor.to, (args[0], self._own), given
         if func is torch.Tensor.to and len(args) > 1:
             return func, (args[0], self._of(args[1]), *args[2:]), kwargs
         if func is torch.Tensor.type and len(args) > 1 and ".cuda." in str(args[1]):
@@ -166,11 +170,3 @@ def holds(check: Callable[..., Any]) -> Callable[..., Any]:
         return _finite(out, answer=True) if isinstance(out, torch.Tensor) else out
 
     return checked
-
-
-def _without_device(args: Any, kwargs: Any) -> dict[str, Any]:
-    """``cuda(device, non_blocking, memory_format)`` without its device."""
-    names = ("device", "non_blocking", "memory_format")
-    given = dict(zip(names, args[1:], strict=False)) | (kwargs or {})
-    given.pop("device", None)
-    return given

@@ -61,23 +61,17 @@ class _Light(ModuleType):
 def _real(name: str) -> ModuleType:
     """Import a module in the place of the light one; symbolic shapes are made of SymPy, so both go."""
     if name == _DTENSOR:
-        return _sharding()
+        # Import DTensor without SymPy, and without how it shards each operator, which takes a third of a
+        # second. Many programs import it for its names alone (transformers does). None can shard a tensor,
+        # as a dry run without ranks refuses process groups.
+        _remove(_DTENSOR)
+        if _STRATEGIES not in sys.modules:
+            strategies = ModuleType(_STRATEGIES)
+            strategies.__path__ = [str(Path(next(iter(torch.__path__)), *_STRATEGIES.split(".")[1:]))]
+            sys.modules[_STRATEGIES] = strategies
+        return importlib.import_module(_DTENSOR)
     _remove()
     return importlib.import_module(name)
-
-
-def _sharding() -> ModuleType:
-    """Import DTensor without SymPy, and without how it shards each operator, which takes a third of a second.
-
-    Many programs import it for its names alone (transformers does). None can shard a tensor, as a dry run
-    without ranks refuses process groups.
-    """
-    _remove(_DTENSOR)
-    if _STRATEGIES not in sys.modules:
-        strategies = ModuleType(_STRATEGIES)
-        strategies.__path__ = [str(Path(next(iter(torch.__path__)), *_STRATEGIES.split(".")[1:]))]
-        sys.modules[_STRATEGIES] = strategies
-    return importlib.import_module(_DTENSOR)
 
 
 def _remove(*names: str) -> None:

@@ -70,19 +70,13 @@ def own_device() -> torch.device:
             "this process uses its card, and autograd could not use that after a dry run: "
             "predict in a process of its own, with: vramscope predict SCRIPT"
         )
-    _start_engine()
-    register(rename=NAME, backend_module=_Module())
-    return torch.device(NAME, 0)
-
-
-def _start_engine() -> None:
-    """Let autograd start its threads, one for each device, before ours is one.
-
-    The first backward of a process starts them for good, and with such a thread torch refuses to train in a
-    later fork of the process. A dry run's backward needs none: it runs on the program's own thread.
-    """
+    # Autograd starts its threads, one for each device, before ours is one: the first backward of a process
+    # starts them for good, and with such a thread torch refuses to train in a later fork of the process. A
+    # dry run's backward needs none: it runs on the program's own thread.
     with torch.inference_mode(False), torch.enable_grad():
         torch.ones((), requires_grad=True).clone().backward()
+    register(rename=NAME, backend_module=_Module())
+    return torch.device(NAME, 0)
 
 
 def is_own(value: Any) -> bool:
