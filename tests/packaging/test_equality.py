@@ -18,7 +18,7 @@ def raising(text: str) -> list[str]:
         if isinstance(node, ast.ClassDef)
         and any(map(_compares, node.decorator_list))
         and not BASES & {ast.unparse(base) for base in node.bases}
-        and any("NDArray" in ast.unparse(field.annotation) for field in _fields(node))
+        and any("Array" in ast.unparse(field.annotation) for field in _fields(node))
     ]
 
 

@@ -17,7 +17,7 @@ QUANTITIES = {
     "inactive_split",
     "releasable",
 }
-NUMBERS = {"int", "float", "int | None", "float | None", "NDArray[Any]"}
+NUMBERS = {"int", "float", "int | None", "float | None", "NDArray[Any]", "Array"}
 
 
 def fields(source: str) -> Iterator[tuple[str, str, str, str]]:

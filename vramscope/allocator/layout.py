@@ -6,14 +6,12 @@ events from the end is the same as applying them from the beginning with the sig
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import LARGE_SEGMENT, SMALL_SEGMENT
 from vramscope.model.snapshot import Blocks, BlockState, Segments
-from vramscope.model.table import Int32, Int64, Table, UInt8, UInt64
+from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64
 from vramscope.model.trace import Action, Trace
 
 
@@ -73,7 +71,7 @@ def _joined(*tables: Segments) -> Segments:
     return found.rows(np.argsort(found.address, kind="stable"))
 
 
-def not_overlapping(address: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
+def not_overlapping(address: Array, size: Array) -> Array:
     """Mask of the ranges (sorted by address) that begin after all earlier ones have ended."""
     start = address.astype("i8")
     reached = np.maximum.accumulate(start + size) if len(start) else start
@@ -124,7 +122,7 @@ def _mapped(known: Segments, trace: Trace, *, backward: bool) -> Segments:
     )
 
 
-def _from_events(trace: Trace, events: NDArray[Any]) -> Segments:
+def _from_events(trace: Trace, events: Array) -> Segments:
     """Segments as SEGMENT_* events describe them."""
     size, action = trace.size[events], trace.action[events]
     is_born = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
@@ -141,7 +139,7 @@ def _from_events(trace: Trace, events: NDArray[Any]) -> Segments:
     )
 
 
-def room_after(segments: Segments, address: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+def room_after(segments: Segments, address: Array, others: Array) -> Array:
     """Bytes from each address to the next of *others* above it (sorted) or to the end of its segment.
 
     0 for an address that no segment holds.
@@ -154,7 +152,7 @@ def room_after(segments: Segments, address: NDArray[Any], others: NDArray[Any]) 
     return np.minimum(limit, following) - point
 
 
-def _owner(segments: Segments, point: NDArray[Any]) -> NDArray[Any]:
+def _owner(segments: Segments, point: Array) -> Array:
     """The row of the segment that holds each address, −1 where none does."""
     start = segments.address.astype("i8")
     row = np.searchsorted(start, point, side="right") - 1
@@ -197,7 +195,7 @@ def blocks_of(segments: Segments, in_use: Used) -> Blocks:
     return Blocks(**joined)
 
 
-def is_held(segments: Segments, address: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
+def is_held(segments: Segments, address: Array, size: Array) -> Array:
     """Mask of the ranges that lie in one segment."""
     start = address.astype("i8")
     owner = _owner(segments, start)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, Settings
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 
 
@@ -22,11 +22,11 @@ from vramscope.model.trace import Action, Trace
 class Moves:
     """The moves of a batch in order: allocations, and frees that are asked for and done at once."""
 
-    address: NDArray[Any]
-    needs: NDArray[Any]
+    address: Array
+    needs: Array
     """The rounded size of each request in bytes."""
-    is_alloc: NDArray[Any]
-    is_free: NDArray[Any]
+    is_alloc: Array
+    is_free: Array
     """A move that is neither leaves its address to the loop over events."""
 
 
@@ -34,11 +34,11 @@ class Moves:
 class SmallMoves:
     """The moves at addresses where the batch allocates small blocks alone, and frees them in turns."""
 
-    is_known: NDArray[Any]
+    is_known: Array
     """Whether a move is one of these."""
-    sizes: NDArray[Any]
+    sizes: Array
     """Size in bytes of the block that each of these moves allocates or frees."""
-    last: NDArray[Any]
+    last: Array
     """The last of these moves at each address, which decides whether a block is in use after the batch."""
 
 
@@ -69,7 +69,7 @@ def small_moves(moves: Moves, size_before: Callable[[int], int | None]) -> Small
     return SmallMoves(_in_order(is_known[group], order), _in_order(sizes, order), order[ends[is_known]])
 
 
-def _in_order(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+def _in_order(column: Array, order: Array) -> Array:
     """The column that *order* sorts into the given one."""
     found = np.empty_like(column)
     found[order] = column
@@ -136,7 +136,7 @@ class Ledger:
         self._add_segments(state)
         self._add_blocks(state)
 
-    def advance(self, trace: Trace) -> NDArray[Any]:
+    def advance(self, trace: Trace) -> Array:
         """Apply the next events and return their ``block_size``, 0 for contradictory ones."""
         is_end = _ends_of_frees(trace)
         begins = np.zeros_like(is_end)
@@ -181,7 +181,7 @@ class Ledger:
                 sizes.append(moves.get(row[0], nothing)(row))
         return sizes, ends
 
-    def _add_up(self, trace: Trace, sizes: NDArray[Any]) -> None:
+    def _add_up(self, trace: Trace, sizes: Array) -> None:
         """Update the totals for all events at once: summing one by one would double the time."""
         total = np.bincount(trace.action, weights=sizes, minlength=len(Action)).astype("i8").tolist()
         asked = np.where(sizes > 0, trace.size, 0)
@@ -338,7 +338,7 @@ class Ledger:
         self._add_free(start, end)
 
 
-def _ends_of_frees(trace: Trace) -> NDArray[Any]:
+def _ends_of_frees(trace: Trace) -> Array:
     """Where a FREE_COMPLETED directly follows its FREE_REQUESTED, as nearly always."""
     found = np.zeros(len(trace), dtype="?")
     action, address = trace.action, trace.address
@@ -347,7 +347,7 @@ def _ends_of_frees(trace: Trace) -> NDArray[Any]:
     return found
 
 
-def _rows(columns: Sequence[NDArray[Any]], chosen: NDArray[Any]) -> Iterator[Any]:
+def _rows(columns: Sequence[Array], chosen: Array) -> Iterator[Any]:
     """The chosen rows of the columns."""
     return zip(*(column[chosen].tolist() for column in columns), strict=True)
 

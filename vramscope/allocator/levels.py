@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.lives import stable_order
 from vramscope.allocator.settings import SMALL_SEGMENT, Settings
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.snapshot import Blocks, BlockState, Snapshot
-from vramscope.model.table import stretches
+from vramscope.model.table import Array, stretches
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 13
@@ -29,7 +27,7 @@ _UNTIL_REQUEST = frozenset({"allocated", _OF_TENSORS})
 """Levels that count a block until its FREE_REQUESTED; the others until its FREE_COMPLETED."""
 
 
-def levels(trace: Trace, initial: Snapshot, *, many: int = _MANY) -> tuple[NDArray[Any], ...]:
+def levels(trace: Trace, initial: Snapshot, *, many: int = _MANY) -> tuple[Array, ...]:
     """Requested, allocated, active and reserved bytes at every instant of *trace*, in one pass over it.
 
     The events have ``block_size`` filled in. From *many* events on, two threads add up: NumPy computes
@@ -50,7 +48,7 @@ def levels(trace: Trace, initial: Snapshot, *, many: int = _MANY) -> tuple[NDArr
     return tuple(found.values())
 
 
-def tensor_bytes(trace: Trace, initial: Snapshot) -> NDArray[Any]:
+def tensor_bytes(trace: Trace, initial: Snapshot) -> Array:
     """Requested bytes of the blocks that serve tensors, at every instant of *trace*."""
     found = np.empty(len(trace) + 1, dtype="i8")
     found[0] = levels_of_state(initial)[-1]
@@ -58,7 +56,7 @@ def tensor_bytes(trace: Trace, initial: Snapshot) -> NDArray[Any]:
     return found
 
 
-def _add_up(trace: Trace, initial: Snapshot, found: Mapping[str, NDArray[Any]], stretch: int) -> None:
+def _add_up(trace: Trace, initial: Snapshot, found: Mapping[str, Array], stretch: int) -> None:
     """Fill the levels *found*, by name, from their first instant on."""
     late = unannounced(trace, initial.blocks) if _UNTIL_REQUEST & found.keys() else None
     for part in stretches(len(trace), stretch):
@@ -118,7 +116,7 @@ def inactive_split_bytes(state: Snapshot) -> int:
     return int(blocks.size[is_free & busy[blocks.segment]].sum())
 
 
-def unmappable_bytes(state: Snapshot, settings: Settings) -> NDArray[Any]:
+def unmappable_bytes(state: Snapshot, settings: Settings) -> Array:
     """Bytes of each block that ``empty_cache()`` or a shortage returns although the segment is in use.
 
     These are the whole units that a free block of an expandable segment covers; 0 for all other blocks.
@@ -132,7 +130,7 @@ def unmappable_bytes(state: Snapshot, settings: Settings) -> NDArray[Any]:
     return np.where(is_free, np.maximum(whole, 0), 0)
 
 
-def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> NDArray[Any]:
+def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> Array:
     """Mask of FREE_COMPLETED events without a FREE_REQUESTED of their block: these free the memory
     themselves.
 
@@ -155,7 +153,7 @@ def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> ND
     return found
 
 
-def _without_request_before(trace: Trace, stretch: int) -> NDArray[Any]:
+def _without_request_before(trace: Trace, stretch: int) -> Array:
     """FREE_COMPLETED events that do not directly follow their FREE_REQUESTED, as nearly all do."""
     found = []
     for first in range(0, len(trace), stretch):
@@ -170,7 +168,7 @@ def _without_request_before(trace: Trace, stretch: int) -> NDArray[Any]:
     return np.concatenate(found) if found else np.zeros(0, dtype="i8")
 
 
-def _moves_at(trace: Trace, few: NDArray[Any], stretch: int) -> NDArray[Any]:
+def _moves_at(trace: Trace, few: Array, stretch: int) -> Array:
     """The events of blocks at these addresses (sorted), in order."""
     # Some bits of most addresses show that they are none of the few: a look-up instead of a slow search.
     may_be = np.zeros(_N_SLOTS, dtype="?")
@@ -186,7 +184,7 @@ def _moves_at(trace: Trace, few: NDArray[Any], stretch: int) -> NDArray[Any]:
     return np.concatenate(found)
 
 
-def _slot(address: NDArray[Any]) -> NDArray[Any]:
+def _slot(address: Array) -> Array:
     """Some bits of an address: the offset in its segment, in units of 512, mixed with the segment."""
     mixed = (address >> np.uint64(9)) ^ (address >> np.uint64(21))
     return (mixed & np.uint64(_N_SLOTS - 1)).astype("i8")

@@ -2,12 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vramscope.model.table import Int64, Table, UInt64, stretches
+from vramscope.model.table import Array, Int64, Table, UInt64, stretches
 from vramscope.model.trace import Action, Trace
 
 _DIGIT = 16
@@ -66,7 +64,7 @@ def lives(trace: Trace, *, many: int = _MANY) -> BlockLives:
     return BlockLives(**{name: np.concatenate(columns.pop(name)) for name in BlockLives.DTYPES})
 
 
-def _parts(trace: Trace, size: int) -> tuple[NDArray[Any], int]:
+def _parts(trace: Trace, size: int) -> tuple[Array, int]:
     """The part of each event of a block, and the number of parts: they have ascending addresses, and about
     *size* events each.
     """
@@ -134,7 +132,7 @@ def _by_birth(found: BlockLives) -> BlockLives:
     return found.rows(np.concatenate([older, born[np.argsort(found.alloc[born], kind="stable")]]))
 
 
-def ended_by_next(trace: Trace, found: BlockLives) -> NDArray[Any]:
+def ended_by_next(trace: Trace, found: BlockLives) -> Array:
     """The rows of the lives that end with the next ALLOC at their address: nothing completes their free."""
     rows = [np.zeros(0, "i8")]
     for at in stretches(len(found)):
@@ -143,14 +141,14 @@ def ended_by_next(trace: Trace, found: BlockLives) -> NDArray[Any]:
     return np.concatenate(rows)
 
 
-def is_among(address: NDArray[Any], known: NDArray[Any]) -> NDArray[Any]:
+def is_among(address: Array, known: Array) -> Array:
     """Mask of the addresses that are in *known*, which is sorted. ``np.isin`` would sort all addresses."""
     if not len(known):
         return np.zeros(len(address), dtype="?")
     return known[np.minimum(np.searchsorted(known, address), len(known) - 1)] == address
 
 
-def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:
+def _lives_of(trace: Trace, rows: Array) -> BlockLives:
     """The lives that these events belong to."""
     address, action = trace.address[rows], trace.action[rows]
     order = _by_address(address, action)
@@ -174,7 +172,7 @@ def _lives_of(trace: Trace, rows: NDArray[Any]) -> BlockLives:
     return found if known.all() else found.rows(known)
 
 
-def _by_address(address: NDArray[Any], action: NDArray[Any]) -> NDArray[Any]:
+def _by_address(address: Array, action: Array) -> Array:
     """The order of ``stable_order(address)`` of events that are in order.
 
     Nearly every FREE_COMPLETED directly follows its FREE_REQUESTED; it is sorted along with it.
@@ -192,7 +190,7 @@ def _by_address(address: NDArray[Any], action: NDArray[Any]) -> NDArray[Any]:
     return order
 
 
-def stable_order(address: NDArray[Any]) -> NDArray[Any]:
+def stable_order(address: Array) -> Array:
     """The order of ``argsort(kind="stable")``, up to four times as fast: digit by digit, where NumPy counts
     instead of comparing.
 
@@ -203,7 +201,7 @@ def stable_order(address: NDArray[Any]) -> NDArray[Any]:
     least = (bits & -bits).bit_length() - 1 if bits else 0
     if bits.bit_length() - least > _DIGITS * _DIGIT:
         return np.argsort(address, kind="stable")
-    order: NDArray[Any] | None = None
+    order: Array | None = None
     for low in range(least, bits.bit_length(), _DIGIT):
         digit = (distance >> np.uint64(low)).astype("u2")
         order = (
@@ -214,16 +212,14 @@ def stable_order(address: NDArray[Any]) -> NDArray[Any]:
     return np.arange(len(address)) if order is None else order
 
 
-def _event_of(
-    life: NDArray[Any], rows: NDArray[Any], chosen: NDArray[Any], start: NDArray[Any]
-) -> NDArray[Any]:
+def _event_of(life: Array, rows: Array, chosen: Array, start: Array) -> Array:
     """The chosen row of each life (at most one), −1 where there is none."""
     found = np.full(len(start), -1, dtype="i8")
     found[life[chosen]] = rows[chosen]
     return found
 
 
-def _end_at_next(end: NDArray[Any], address: NDArray[Any], alloc: NDArray[Any]) -> None:
+def _end_at_next(end: Array, address: Array, alloc: Array) -> None:
     """End a life that has no end where its address is allocated again."""
     again = np.flatnonzero((end[:-1] < 0) & (address[1:] == address[:-1]) & (alloc[1:] >= 0))
     end[again] = alloc[again + 1]

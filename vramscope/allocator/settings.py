@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.errors import UsageError
+from vramscope.model.table import Array
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -108,7 +108,7 @@ class Settings:
             return -(-size // step) * step
         return -(-size // self.granule) * self.granule
 
-    def rounded_all(self, sizes: NDArray[Any]) -> NDArray[Any]:
+    def rounded_all(self, sizes: Array) -> Array:
         """The rounded size of each of *sizes* (int64 bytes)."""
         if not any(self.roundup_power2_divisions):
             return -(-sizes // self.granule) * self.granule

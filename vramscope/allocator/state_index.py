@@ -7,7 +7,6 @@ Of the segments' events only those count that still determine the current segmen
 """
 
 from bisect import bisect_right
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,11 @@ from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
+from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 
 
-def relevant_segment_events(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
+def relevant_segment_events(trace: Trace, rows: Array, before: Segments) -> Array:
     """The segment events of *rows* that still determine the segments after them.
 
     *before* are the segments before the first of *rows*, which are in order.
@@ -34,7 +34,7 @@ def relevant_segment_events(trace: Trace, rows: NDArray[Any], before: Segments) 
     return found
 
 
-def _last(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
+def _last(trace: Trace, rows: Array, before: Segments) -> Array:
     """Events of cudaMalloc segments: the last one at each address, unless it frees a segment that appeared
     among the rows.
     """
@@ -43,7 +43,7 @@ def _last(trace: Trace, rows: NDArray[Any], before: Segments) -> NDArray[Any]:
     return last[is_there | np.isin(trace.address[last], before.address)]
 
 
-def _not_undone(trace: Trace, rows: NDArray[Any]) -> NDArray[Any]:
+def _not_undone(trace: Trace, rows: Array) -> Array:
     """Events of expandable memory: maps and unmaps of the same range that do not cancel out.
 
     The first event that begins or ends at an address always stays: it gives the stream and pool of that

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import modules_at
@@ -15,6 +14,7 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase, Phases
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _LEAST_FORWARDS = 3
 """Fewest forwards that count: two, for example to compare a pair, are intended."""
@@ -81,13 +81,13 @@ def _unused(recording: Recording) -> list[Finding]:
     return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, {"forwards": len(parts)})]
 
 
-def _made_in(found: Allocations, forwards: Phases, live: NDArray[Any]) -> list[NDArray[Any]]:
+def _made_in(found: Allocations, forwards: Phases, live: Array) -> list[Array]:
     """Return the rows among *live* that each forward allocated."""
     ends = zip(forwards.start_event, forwards.end_event, strict=True)
     return [np.flatnonzero(live & (found.alloc_event >= a) & (found.alloc_event < b)) for a, b in ends]
 
 
-def _calls(recording: Recording, found: Allocations, rows: NDArray[Any]) -> tuple[frozenset[Any], ...]:
+def _calls(recording: Recording, found: Allocations, rows: Array) -> tuple[frozenset[Any], ...]:
     """Return the stacks and the modules that made the allocations of one forward."""
     modules = modules_at(recording.marks, found.alloc_event[rows])
     return frozenset(found.stack_id[rows].tolist()), frozenset(modules)

@@ -5,17 +5,15 @@
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int32, Int64, Table
+from vramscope.model.table import Array, Int32, Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def annotations(recording: Recording) -> Annotations:
     return Annotations(row[order], event[order], text[order].astype("i4"), marks.names)
 
 
-_Rows = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+_Rows = tuple[Array, Array, Array]
 
 
 def _born_with(recording: Recording, found: Allocations) -> _Rows:

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign
@@ -14,7 +12,7 @@ from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import ROOT_MODULE, Category, Labels, MarkKind, Marks, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int32, Int64, Table, UInt8
+from vramscope.model.table import Array, Int32, Int64, Table, UInt8
 
 NO_MODULE = ""
 
@@ -53,7 +51,7 @@ _MOST_GROUPS = 24
 
 def same_depth(
     paths: tuple[str, ...], most: int = _MOST_GROUPS, enough: int = _MOST_GROUPS + 1
-) -> tuple[tuple[str, ...], NDArray[Any]]:
+) -> tuple[tuple[str, ...], Array]:
     """Join modules at one depth of the model, so that their rows can be compared.
 
     They are cut at the first depth at which there are *enough* of them, else the greatest at which there are
@@ -148,13 +146,13 @@ def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> O
     )
 
 
-def modules_at(marks: Marks, events: NDArray[Any]) -> tuple[str, ...]:
+def modules_at(marks: Marks, events: Array) -> tuple[str, ...]:
     """The path of the module that ran at each event; '' where none ran or none is known."""
     names = (NO_MODULE, *marks.names[1:])
     return tuple(names[index] for index in _running(marks, events).tolist())
 
 
-def _running(marks: Marks, events: NDArray[Any]) -> NDArray[Any]:
+def _running(marks: Marks, events: Array) -> Array:
     """The last MODULE mark before each event, as an index into the marks' names; 0 for none."""
     changes = marks.rows(marks.kind == MarkKind.MODULE)
     if not len(changes):
@@ -176,9 +174,7 @@ _OWNED = (
 )
 
 
-def _named(
-    labels: Labels, assigned: Assigned, names: tuple[str, ...]
-) -> tuple[tuple[str, ...], NDArray[Any]]:
+def _named(labels: Labels, assigned: Assigned, names: tuple[str, ...]) -> tuple[tuple[str, ...], Array]:
     """The module that each allocation's label names, as an index into *names* extended by further paths."""
     paths = {NO_MODULE: 0}
     for at, name in enumerate(names):
@@ -204,7 +200,7 @@ def _module_of(label: str) -> str:
     return parameter.rpartition(".")[0] or ROOT_MODULE
 
 
-def _next_freed(lives: Lives, found: Allocations, called: NDArray[Any]) -> NDArray[Any]:
+def _next_freed(lives: Lives, found: Allocations, called: Array) -> Array:
     """The row that each allocation of backward is attributed to: made by a module's forward and freed next by
     this backward.
     """

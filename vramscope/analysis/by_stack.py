@@ -1,16 +1,14 @@
 """Sums what was allocated at one instant by call stack."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int32, Int64, Table
+from vramscope.model.table import Array, Int32, Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
     )
 
 
-def _sums(group: NDArray[Any], values: NDArray[Any], n_groups: int) -> NDArray[Any]:
+def _sums(group: Array, values: Array, n_groups: int) -> Array:
     """Sum *values* by group, exactly in integers: ``bincount`` with weights sums in floats."""
     sums = np.zeros(n_groups, dtype="i8")
     np.add.at(sums, group.reshape(-1), values)

@@ -6,14 +6,14 @@ overlap one another, else by following each event in turn.
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import UNLIMITED, Settings
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 13
@@ -23,16 +23,16 @@ _STRETCH = 1 << 13
 class _Ranges(NamedTuple):
     """Address ranges that were segments at some time: sorted and disjoint."""
 
-    start: NDArray[Any]
-    end: NDArray[Any]
+    start: Array
+    end: Array
 
-    def of(self, address: NDArray[Any]) -> NDArray[Any]:
+    def of(self, address: Array) -> Array:
         """The range of each address, −1 outside of all."""
         at = np.searchsorted(self.start, address, side="right") - 1
         return np.where((at >= 0) & (address < self.end[at]), at, -1)
 
 
-def free_fixed_bytes(recording: Recording) -> NDArray[Any] | None:
+def free_fixed_bytes(recording: Recording) -> Array | None:
     """Bytes of entirely free segments at every instant, in 60 ms per million events.
 
     None where each event must be followed in turn: expandable memory, an address that served segments of
@@ -55,9 +55,7 @@ def free_fixed_bytes(recording: Recording) -> NDArray[Any] | None:
     return level
 
 
-def _all_follow(
-    part: Trace, ranges: _Ranges, now: tuple[NDArray[Any], NDArray[Any]], change: NDArray[Any]
-) -> bool:
+def _all_follow(part: Trace, ranges: _Ranges, now: tuple[Array, Array], change: Array) -> bool:
     """Write the change of free bytes at each event of *part* to *change*; False if the record contradicts
     itself.
 
@@ -97,7 +95,7 @@ def _ranges(recording: Recording) -> _Ranges | None:
     return _Ranges(start, end) if len(both) and is_apart else None
 
 
-def _moves(trace: Trace, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
+def _moves(trace: Trace, ranges: _Ranges) -> tuple[Array, Array]:
     """Events that change whether a range is free, ordered by range, then time; and their ranges."""
     is_move = (trace.action != Action.FREE_REQUESTED) & (trace.action <= Action.SEGMENT_FREE)
     events = np.flatnonzero(is_move & (trace.block_size > 0))
@@ -112,7 +110,7 @@ def _moves(trace: Trace, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
     return events[order], of[order]
 
 
-def _at_first(recording: Recording, ranges: _Ranges) -> tuple[NDArray[Any], NDArray[Any]]:
+def _at_first(recording: Recording, ranges: _Ranges) -> tuple[Array, Array]:
     """Whether each range was a segment before the first event, and its number of used blocks."""
     segments, blocks = recording.initial.segments, recording.initial.blocks
     exists = np.isin(ranges.start, segments.address)
@@ -121,11 +119,11 @@ def _at_first(recording: Recording, ranges: _Ranges) -> tuple[NDArray[Any], NDAr
     return exists, counts
 
 
-def _signs(action: NDArray[Any], up: Action, down: Action) -> NDArray[Any]:
+def _signs(action: Array, up: Action, down: Action) -> Array:
     return (action == up).astype("i1") - (action == down).astype("i1")
 
 
-def _running(at_first: NDArray[Any], is_first: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
+def _running(at_first: Array, is_first: Array, change: Array) -> Array:
     """The number after each change, counted from the start of its range."""
     total = np.cumsum(change, dtype="i8")
     row = np.flatnonzero(is_first)
@@ -133,12 +131,12 @@ def _running(at_first: NDArray[Any], is_first: NDArray[Any], change: NDArray[Any
     return total - np.repeat(base, np.diff(np.append(row, len(total)))) + at_first
 
 
-def _contradicts(there: NDArray[Any], used: NDArray[Any]) -> bool:
+def _contradicts(there: Array, used: Array) -> bool:
     """Whether a segment appears twice, a block lies in no segment, or more blocks are freed than exist."""
     return bool(((there < 0) | (there > 1) | (used < 0) | ((there == 0) & (used != 0))).any())
 
 
-def free_segment_bytes(recording: Recording) -> NDArray[Any]:
+def free_segment_bytes(recording: Recording) -> Array:
     """Bytes of entirely free segments at every instant.
 
     A contiguous mapped range of expandable memory counts as one segment, as torch's snapshots list it.
@@ -147,7 +145,7 @@ def free_segment_bytes(recording: Recording) -> NDArray[Any]:
     return in_turn(recording) if fixed is None else fixed
 
 
-def in_turn(recording: Recording) -> NDArray[Any]:
+def in_turn(recording: Recording) -> Array:
     """The same bytes for any recording, in a loop over events: 0.5 s per million."""
     trace = recording.trace
     is_move = (trace.action != Action.FREE_REQUESTED) & (trace.action <= Action.SEGMENT_UNMAP)
@@ -305,7 +303,7 @@ def churn_of(recording: Recording) -> Churn:
     )
 
 
-def retry_events(recording: Recording) -> NDArray[Any]:
+def retry_events(recording: Recording) -> Array:
     """The last event of each run of releases that ends in a request to the driver, or out of memory.
 
     Releases by ``empty_cache``, and those of only a part of the cache, are not included.
@@ -323,7 +321,7 @@ def retry_events(recording: Recording) -> NDArray[Any]:
     return retries[_gave_up_all(recording, losses, retries)]
 
 
-def _gave_up_all(recording: Recording, losses: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
+def _gave_up_all(recording: Recording, losses: Array, last: Array) -> Array:
     """Whether each run of releases, given its last event, covered the whole cache.
 
     With ``garbage_collection_threshold`` old segments are released before the driver is asked; with

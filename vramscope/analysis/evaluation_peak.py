@@ -1,9 +1,6 @@
 """Compares the peak of allocated bytes in evaluation with the peak in training."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.folding import heaviest_line
@@ -15,6 +12,7 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _LEAST_MORE = 0.05
 """Share of training's peak that evaluation must need more: less makes no card too small."""
@@ -59,7 +57,7 @@ def evaluation_peak(recording: Recording) -> list[Finding]:
     return [worded(kind, more, frame, evidence, forwards=len(forwards))]
 
 
-def _within(n: int, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+def _within(n: int, start: Array, end: Array) -> Array:
     """Return which instants lie after the first event of any interval, up to its end."""
     change = np.zeros(n + 1, "i8")
     np.add.at(change, np.minimum(start + 1, n), 1)

@@ -14,15 +14,15 @@ makes the first gradient (of ones) just before.
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, StackBuilder, Stacks
+from vramscope.model.table import Array
 from vramscope.package_data import rows
 
 
@@ -60,26 +60,26 @@ class Folded:
 
     stacks: Stacks
     """The user's frames; from node ``first_library`` on frames of libraries."""
-    of: NDArray[Any]
+    of: Array
     """The node of the user's innermost frame, by original stack_id; 0 where there is none."""
-    via: NDArray[Any]
+    via: Array
     """Index into ``strings`` of the library function called last that is more than plumbing, by original
     stack_id; 0 where there is none.
     """
     strings: tuple[str, ...]
-    library: NDArray[Any]
+    library: Array
     """The node of the outermost library frame where no frame is the user's, by original stack_id; else 0."""
     first_library: int
-    reads_as: NDArray[Any]
+    reads_as: Array
     """A number, by node of ``stacks``, that nodes with the same frame and calling frame share."""
 
     @property
-    def place(self) -> NDArray[Any]:
+    def place(self) -> Array:
         """The node to name, by original stack_id: the user's frame, else the library's; 0 for neither."""
         return np.where(self.of > 0, self.of, self.library)
 
     @property
-    def line_of_stack(self) -> NDArray[Any]:
+    def line_of_stack(self) -> Array:
         """A number, by original stack_id, that stacks of the same named file and line share; 0 for none."""
         stacks = self.stacks
         lines = np.stack([stacks.file, stacks.line], axis=1)
@@ -110,13 +110,13 @@ class LargestLine(NamedTuple):
 class BytesByLine:
     """Live bytes by the user's line: one row per (line, caller, library function), largest first."""
 
-    folded_id: NDArray[Any]
+    folded_id: Array
     """The node of ``example``, as in ``Folded.place``."""
-    via: NDArray[Any]
+    via: Array
     """Index into ``Folded.strings``."""
-    n_bytes: NDArray[Any]
-    count: NDArray[Any]
-    example: NDArray[Any]
+    n_bytes: Array
+    count: Array
+    example: Array
     """The original stack_id that holds most of the row."""
 
     @property
@@ -154,7 +154,7 @@ def origin(file: str) -> Origin:
     return Origin.PACKAGE if _PACKAGE.search(path) else Origin.USER
 
 
-def origins(stacks: Stacks) -> NDArray[Any]:
+def origins(stacks: Stacks) -> Array:
     """The ``Origin`` of every string of *stacks* that is a file; of other strings it has no meaning."""
     found = np.array([origin(text) for text in stacks.strings] or [Origin.RUNTIME])
     is_file = np.zeros(len(found), "?")
@@ -191,8 +191,8 @@ def user_files(stacks: Stacks) -> frozenset[str]:
 
 
 def _refine(
-    found: NDArray[Any],
-    is_file: NDArray[Any],
+    found: Array,
+    is_file: Array,
     strings: tuple[str, ...],
     pattern: re.Pattern[str],
     new: Origin,
@@ -240,9 +240,7 @@ def fold(stacks: Stacks) -> Folded:
     return Folded(shown, own, np.array(via), strings, library, first_library, _reads_as(shown))
 
 
-def _outermost_library(
-    stacks: Stacks, who: NDArray[Any], own: NDArray[Any], builder: StackBuilder
-) -> NDArray[Any]:
+def _outermost_library(stacks: Stacks, who: Array, own: Array, builder: StackBuilder) -> Array:
     """Compute ``Folded.library`` and add its frames to *builder*: a package's frame, else torch's."""
     outermost = {which: _outermost(stacks, who == which) for which in (Origin.TORCH, Origin.PACKAGE)}
     chosen = np.where(outermost[Origin.PACKAGE] > 0, outermost[Origin.PACKAGE], outermost[Origin.TORCH])
@@ -252,7 +250,7 @@ def _outermost_library(
     return np.array(nodes)[which.reshape(-1)]
 
 
-def _outermost(stacks: Stacks, is_meant: NDArray[Any]) -> NDArray[Any]:
+def _outermost(stacks: Stacks, is_meant: Array) -> Array:
     """The node of each stack's outermost frame in a matching file; 0 where none matches."""
     found = [0]
     meant = is_meant[stacks.file].tolist()
@@ -261,7 +259,7 @@ def _outermost(stacks: Stacks, is_meant: NDArray[Any]) -> NDArray[Any]:
     return np.array(found)
 
 
-def heaviest_line(stacks: Stacks, stack_id: NDArray[Any], n_bytes: NDArray[Any]) -> Frame | None:
+def heaviest_line(stacks: Stacks, stack_id: Array, n_bytes: Array) -> Frame | None:
     """The user's line with most of the bytes, which are given by stack; None where no stack has one."""
     folded = fold(stacks)
     weight = np.bincount(folded.of[stack_id], weights=n_bytes, minlength=1)
@@ -269,9 +267,7 @@ def heaviest_line(stacks: Stacks, stack_id: NDArray[Any], n_bytes: NDArray[Any])
     return folded.stacks.frame(int(weight.argmax())) if weight.any() else None
 
 
-def bytes_by_line(
-    folded: Folded, stack_id: NDArray[Any], n_bytes: NDArray[Any], count: NDArray[Any]
-) -> BytesByLine:
+def bytes_by_line(folded: Folded, stack_id: Array, n_bytes: Array, count: Array) -> BytesByLine:
     """Join the rows of original stacks that read the same: line, caller, and function called there."""
     place = folded.place
     pairs = np.stack([folded.reads_as[place[stack_id]], folded.via[stack_id]], axis=1).reshape(-1, 2)
@@ -288,21 +284,21 @@ def bytes_by_line(
     return BytesByLine(place[example], unique[order, 1], total[order], number[order], example)
 
 
-def _reads_as(stacks: Stacks) -> NDArray[Any]:
+def _reads_as(stacks: Stacks) -> Array:
     """A number, by node, that nodes of the same frame and the same calling frame share; 0 for no node."""
     frames = np.stack([stacks.function, stacks.file, stacks.line], axis=1)
     both = np.concatenate([frames, frames[stacks.parent], np.arange(len(stacks))[:, None] > 0], axis=1)
     return np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def passes_through(stacks: Stacks, function: str, file: str = "") -> NDArray[Any]:
+def passes_through(stacks: Stacks, function: str, file: str = "") -> Array:
     """Return for each stack whether any of its frames is in a function named *function*; 0.1 µs a stack.
 
     A *file* is the end of the path that the frame has to be in as well.
 
     The result is a bool array of shape ``(n_stacks,)``.
     """
-    found: NDArray[Any] = np.array([text == function for text in stacks.strings], bool)[stacks.function]
+    found: Array = np.array([text == function for text in stacks.strings], bool)[stacks.function]
     if file:
         ends = [text.replace("\\", "/").endswith(file) for text in stacks.strings]
         found &= np.array(ends, bool)[stacks.file]
@@ -315,9 +311,7 @@ def passes_through(stacks: Stacks, function: str, file: str = "") -> NDArray[Any
     return found
 
 
-def calls_of_backward(
-    recording: Recording, found: Allocations, own: NDArray[Any], events: NDArray[Any]
-) -> NDArray[Any]:
+def calls_of_backward(recording: Recording, found: Allocations, own: Array, events: Array) -> Array:
     """Return the folded stack of the backward call in which each event happened, or 0.
 
     The loop runs over phases, not over allocations.
@@ -345,10 +339,10 @@ def calls_of_backward(
     return call
 
 
-def _makes_first_gradient(stacks: Stacks) -> NDArray[Any]:
+def _makes_first_gradient(stacks: Stacks) -> Array:
     """Return for each stack whether ``torch.autograd.backward`` is about to begin."""
     strings = stacks.strings
-    found: NDArray[Any] = np.array([text == "_make_grads" for text in strings], bool)[stacks.function]
+    found: Array = np.array([text == "_make_grads" for text in strings], bool)[stacks.function]
     for row, parent in enumerate(stacks.parent.tolist()):
         if row:
             found[row] |= found[parent]

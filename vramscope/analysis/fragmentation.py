@@ -1,10 +1,9 @@
 """Measures how much reserved memory was unusable, when, and which blocks caused it."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels, tensor_bytes, unmappable_bytes
 from vramscope.allocator.settings import Settings
@@ -23,7 +22,7 @@ from vramscope.model.codes import FindingKind, Severity
 from vramscope.model.finding import Finding, placed
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.model.table import Int64, Table
+from vramscope.model.table import Array, Int64, Table
 from vramscope.model.trace import Action
 from vramscope.units import format_bytes
 
@@ -132,7 +131,7 @@ def parts_over_time(recording: Recording) -> Parts:
     return parts_of(recording, timeline(recording), tensor_bytes(recording.trace, recording.initial))
 
 
-def parts_of(recording: Recording, totals: Totals, requested: NDArray[Any]) -> Parts:
+def parts_of(recording: Recording, totals: Totals, requested: Array) -> Parts:
     """The parts where the levels are known already, *requested* as ``tensor_bytes`` has them.
 
     *recording* is the events, or a piece of them with the state before it.
@@ -162,12 +161,12 @@ def parts_of(recording: Recording, totals: Totals, requested: NDArray[Any]) -> P
     )
 
 
-def _zeros(n: int) -> NDArray[Any]:
+def _zeros(n: int) -> Array:
     """Return *n* zeros that take no memory."""
     return np.broadcast_to(np.int64(0), n)
 
 
-def _free_in_private_pools(recording: Recording) -> tuple[NDArray[Any], NDArray[Any]]:
+def _free_in_private_pools(recording: Recording) -> tuple[Array, Array]:
     """Return the free bytes of private pools at every instant, and those of whole segments; else nothing."""
     private, index = of_private(recording)
     if private is None:

@@ -1,9 +1,6 @@
 """Which gradients take memory that they need not take?"""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign, undivided
@@ -18,6 +15,7 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _LEAST_SHARE = 0.5
 """Of the steps that train: so many must keep their gradients."""
@@ -63,7 +61,7 @@ def _late_bytes(recording: Recording, found: Allocations, assigned: Assigned) ->
 
 
 def _never_cleared(
-    recording: Recording, found: Allocations, assigned: Assigned, is_gradient: NDArray[Any]
+    recording: Recording, found: Allocations, assigned: Assigned, is_gradient: Array
 ) -> list[Finding]:
     rows, labels = forgotten(recording, found, is_gradient), recording.labels
     size = found.block_size[rows]
@@ -75,7 +73,7 @@ def _never_cleared(
     return [worded(kind, int(size.sum()), None, {"example": example}, largest=largest)]
 
 
-def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> NDArray[Any]:
+def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> Array:
     if not len(recording.phases) or not len(recording.trace):
         return np.zeros(len(found), bool)
     is_known = (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
@@ -87,7 +85,7 @@ def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) ->
 
 
 def _kept(
-    recording: Recording, found: Allocations, is_gradient: NDArray[Any], assigned: Assigned
+    recording: Recording, found: Allocations, is_gradient: Array, assigned: Assigned
 ) -> tuple[int, int]:
     """Bytes in the last step that creates no gradient and has some from forward to the optimizer's end.
 
@@ -110,7 +108,7 @@ def _kept(
     return kept[-1], len(kept)
 
 
-def _training_steps(phases: Phases, n_steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _training_steps(phases: Phases, n_steps: int) -> tuple[Array, Array]:
     """Events at which each step's first forward begins and its last optimizer ends; the end is 0 for a step
     without forward, backward and optimizer."""
     start, end = np.full(n_steps, np.iinfo("i8").max), np.zeros(n_steps, "i8")
@@ -125,9 +123,7 @@ def _training_steps(phases: Phases, n_steps: int) -> tuple[NDArray[Any], NDArray
     return start, np.where(is_trained, end, 0)
 
 
-def _copied(
-    recording: Recording, found: Allocations, is_gradient: NDArray[Any], bucket: NDArray[Any]
-) -> tuple[int, int]:
+def _copied(recording: Recording, found: Allocations, is_gradient: Array, bucket: Array) -> tuple[int, int]:
     """At the end of the backward where gradients and buckets together have most, the smaller of both."""
     if not bucket.any():
         return 0, 0

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, owners_of
@@ -26,6 +25,7 @@ from vramscope.model.finding import Finding
 from vramscope.model.holders import Holding
 from vramscope.model.marks import ROOT_MODULE, Category
 from vramscope.model.recording import Outcome, Recording
+from vramscope.model.table import Array
 
 _LEAST_BYTES = 1 << 20
 _LEAST_SHARE = 0.05
@@ -81,16 +81,14 @@ def held_once(recording: Recording) -> list[Finding]:
     return said
 
 
-def _of_exceptions(live: NDArray[Any], holdings: Mapping[int, Holding]) -> NDArray[Any]:
+def _of_exceptions(live: Array, holdings: Mapping[int, Holding]) -> Array:
     """Return the blocks that paths lead to through frames other than the one that caught the exception."""
     of = {row: [word for word in each.words if word[0] == "traceback"] for row, each in holdings.items()}
     rows = [row for row, words in of.items() if live[row] and words and all(len(word) == 2 for word in words)]
     return np.array(rows, "i8")
 
 
-def _copies(
-    recording: Recording, found: Allocations, assigned: Assigned, live: NDArray[Any], at: int
-) -> NDArray[Any]:
+def _copies(recording: Recording, found: Allocations, assigned: Assigned, live: Array, at: int) -> Array:
     """Return which blocks may be of a copy: of no known use, and there for the whole step of the peak."""
     step = _step_of(recording, at)
     start, end = int(recording.steps.start_event[step]), int(recording.steps.end_event[step])
@@ -105,8 +103,8 @@ def _step_of(recording: Recording, at: int) -> int:
 
 
 def _of_earlier_trainings(
-    recording: Recording, found: Allocations, assigned: Assigned, live: NDArray[Any], at: int
-) -> NDArray[Any]:
+    recording: Recording, found: Allocations, assigned: Assigned, live: Array, at: int
+) -> Array:
     """Return what is live of models whose last gradient came before the first of those that train then.
 
     A model is what was named at once, and is in use if any of its modules runs after that.
@@ -138,7 +136,7 @@ def _of_earlier_trainings(
     return rows[(is_over & ~np.isin(models, in_use))[of] & live[rows]]
 
 
-def _like_weights(models: Sequence[Counter[int]], found: Allocations, mine: NDArray[Any]) -> NDArray[Any]:
+def _like_weights(models: Sequence[Counter[int]], found: Allocations, mine: Array) -> Array:
     """Return the rows among *mine* that have the sizes of a model's parameters, if they are a copy of it."""
     for wanted in models:
         rows = np.flatnonzero(mine & np.isin(found.size, list(wanted)))
@@ -169,7 +167,7 @@ def _models(recording: Recording, found: Allocations, assigned: Assigned) -> lis
     return [whole, *sorted(of_line.values(), key=_bytes, reverse=True)]
 
 
-def _workspaces_left(recording: Recording, found: Allocations, assigned: Assigned, at: int) -> NDArray[Any]:
+def _workspaces_left(recording: Recording, found: Allocations, assigned: Assigned, at: int) -> Array:
     """Return the workspaces of libraries at the end of a program that has let go of all else."""
     is_left = found.allocated_at(len(recording.trace)) & (recording.outcome is Outcome.FINISHED)
     is_workspace = assigned.category == Category.WORKSPACE
@@ -180,10 +178,10 @@ def _workspaces_left(recording: Recording, found: Allocations, assigned: Assigne
 def _garbage(
     recording: Recording,
     found: Allocations,
-    live: NDArray[Any],
+    live: Array,
     holdings: Mapping[int, Holding],
-    line: NDArray[Any],
-) -> NDArray[Any]:
+    line: Array,
+) -> Array:
     """Return the blocks of earlier steps of lines most of whose such blocks only cycles reached at a search.
 
     A tensor that no object of the program leads to may be in use in a library.

@@ -1,10 +1,8 @@
 """Finds activations that nothing needs, or that checkpointing makes again all at once, at the peak."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, Owners, owners_of
@@ -20,6 +18,7 @@ from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _LEAST_BYTES = 1 << 20
 _LEAST_FROZEN = 0.05
@@ -66,7 +65,7 @@ def kept_activations(recording: Recording) -> list[Finding]:
     return said + _idle(recording, int(found.block_size[kept].sum()), at)
 
 
-def _of_last_segment(recording: Recording, found: Allocations, kept: NDArray[Any]) -> list[Finding]:
+def _of_last_segment(recording: Recording, found: Allocations, kept: Array) -> list[Finding]:
     """Return a finding if ``checkpoint_sequential`` keeps activations and checkpoints no segment."""
     within, checkpointed = (
         passes_through(recording.stacks, name, "torch/utils/checkpoint.py")
@@ -99,7 +98,7 @@ def _idle(recording: Recording, n_bytes: int, at: int) -> list[Finding]:
 
 
 def _frozen(
-    recording: Recording, found: Allocations, known: tuple[Assigned, Lives, Owners], live: NDArray[Any]
+    recording: Recording, found: Allocations, known: tuple[Assigned, Lives, Owners], live: Array
 ) -> tuple[str, int]:
     """Return the frozen part of the model that keeps most, and its bytes; '' if there is none for certain."""
     assigned, lives, owners = known

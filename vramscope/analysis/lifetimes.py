@@ -1,17 +1,15 @@
 """Pairs every allocation with its free, at each address in the order of time."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.lives import stable_order
 from vramscope.analysis import Analysis
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState
-from vramscope.model.table import Int32, Int64, Table, UInt64
+from vramscope.model.table import Array, Int32, Int64, Table, UInt64
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 14
@@ -19,7 +17,7 @@ _STRETCH = 1 << 14
 _NONE = -1
 
 
-def ends(trace: Trace, older: NDArray[Any], *, stretch: int = _STRETCH) -> tuple[NDArray[Any], NDArray[Any]]:
+def ends(trace: Trace, older: Array, *, stretch: int = _STRETCH) -> tuple[Array, Array]:
     """The FREE_REQUESTED and FREE_COMPLETED event of each life, −1 for none.
 
     Each is the first such event at the life's address before the next life there. An end without a birth at
@@ -47,7 +45,7 @@ def ends(trace: Trace, older: NDArray[Any], *, stretch: int = _STRETCH) -> tuple
     return found
 
 
-def _moves(trace: Trace, part: slice, n_born: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _moves(trace: Trace, part: slice, n_born: int) -> tuple[Array, Array, Array]:
     """Births and ends of a batch: action, address, and the number of the life born or the ending event."""
     rows = np.flatnonzero((trace.action[part] <= Action.FREE_COMPLETED) & (trace.block_size[part] > 0))
     action, address = trace.action[part][rows], trace.address[part][rows]
@@ -55,9 +53,7 @@ def _moves(trace: Trace, part: slice, n_born: int) -> tuple[NDArray[Any], NDArra
     return action, address, np.where(is_birth, np.cumsum(is_birth) + (n_born - 1), rows + part.start)
 
 
-def _paired(
-    address: NDArray[Any], action: NDArray[Any], value: NDArray[Any], found: tuple[NDArray[Any], ...]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _paired(address: Array, action: Array, value: Array, found: tuple[Array, ...]) -> tuple[Array, Array]:
     """Write the ends found here to *found*; return address and number of the lives that may still end."""
     order = stable_order(address)
     address, action, value = address[order], action[order], value[order]
@@ -106,12 +102,12 @@ class Allocations(Table):
     free_ns: Int64
     """Time of the free, in nanoseconds; 0 where there is none."""
 
-    def allocated_at(self, instant: int) -> NDArray[Any]:
+    def allocated_at(self, instant: int) -> Array:
         """Mask of the rows that served a tensor at *instant*: event k changes the state from k + 1 on."""
         end = self.free_event
         return (self.alloc_event < instant) & ((end == ALIVE) | (end >= instant))
 
-    def rows_at(self, instant: int) -> NDArray[Any]:
+    def rows_at(self, instant: int) -> Array:
         """Indices of the rows that served a tensor at *instant*; the rows are in the order of ``lifetimes``.
 
         Only what was allocated before it is looked at: 1 ms in the middle of 2.5 million rows, of which a
@@ -119,15 +115,15 @@ class Allocations(Table):
         """
         return self._rows_begun(instant, self.free_event)
 
-    def rows_active_at(self, instant: int) -> NDArray[Any]:
+    def rows_active_at(self, instant: int) -> Array:
         """Indices of the rows whose block was in use or pending at *instant*."""
         return self._rows_begun(instant, self.completed_event)
 
-    def _rows_begun(self, instant: int, end: NDArray[Any]) -> NDArray[Any]:
+    def _rows_begun(self, instant: int, end: Array) -> Array:
         begun = end[: np.searchsorted(self.alloc_event, np.int64(instant))]
         return np.flatnonzero((begun == ALIVE) | (begun >= instant))
 
-    def largest_at(self, instant: int) -> NDArray[Any]:
+    def largest_at(self, instant: int) -> Array:
         """The same rows as :meth:`rows_at`, the largest block first."""
         rows = self.rows_at(instant)
         return rows[np.argsort(-self.block_size[rows], kind="stable")]
@@ -148,6 +144,8 @@ def lifetimes(recording: Recording) -> Allocations:
     free[: len(known)][known.state == BlockState.PENDING_FREE] = BEFORE
     segments = recording.initial.segments
     stream, pool = segments.stream[known.segment], segments.pool[known.segment]
+    free_ns = np.zeros(len(free), dtype="i8")
+    free_ns[free >= 0] = trace.time_ns[free[free >= 0]]
     return Allocations(
         address=address,
         size=np.concatenate([known.requested_size, trace.size[allocs]]),
@@ -159,14 +157,8 @@ def lifetimes(recording: Recording) -> Allocations:
         free_event=free,
         completed_event=completed,
         alloc_ns=np.concatenate([np.zeros(len(known), "i8"), trace.time_ns[allocs]]),
-        free_ns=_time_of(trace.time_ns, free),
+        free_ns=free_ns,
     )
-
-
-def _time_of(time_ns: NDArray[Any], event: NDArray[Any]) -> NDArray[Any]:
-    found = np.zeros(len(event), dtype="i8")
-    found[event >= 0] = time_ns[event[event >= 0]]
-    return found
 
 
 ANALYSIS = Analysis("lifetimes", "Which blocks were allocated, from when to when?", lifetimes)

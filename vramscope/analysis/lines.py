@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import Assigned
@@ -24,6 +23,7 @@ from vramscope.analysis.tree import depths
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.table import Array
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes, format_count, format_name
 
@@ -75,8 +75,8 @@ class Line:
 
 
 def _without_a_line(
-    recording: Recording, folded: Folded, found: Allocations, live: NDArray[Any]
-) -> tuple[NDArray[Any], tuple[str, ...]]:
+    recording: Recording, folded: Folded, found: Allocations, live: Array
+) -> tuple[Array, tuple[str, ...]]:
     """Return what stands for each block without a line, as an index into words; 0 for nothing.
 
     A node of autograd names the operation whose backward it is: ``MmBackward0::apply``. Where no stack was
@@ -103,7 +103,7 @@ def _without_a_line(
     return index.reshape(-1)[:-1], tuple(names.tolist())
 
 
-def _sizes(sizes: NDArray[Any]) -> str:
+def _sizes(sizes: Array) -> str:
     """Return how many blocks have which sizes, as ``24 of 9.38 MiB, 48 of 2.25 MiB and 223 others``."""
     size, count = np.unique(sizes, return_counts=True)
     most = np.argsort(-size * count, kind="stable")[:_SIZES_SHOWN].tolist()
@@ -171,7 +171,7 @@ def lines(rows: Iterable[LiveBytes]) -> tuple[Line, ...]:
 class CodeLines(NamedTuple):
     """The lines that stacks belong to: one per line of the program and library function that it calls."""
 
-    of_stack: NDArray[Any]
+    of_stack: Array
     """Index of the line, by stack_id."""
     frames: tuple[Frame, ...]
     """The line itself; without a file where no frame is known."""
@@ -220,7 +220,7 @@ def _joined(group: Sequence[LiveBytes]) -> Line:
 
 
 def modules_by_place(
-    recording: Recording, allocations: Allocations, assigned: Assigned, group: NDArray[Any]
+    recording: Recording, allocations: Allocations, assigned: Assigned, group: Array
 ) -> dict[int, str]:
     """The common module path of each *group* ≥ 0, over its allocations with a known module."""
     owners = owners_of(recording, allocations, assigned)

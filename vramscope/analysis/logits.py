@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import assign, undivided
@@ -16,6 +15,7 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _LEAST_SHARE = 0.4
 _LEAST_BYTES = 16 << 20
@@ -50,7 +50,7 @@ def logits(recording: Recording) -> list[Finding]:
     return [worded(FindingKind.LARGE_LOGITS, n_bytes, frame, **words)]
 
 
-def of_logits(recording: Recording, found: Allocations) -> NDArray[Any]:
+def of_logits(recording: Recording, found: Allocations) -> Array:
     """Return which allocations have the size of the logits, in 32 or 16 bits, and are none of the model.
 
     Scores of attention may have that size too: nothing larger than labels is allocated between what belongs
@@ -78,7 +78,7 @@ def of_logits(recording: Recording, found: Allocations) -> NDArray[Any]:
     return near & ((has_size & ~of_others) | (is_half & (is_half & of_layer).any()))
 
 
-def _of_loss(recording: Recording, found: Allocations) -> NDArray[Any]:
+def _of_loss(recording: Recording, found: Allocations) -> Array:
     calls = passes_through(recording.stacks, "cross_entropy", "torch/nn/functional.py")
     return calls[found.stack_id]
 

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import owners_of
@@ -17,12 +15,12 @@ from vramscope.analysis.timeline import instant_of
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int64, Table
+from vramscope.model.table import Array, Int64, Table
 
 _BEFORE = "before the recording"
 _NONE = "none"
 
-_Groups = tuple[NDArray[Any], tuple[str, ...]]
+_Groups = tuple[Array, tuple[str, ...]]
 """The group of each allocation as an index into the names."""
 
 
@@ -88,16 +86,14 @@ def own_peaks(recording: Recording, by: str = "phase") -> OwnPeaks:
     )
 
 
-def _held_at(found: Allocations, group: NDArray[Any], instant: int, n_groups: int) -> NDArray[Any]:
+def _held_at(found: Allocations, group: Array, instant: int, n_groups: int) -> Array:
     """Bytes of each group at *instant*, in integers: ``bincount`` with weights sums in floats."""
     live, sums = found.allocated_at(instant), np.zeros(n_groups, "i8")
     np.add.at(sums, group[live], found.block_size[live])
     return sums
 
 
-def _highest(
-    found: Allocations, group: NDArray[Any], numbers: tuple[int, int]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _highest(found: Allocations, group: Array, numbers: tuple[int, int]) -> tuple[Array, Array]:
     """The most bytes of each group, and the first instant at which it held them.
 
     *numbers* are those of groups and events.
@@ -125,7 +121,7 @@ def _highest(
     return most, instant
 
 
-def _moves(found: Allocations, n_events: int) -> NDArray[Any]:
+def _moves(found: Allocations, n_events: int) -> Array:
     """For each event the row that is allocated, counted from 1; negative for one that is freed; 0 for none.
 
     No event belongs to two blocks, so no sorting by time is needed: each event has its place.
@@ -137,7 +133,7 @@ def _moves(found: Allocations, n_events: int) -> NDArray[Any]:
     return moves
 
 
-def _phase(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+def _phase(recording: Recording, found: Allocations, rows: Array) -> _Groups:
     """Groups by the innermost phase of the allocation."""
     names = (*(phase.name.lower() for phase in Phase), _NONE, _BEFORE)
     born = found.alloc_event[rows]
@@ -149,7 +145,7 @@ def _phase(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Gro
     return index, names
 
 
-def _step(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+def _step(recording: Recording, found: Allocations, rows: Array) -> _Groups:
     """Groups by the step of the allocation."""
     born = found.alloc_event[rows]
     step = steps_of(recording.steps, born)
@@ -157,23 +153,23 @@ def _step(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Grou
     return np.where(born < 0, 0, step + 2), names
 
 
-def _category(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+def _category(recording: Recording, found: Allocations, rows: Array) -> _Groups:
     category = assign(recording, found).category[rows].astype("i8")
     return category, tuple(Category(i).name.lower() for i in range(len(Category)))
 
 
-def _module(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+def _module(recording: Recording, found: Allocations, rows: Array) -> _Groups:
     owners = owners_of(recording, found, assign(recording, found))
     return owners.module[rows].astype("i8"), tuple(path or _NONE for path in owners.paths)
 
 
-def _line(recording: Recording, found: Allocations, rows: NDArray[Any]) -> _Groups:
+def _line(recording: Recording, found: Allocations, rows: Array) -> _Groups:
     """Groups by the program's own line and the library function that it calls."""
     known = code_lines(recording.stacks)
     return known.of_stack[found.stack_id[rows]], known.names
 
 
-BY: dict[str, Callable[[Recording, Allocations, NDArray[Any]], _Groups]] = {
+BY: dict[str, Callable[[Recording, Allocations, Array], _Groups]] = {
     "phase": _phase,
     "step": _step,
     "category": _category,

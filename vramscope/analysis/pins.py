@@ -1,10 +1,8 @@
 """Lists the blocks that keep mostly free segments from returning to the driver."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.levels import unmappable_bytes
 from vramscope.allocator.state_index import state_from_nearest
@@ -18,7 +16,7 @@ from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Stacks
-from vramscope.model.table import Int32, Int64, Table, UInt8, UInt64
+from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64
 from vramscope.model.trace import Action, Trace
 
 
@@ -147,7 +145,7 @@ def pinning_lines(stacks: Stacks, found: Pins) -> tuple[PinningLine, ...]:
     return tuple(sorted(summed, key=lambda each: -each.kept_bytes))
 
 
-def _allocated(trace: Trace, address: NDArray[Any], instant: int) -> NDArray[Any]:
+def _allocated(trace: Trace, address: Array, instant: int) -> Array:
     """The last ALLOC at each address before the instant; −1 for none."""
     past = slice(0, instant)
     is_there = (trace.action[past] == Action.ALLOC) & (trace.block_size[past] > 0)
@@ -159,7 +157,7 @@ def _allocated(trace: Trace, address: NDArray[Any], instant: int) -> NDArray[Any
     return np.where(known[row] == address, events[first[row]], -1)
 
 
-def _allocated_as(known: Allocations, address: NDArray[Any], instant: int) -> NDArray[Any]:
+def _allocated_as(known: Allocations, address: Array, instant: int) -> Array:
     """The same from the allocations that are known."""
     rows = known.rows_active_at(instant)
     rows = rows[np.argsort(known.address[rows], kind="stable")]
@@ -169,7 +167,7 @@ def _allocated_as(known: Allocations, address: NDArray[Any], instant: int) -> ND
     return np.where(known.address[row] == address, known.alloc_event[row], -1)
 
 
-def _origin(recording: Recording, event: NDArray[Any], instant: int) -> dict[str, NDArray[Any]]:
+def _origin(recording: Recording, event: Array, instant: int) -> dict[str, Array]:
     """The time, step and phase of these allocations."""
     trace, phases = recording.trace, recording.phases
     is_known = event >= 0

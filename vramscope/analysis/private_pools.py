@@ -3,17 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels
 from vramscope.analysis import Analysis
 from vramscope.model.marks import MarkKind, pool_number
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
-from vramscope.model.table import Int64, Table
+from vramscope.model.table import Array, Int64, Table
 
 
 class PoolKind(str, Enum):
@@ -116,7 +114,7 @@ def pool_words(kind: PoolKind, place: str) -> str:
     return {PoolKind.GRAPH: "CUDA graph", PoolKind.MEM_POOL: "MemPool"}.get(kind, "") + where
 
 
-def used_pools(recording: Recording) -> NDArray[Any]:
+def used_pools(recording: Recording) -> Array:
     """The index of each pool that has segments or events."""
     columns = recording.initial.segments.pool, recording.trace.pool
     seen = np.zeros(1 + max(int(column.max(initial=0)) for column in columns), "?")
@@ -125,7 +123,7 @@ def used_pools(recording: Recording) -> NDArray[Any]:
     return np.flatnonzero(seen)
 
 
-def of_pools(recording: Recording, pools: Sequence[int] | NDArray[Any]) -> tuple[Recording, NDArray[Any]]:
+def of_pools(recording: Recording, pools: Sequence[int] | Array) -> tuple[Recording, Array]:
     """Return a recording of some pools alone, and its instant for each instant of the whole recording."""
     is_theirs = np.isin(recording.trace.pool, pools)
     state = recording.initial
@@ -138,7 +136,7 @@ def of_pools(recording: Recording, pools: Sequence[int] | NDArray[Any]) -> tuple
     return found, np.concatenate([[0], np.cumsum(is_theirs)])
 
 
-def of_private(recording: Recording) -> tuple[Recording | None, NDArray[Any]]:
+def of_private(recording: Recording) -> tuple[Recording | None, Array]:
     """Return a recording of the private pools alone, and its instant for each instant of the whole one.
 
     None where every byte is in the default pool.

@@ -5,17 +5,15 @@ torch's peak since the one before, or where torch's own peak rose in it.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Phases, Steps
 from vramscope.model.recording import Recording
-from vramscope.model.table import Bool, Int64, Table
+from vramscope.model.table import Array, Bool, Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,7 @@ def _of(counters: Counters, known: Steps | Phases, *, is_reset: bool) -> Sampled
     return _intervals(counters, known.start_ns, known.end_ns, is_reset=is_reset)
 
 
-def _intervals(
-    counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any], *, is_reset: bool
-) -> SampledIntervals:
+def _intervals(counters: Counters, start_ns: Array, end_ns: Array, *, is_reset: bool) -> SampledIntervals:
     """Peaks over intervals, both ends included: the recorder reads the counters exactly there."""
     at, to, has_any, is_between = _ends(counters, start_ns, end_ns)
     tops = counters.allocated_peak_bytes
@@ -104,9 +100,7 @@ def _intervals(
     )
 
 
-def peaks_between(
-    counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any]
-) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+def peaks_between(counters: Counters, start_ns: Array, end_ns: Array) -> tuple[dict[str, Array], Array]:
     """The maximum of each quantity over intervals between marks, −1 where unknown, and where it is exact."""
     counters = counters.rows(counters.allocated_bytes >= 0)
     if not len(counters):
@@ -114,7 +108,7 @@ def peaks_between(
     return _most(counters, _ends(counters, start_ns, end_ns), QUANTITIES)
 
 
-def _ends(counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+def _ends(counters: Counters, start_ns: Array, end_ns: Array) -> tuple[Array, ...]:
     """First and last sample of each interval, whether there is any, and whether both are at its ends."""
     first = np.searchsorted(counters.time_ns, start_ns, side="left")
     last = np.searchsorted(counters.time_ns, end_ns, side="right") - 1
@@ -126,8 +120,8 @@ def _ends(counters: Counters, start_ns: NDArray[Any], end_ns: NDArray[Any]) -> t
 
 
 def _most(
-    counters: Counters, ends: tuple[NDArray[Any], ...], quantities: tuple[str, ...]
-) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+    counters: Counters, ends: tuple[Array, ...], quantities: tuple[str, ...]
+) -> tuple[dict[str, Array], Array]:
     """The most of levels, and of peaks since the samples before, by quantity, and where that is exact."""
     at, to, has_any, is_between = ends
     cuts = np.flatnonzero(counters.allocated_highest_bytes >= 0)
@@ -142,14 +136,12 @@ def _most(
     return found, has_any & is_between & np.isin(at, cuts) & np.isin(to, cuts)
 
 
-def _risen(tops: NDArray[Any]) -> NDArray[Any]:
+def _risen(tops: Array) -> Array:
     """torch's peak where it is higher than at the previous sample; else −1."""
     return np.where(np.diff(tops, prepend=tops[:1]) > 0, tops, UNKNOWN)
 
 
-def _highest(
-    values: NDArray[Any], first: NDArray[Any], last: NDArray[Any], wanted: NDArray[Any] | None = None
-) -> NDArray[Any]:
+def _highest(values: Array, first: Array, last: Array, wanted: Array | None = None) -> Array:
     """The maximum of the rows *first* to *last*, both included; −1 where not *wanted*."""
     edges = np.stack([first, last + 1], axis=1).ravel()
     found = np.maximum.reduceat(np.append(values, UNKNOWN), edges)[::2] if len(edges) else values[:0]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.folding import fold
@@ -21,6 +20,7 @@ from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
+from vramscope.model.table import Array
 
 _LEAST_SIZES = 3
 """Fewest different sizes: a straight line passes through any two."""
@@ -41,9 +41,9 @@ _MOST_STEPS = 64
 class _MatchedCalls:
     """Allocations of the steps that make the same calls equally often."""
 
-    rows: NDArray[Any]
+    rows: Array
     """Rows of ``lifetimes``, shape ``(n_calls, n_steps)``; a call is one occurrence of a stack in a step."""
-    steps: NDArray[Any]
+    steps: Array
     """Index of each step."""
 
 
@@ -112,7 +112,7 @@ def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:
     return _MatchedCalls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
 
 
-def _powers(size: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _powers(size: Array) -> tuple[Array, Array]:
     """Return the power of each call (1 linear, 2 quadratic, 0 neither) and the relative size of each step.
 
     The size of a step is the ratio that most varying calls follow exactly, unless that ratio is the square of

@@ -1,9 +1,6 @@
 """Finds the line that makes thousands of small allocations in every step."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.folding import Folded, fold
@@ -14,6 +11,7 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
+from vramscope.model.table import Array
 
 _SMALL_BYTES = 64 << 10
 _LEAST_PER_STEP = 5_000
@@ -47,13 +45,13 @@ def small_allocations(recording: Recording) -> list[Finding]:
     return [worded(FindingKind.SMALL_ALLOCATIONS, None, frame, evidence, most_bytes=_SMALL_BYTES)]
 
 
-def _of_torch_optim(stacks: Stacks, folded: Folded) -> NDArray[Any]:
+def _of_torch_optim(stacks: Stacks, folded: Folded) -> Array:
     """Return for each stack whether its innermost frames, below any of the program's, are of torch.optim.
 
     A closure that an optimizer calls is the program's again.
     """
     of_file = np.array(["/torch/optim/" in text.replace("\\", "/") for text in stacks.strings], bool)
-    found: NDArray[Any] = of_file[stacks.file]
+    found: Array = of_file[stacks.file]
     own = folded.of.tolist()
     # Parents precede their children.
     for row, parent in enumerate(stacks.parent.tolist()):

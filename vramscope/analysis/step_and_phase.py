@@ -4,13 +4,12 @@ What an evaluation does between its forwards has no phase: metrics, results that
 of every step, from the first forward without gradients to the next step or to other work.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.steps.innermost import innermost_phase, innermost_phases, innermost_phases_at
 from vramscope.units import format_name
 
@@ -48,7 +47,7 @@ def number_of_step(steps: Steps, event: int) -> int | None:
     return None if row < 0 else int(steps.index[row])
 
 
-def steps_of(steps: Steps, events: NDArray[Any]) -> NDArray[Any]:
+def steps_of(steps: Steps, events: Array) -> Array:
     """Row of ``Steps`` in which each event lies; −1 outside."""
     if not len(steps):
         return np.full(len(events), -1)
@@ -56,12 +55,12 @@ def steps_of(steps: Steps, events: NDArray[Any]) -> NDArray[Any]:
     return np.where((row >= 0) & (events < steps.end_event[row]), row, -1)
 
 
-def phases_at(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
+def phases_at(phases: Phases, events: Array) -> Array:
     """Row of ``Phases`` that each of *events* belongs to; −1 outside, and where threads leave that open."""
     return innermost_phases_at(phases, events)
 
 
-def phases_of(phases: Phases, n_events: int) -> NDArray[Any]:
+def phases_of(phases: Phases, n_events: int) -> Array:
     """Row of ``Phases`` that each event belongs to; −1 outside, and where several threads leave that open."""
     return innermost_phases(phases, n_events)
 

@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.sampled_peaks import peaks_between
@@ -17,7 +15,7 @@ from vramscope.model.codes import QUANTITIES
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.past import Past, most_of
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int64, Table, UInt8
+from vramscope.model.table import Array, Int64, Table, UInt8
 from vramscope.steps.unrecorded import unrecorded
 
 
@@ -99,9 +97,7 @@ def _counted(
     return per_step, replace(per_phase, **_put_in(per_phase, row, np.ones(len(row), "?"), most))
 
 
-def _put_in(
-    found: IntervalPeaks, row: NDArray[Any], is_bare: NDArray[Any], most: dict[str, NDArray[Any]]
-) -> dict[str, NDArray[Any]]:
+def _put_in(found: IntervalPeaks, row: Array, is_bare: Array, most: dict[str, Array]) -> dict[str, Array]:
     """The columns of *found*, where each such *row* has the maximum of what is known of it."""
     columns = {}
     for name, values in most.items():
@@ -142,9 +138,7 @@ def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
     return steps, replace(per_phase, step=step)
 
 
-def _past_peaks(
-    past: Past, totals: Totals, start: NDArray[Any], end: NDArray[Any]
-) -> dict[str, NDArray[Any]]:
+def _past_peaks(past: Past, totals: Totals, start: Array, end: Array) -> dict[str, Array]:
     """The maximum of each quantity over the instants *start* to *end*, both included.
 
     Instants count from the first event ever, and must be those of marks, where the stored peaks begin and
@@ -158,7 +152,7 @@ def _past_peaks(
 
 
 def _both(
-    steps: Steps, phases: Phases, n_events: int, peaks: Callable[..., dict[str, NDArray[Any]]]
+    steps: Steps, phases: Phases, n_events: int, peaks: Callable[..., dict[str, Array]]
 ) -> tuple[IntervalPeaks, IntervalPeaks]:
     """Peaks per step and per phase; *peaks* computes those of intervals."""
     rows = {
@@ -172,7 +166,7 @@ def _both(
     return IntervalPeaks.of(**rows, **per_step), _joined(stretches, peaks(stretches[2], stretches[3]))
 
 
-def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def _peaks(totals: Totals, start: Array, end: Array) -> dict[str, Array]:
     """The maximum of each quantity over the instants *start* to *end*, both included."""
     # In a live run the marks may be ahead of the events.
     first = np.minimum(start, len(totals) - 1)
@@ -188,9 +182,7 @@ def _peaks(totals: Totals, start: NDArray[Any], end: NDArray[Any]) -> dict[str, 
     return found
 
 
-def _stretches(
-    steps: Steps, phases: Phases, n_events: int
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _stretches(steps: Steps, phases: Phases, n_events: int) -> tuple[Array, Array, Array, Array]:
     """Step, phase, start and end of every phase, and of every run of events of a step outside of phases."""
     marks = (steps.start_event, steps.end_event, phases.start_event, phases.end_event)
     # Nothing changes between two neighboring marks.
@@ -214,9 +206,7 @@ def _stretches(
     )
 
 
-def _joined(
-    stretches: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], peaks: dict[str, NDArray[Any]]
-) -> IntervalPeaks:
+def _joined(stretches: tuple[Array, Array, Array, Array], peaks: dict[str, Array]) -> IntervalPeaks:
     """Merge intervals to one row per (step, phase)."""
     step, phase, start, end = stretches
     if not len(step):

@@ -1,17 +1,15 @@
 """Computes the bytes in use at every instant."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels, most_allocated
 from vramscope.analysis import Analysis
 from vramscope.analysis.shared_results import memoized
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int64, Table
+from vramscope.model.table import Array, Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +37,13 @@ def timeline(recording: Recording) -> Totals:
     return totals_of(recording, levels(recording.trace, recording.initial))
 
 
-def totals_of(recording: Recording, known: tuple[NDArray[Any], ...]) -> Totals:
+def totals_of(recording: Recording, known: tuple[Array, ...]) -> Totals:
     """The same of the *known* ``levels`` of *recording*."""
     requested, allocated, active, reserved = known
     return Totals(requested, allocated, active, reserved, times(recording))
 
 
-def times(recording: Recording) -> NDArray[Any]:
+def times(recording: Recording) -> Array:
     """The time of every instant; see ``Totals.time_ns``."""
     events = recording.trace.time_ns
     began = recording.initial.time_ns

@@ -1,17 +1,15 @@
 """Builds a flame graph of the calls that led to what was allocated at one instant."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_stack import StackBytes, by_stack
 from vramscope.analysis.folding import Folded, fold
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
-from vramscope.model.table import Int32, Int64, Table
+from vramscope.model.table import Array, Int32, Int64, Table
 
 ROOT = "(all)"
 NO_STACK = "(no stack)"
@@ -80,7 +78,7 @@ def tree_of(stacks: Stacks, live: StackBytes, *, folded: bool = True, known: Fol
     return _grown(shown, own_bytes, own_count)
 
 
-def _grown(stacks: Stacks, own_bytes: NDArray[Any], own_count: NDArray[Any]) -> Tree:
+def _grown(stacks: Stacks, own_bytes: Array, own_count: Array) -> Tree:
     n_strings, n_nodes = len(stacks.strings), len(stacks)
     parent = np.concatenate([stacks.parent, [0, 0]])
     function = np.concatenate([stacks.function, [n_strings + 1, n_strings + 2]])
@@ -105,7 +103,7 @@ def _grown(stacks: Stacks, own_bytes: NDArray[Any], own_count: NDArray[Any]) -> 
     )
 
 
-def summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
+def summed(parent: Array, own: Array) -> Array:
     """Own values plus those of all descendants, from the deepest level up."""
     total = np.array(own)
     depth = depths(parent)
@@ -119,7 +117,7 @@ def summed(parent: NDArray[Any], own: NDArray[Any]) -> NDArray[Any]:
     return total
 
 
-def depths(parent: NDArray[Any]) -> NDArray[Any]:
+def depths(parent: Array) -> Array:
     """Steps from each node to the root, by doubling the jump distance each time."""
     depth = (np.arange(len(parent)) > 0).astype("i8")
     ancestor = parent.astype("i8")
@@ -149,7 +147,7 @@ def prune(whole: Tree, root: int = 0, max_nodes: int = 250) -> Tree:
     return _cut(whole, np.sort(ranked[:fewest]))
 
 
-def _below(whole: Tree, root: int) -> NDArray[Any]:
+def _below(whole: Tree, root: int) -> Array:
     """Mask of *root* and its descendants: follow the callers, doubling the distance each time."""
     ancestor = whole.parent.astype("i8")
     ancestor[root] = root
@@ -160,7 +158,7 @@ def _below(whole: Tree, root: int) -> NDArray[Any]:
         ancestor = further
 
 
-def _others(whole: Tree, kept: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _others(whole: Tree, kept: Array) -> tuple[Array, Array, Array]:
     """The rows of *kept* with children outside of *kept*, and the bytes and blocks of these children."""
     place = np.full(len(whole), -1, dtype="i8")
     place[kept] = np.arange(len(kept))
@@ -176,7 +174,7 @@ def _others(whole: Tree, kept: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]
     return owners, missing[owners], n_blocks[owners]
 
 
-def _cut(whole: Tree, kept: NDArray[Any]) -> Tree:
+def _cut(whole: Tree, kept: Array) -> Tree:
     owners, missing, n_blocks = _others(whole, kept)
     place = np.zeros(len(whole), dtype="i4")
     place[kept] = np.arange(len(kept))
@@ -184,8 +182,8 @@ def _cut(whole: Tree, kept: NDArray[Any]) -> Tree:
     n_others = len(owners)
     nothing = np.zeros(n_others, dtype="i4")
 
-    def column(name: str, added: NDArray[Any]) -> NDArray[Any]:
-        values: NDArray[Any] = getattr(whole, name)[kept]
+    def column(name: str, added: Array) -> Array:
+        values: Array = getattr(whole, name)[kept]
         return np.concatenate([values, added.astype(values.dtype)])
 
     parent = place[whole.parent[kept]]

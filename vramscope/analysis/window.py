@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis import Analysis
@@ -13,6 +12,7 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Note, Phases
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.model.trace import Action
 
 OfBlocks = TypeVar("OfBlocks", Labels, Holders)
@@ -111,7 +111,7 @@ def _shifted(table: Any, start: int, end: int) -> Any:
     return replace(rows, event=rows.event - start)
 
 
-def _clipped(table: Any, start: int, end: int) -> tuple[Any, NDArray[Any]]:
+def _clipped(table: Any, start: int, end: int) -> tuple[Any, Array]:
     """Intervals that reach into the window, clipped at its ends, and their original rows."""
     reaches = (table.start_event < end) & (table.end_event > start)
     kept = np.flatnonzero(reaches | ((table.start_event >= start) & (table.end_event <= end)))
@@ -126,7 +126,7 @@ def _clipped(table: Any, start: int, end: int) -> tuple[Any, NDArray[Any]]:
     )
 
 
-def _phases(phases: Phases, kept_steps: NDArray[Any], start: int, end: int) -> Phases:
+def _phases(phases: Phases, kept_steps: Array, start: int, end: int) -> Phases:
     """Clipped phases, whose steps are rows of the remaining steps."""
     rows, _ = _clipped(phases, start, end)
     place = np.searchsorted(kept_steps, rows.step)
@@ -147,7 +147,7 @@ def _of_blocks(recording: Recording, table: OfBlocks, start: int, end: int) -> O
     return replace(rows, event=np.maximum(rows.event - start, 0))
 
 
-def _last_handed_out(recording: Recording, before: int, address: NDArray[Any]) -> NDArray[Any]:
+def _last_handed_out(recording: Recording, before: int, address: Array) -> Array:
     """The last event before *before* that allocated each address; −1 where none did."""
     trace = recording.trace
     events = np.flatnonzero(trace.action[:before] == Action.ALLOC)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.recording import Run
+from vramscope.model.table import Array
 
 _MAGIC = b"vramscope-mapped"
 _TRAILER = struct.Struct("<QQQ16s")
@@ -132,7 +132,7 @@ class _ColumnReader(pickle.Unpickler):
             raise DamagedError(f"{name[:40]!r} is not of the model")
         return found
 
-    def persistent_load(self, place: Any) -> NDArray[Any]:
+    def persistent_load(self, place: Any) -> Array:
         """Return the column at a place of ``persistent_id``, mapped."""
         kind, n_rows, *where = place
         dtype = np.dtype(kind)

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.model.marks import Category, MarkKind, Phase
 from vramscope.model.recording import Recording, Run
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Stacks
-from vramscope.model.table import Table
+from vramscope.model.table import Array, Table
 from vramscope.model.trace import Action
 
 _WORDS: dict[str, type[IntEnum]] = {
@@ -126,11 +125,11 @@ def _arrow(table: Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _stack_texts(stack_ids: NDArray[Any], stacks: Stacks) -> Any:
+def _stack_texts(stack_ids: Array, stacks: Stacks) -> Any:
     # Only stacks in use: every prefix of a deep stack is a stack too, and all texts would take gigabytes.
     used, row = np.unique(stack_ids, return_inverse=True)
     return _words(row, [stack_text(stacks, int(stack_id)) for stack_id in used])
 
 
-def _words(index: NDArray[Any], words: Sequence[str]) -> Any:
+def _words(index: Array, words: Sequence[str]) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(index.astype("i4")), pa.array(words, pa.string()))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
@@ -21,6 +20,7 @@ from vramscope.export import Export
 from vramscope.export.live_stacks import title
 from vramscope.model.marks import Category, MarkKind, Phase
 from vramscope.model.recording import Recording, Run
+from vramscope.model.table import Array
 
 MOST_POINTS = 120_000
 """Points of one counter: about 26 bytes each in the file, so allocated and reserved take 6 MB."""
@@ -119,7 +119,7 @@ def _tracks(recording: Recording) -> Iterator[tuple[str, Sequence[_Event]]]:
     yield "out of memory", [(int(time_ns[at]), "INSTANT", "out of memory") for at in ooms.tolist()]
 
 
-def _counter(time_ns: NDArray[Any], n_bytes: NDArray[Any]) -> list[_Event]:
+def _counter(time_ns: Array, n_bytes: Array) -> list[_Event]:
     """Return the changes of a counter, at the rows where it is drawn."""
     rows = points(n_bytes)
     return [
@@ -128,7 +128,7 @@ def _counter(time_ns: NDArray[Any], n_bytes: NDArray[Any]) -> list[_Event]:
     ]
 
 
-def _slices(spans: Any, names: Sequence[str], time_ns: NDArray[Any]) -> list[_Event]:
+def _slices(spans: Any, names: Sequence[str], time_ns: Array) -> list[_Event]:
     """Return the beginnings and ends of steps or phases, which do not overlap."""
     rows = zip(time_ns[spans.start_event].tolist(), time_ns[spans.end_event].tolist(), names, strict=True)
     return [
@@ -138,7 +138,7 @@ def _slices(spans: Any, names: Sequence[str], time_ns: NDArray[Any]) -> list[_Ev
     ]
 
 
-def points(values: NDArray[Any], most: int = MOST_POINTS) -> NDArray[Any]:
+def points(values: Array, most: int = MOST_POINTS) -> Array:
     """Return the rows at which a counter is drawn: every change, or the extremes of each stretch of events.
 
     Above *most* changes the counter is downsampled. Row 0 and the last row are among them.
@@ -156,7 +156,7 @@ def points(values: NDArray[Any], most: int = MOST_POINTS) -> NDArray[Any]:
     return np.unique(kept)
 
 
-def _times(recording: Recording) -> NDArray[Any]:
+def _times(recording: Recording) -> Array:
     """Return the time of each instant in nanoseconds, never falling; by event number without a clock."""
     time_ns = timeline(recording).time_ns
     if recording.trace.has_clock:
@@ -164,14 +164,14 @@ def _times(recording: Recording) -> NDArray[Any]:
     return np.arange(len(time_ns), dtype="i8") * _NS_PER_EVENT
 
 
-def _by_category(recording: Recording) -> Iterator[tuple[Category, NDArray[Any]]]:
+def _by_category(recording: Recording) -> Iterator[tuple[Category, Array]]:
     found = lifetimes(recording)
     category = assign(recording, found).category
     for each in np.unique(category).tolist():
         yield Category(each), _allocated(found.rows(category == each), len(recording.trace))
 
 
-def _allocated(found: Allocations, n_events: int) -> NDArray[Any]:
+def _allocated(found: Allocations, n_events: int) -> Array:
     change = np.zeros(n_events + 1, "i8")
     served = found.rows(found.free_event >= -1)
     np.add.at(change, served.alloc_event + 1, served.block_size)

@@ -5,10 +5,9 @@ Each piece costs in proportion to its own events and the live blocks, however lo
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels, levels_of_state
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
@@ -16,7 +15,7 @@ from vramscope.model.codes import QUANTITIES
 from vramscope.model.past import StretchPeaks
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
-from vramscope.model.table import Bool, Int32, Int64, Table, UInt64
+from vramscope.model.table import Array, Bool, Int32, Int64, Table, UInt64
 from vramscope.model.trace import Action, Trace
 
 
@@ -104,7 +103,7 @@ class Piece(NamedTuple):
     """The next events of a course, with the bytes at each of their instants and the lives of blocks."""
 
     trace: Trace
-    level: Mapping[str, NDArray[Any]]
+    level: Mapping[str, Array]
     """Bytes by quantity, the first of them before the events."""
     blocks: Allocations
     """First the live blocks of the course, in their order, then those that the events allocated."""
@@ -122,7 +121,7 @@ def next_piece(course: Course, trace: Trace) -> Piece:
     return Piece(trace, level, lifetimes(Recording(trace=trace, initial=_state(course))))
 
 
-def advanced(course: Course, trace: Trace, cuts: NDArray[Any]) -> Course:
+def advanced(course: Course, trace: Trace, cuts: Array) -> Course:
     """The course after more events.
 
     It is the same as if all events had been given at once. *cuts* are instants of marks, counted from the
@@ -132,7 +131,7 @@ def advanced(course: Course, trace: Trace, cuts: NDArray[Any]) -> Course:
     return after(course, next_piece(course, trace), cuts) if len(trace) else course
 
 
-def after(course: Course, piece: Piece, cuts: NDArray[Any]) -> Course:
+def after(course: Course, piece: Piece, cuts: Array) -> Course:
     """The course after a piece of at least one event; *cuts* as in ``advanced``."""
     trace, level, blocks = piece
     # The ALLOC event of each row; ``lifetimes`` has the blocks of the state first, in its order.
@@ -197,19 +196,17 @@ def _waiting(before: Blocks, trace: Trace) -> Blocks:
     return Blocks.of(address=waiting, state=np.full(len(waiting), BlockState.PENDING_FREE))
 
 
-def _allocated(blocks: Allocations, born: NDArray[Any], instant: int) -> LiveBlocks:
+def _allocated(blocks: Allocations, born: Array, instant: int) -> LiveBlocks:
     rows = np.flatnonzero(blocks.allocated_at(instant))
     return _rows(blocks, born, rows, np.zeros(len(rows), "?"))
 
 
-def _still_held(blocks: Allocations, born: NDArray[Any]) -> LiveBlocks:
+def _still_held(blocks: Allocations, born: Array) -> LiveBlocks:
     rows = np.flatnonzero(blocks.completed_event == ALIVE)
     return _rows(blocks, born, rows, blocks.free_event[rows] != ALIVE)
 
 
-def _rows(
-    blocks: Allocations, born: NDArray[Any], rows: NDArray[Any], is_pending: NDArray[Any]
-) -> LiveBlocks:
+def _rows(blocks: Allocations, born: Array, rows: Array, is_pending: Array) -> LiveBlocks:
     return LiveBlocks(
         address=blocks.address[rows],
         size=blocks.size[rows],
@@ -220,14 +217,14 @@ def _rows(
     )
 
 
-def _higher(course: Course, name: str, values: NDArray[Any], trace: Trace) -> Highest:
+def _higher(course: Course, name: str, values: Array, trace: Trace) -> Highest:
     at, before = int(values.argmax()), course.highest[name]
     if values[at] <= before.n_bytes:
         return before
     return Highest(int(values[at]), course.n_events + at, int(trace.time_ns[at - 1]))
 
 
-def _stretches(course: Course, level: Mapping[str, NDArray[Any]], cuts: NDArray[Any]) -> StretchPeaks:
+def _stretches(course: Course, level: Mapping[str, Array], cuts: Array) -> StretchPeaks:
     """All stretches until now; the last one so far goes on until the first new cut.
 
     An instant with several marks has a stretch of its own, as phases may begin and end there.

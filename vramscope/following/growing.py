@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.layout import Used, blocks_of, segments_after
 from vramscope.allocator.levels import levels, tensor_bytes
@@ -29,6 +28,7 @@ from vramscope.model.codes import QUANTITIES
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
+from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 
 _PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
@@ -88,7 +88,7 @@ class WhatFindingsNeed:
         self._open = rows[blocks.completed_event == ALIVE]
 
 
-def _later(event: NDArray[Any], first: int) -> NDArray[Any]:
+def _later(event: Array, first: int) -> Array:
     return np.where(event >= 0, event + first, event)
 
 
@@ -164,7 +164,7 @@ class Following:
             return at
         return int(self._levels[quantity].view()[: len(recording.trace) + 1].argmax())
 
-    def retries(self, recording: Recording) -> NDArray[Any]:
+    def retries(self, recording: Recording) -> Array:
         """What ``churn.retry_events`` of the recording returns."""
         self.follow(recording)
         found = self._retries.view()

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.folding import bytes_by_line, fold
 from vramscope.analysis.peak import bare_highs
@@ -24,6 +23,7 @@ from vramscope.model.marks import Note, Phase, Phases, Steps
 from vramscope.model.rank_summary import DeviceSummary, Failure, LineBytes, PeakPlace, StepRows
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
+from vramscope.model.table import Array
 
 MOST_STEPS = 512
 """The most rows of steps: of a longer run, a row has the maxima of 2, 4, 8 … steps."""
@@ -190,7 +190,7 @@ def _retained(course: Course, steps: Steps, stacks: Stacks) -> tuple[LineBytes, 
     return tuple(line for line in found if line.n_steps > 1)[:_MOST_RETAINED]
 
 
-def _lines(live: LiveBlocks, stacks: Stacks, step: NDArray[Any]) -> tuple[LineBytes, ...]:
+def _lines(live: LiveBlocks, stacks: Stacks, step: Array) -> tuple[LineBytes, ...]:
     """The bytes of *live* by line, largest first; *step* is the step in which each block was allocated."""
     ids, which = np.unique(live.stack_id, return_inverse=True)
     which = which.reshape(-1)
@@ -227,9 +227,7 @@ def _lines(live: LiveBlocks, stacks: Stacks, step: NDArray[Any]) -> tuple[LineBy
     return tuple(sorted(found, key=lambda line: (-line.n_bytes, line.frames, line.via)))
 
 
-def _distinct_steps(
-    row_of_stack: NDArray[Any], chosen: NDArray[Any], which: NDArray[Any], step: NDArray[Any], n_rows: int
-) -> list[int]:
+def _distinct_steps(row_of_stack: Array, chosen: Array, which: Array, step: Array, n_rows: int) -> list[int]:
     row_of = np.full(int(which.max(initial=-1)) + 1, -1)
     row_of[chosen] = row_of_stack
     row = row_of[which]
@@ -237,7 +235,7 @@ def _distinct_steps(
     return np.bincount(pairs[0], minlength=n_rows).tolist()
 
 
-def _pruned(stacks: Stacks, ids: NDArray[Any]) -> tuple[Stacks, NDArray[Any]]:
+def _pruned(stacks: Stacks, ids: Array) -> tuple[Stacks, Array]:
     """The given stacks alone, with their new ids: folding all stacks of a long run would take too long."""
     ids = np.where(ids < len(stacks), ids, 0)
     is_needed = np.zeros(len(stacks), "?")
@@ -264,7 +262,7 @@ def _pruned(stacks: Stacks, ids: NDArray[Any]) -> tuple[Stacks, NDArray[Any]]:
     )
 
 
-def _rows_of(steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> StepRows:
+def _rows_of(steps: Steps, allocated: Array, reserved: Array) -> StepRows:
     """The rows of all steps; neighbors are joined until there are few, so maxima stay exact."""
     rows, size = StepRows.of_steps(steps, allocated, reserved), 1
     while len(rows) > MOST_STEPS:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vramscope.model.table import Int32, Int64, Table, UInt64
+from vramscope.model.table import Array, Int32, Int64, Table, UInt64
 
 PREFIX = "held by: "
 """Prefix of the labels that named a holder before the trace format had a table of holders (1.4 and 2.3)."""
@@ -106,7 +105,7 @@ class Holders(Table):
             columns[text] = [known.setdefault(row[3].get(text, ""), len(known)) for row in rows]
         return cls.of(**columns, names=tuple(known))
 
-    def first_rows(self) -> NDArray[Any]:
+    def first_rows(self) -> Array:
         """The row at which each path begins."""
         return np.flatnonzero(self.position == 0)
 

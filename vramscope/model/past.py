@@ -4,19 +4,17 @@ Instants of this part count from the first event ever recorded, not from the fir
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.marks import Marks, Phases, Steps
-from vramscope.model.table import Bool, Int64, Table
+from vramscope.model.table import Array, Bool, Int64, Table
 
 NONE = -1
 """Marks an unknown value."""
 
 
-def most_of(values: NDArray[Any], first: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+def most_of(values: Array, first: Array, end: Array) -> Array:
     """The greatest of the rows [first, end) of *values* for each pair; NONE for an empty range."""
     if not len(first):
         return values[:0]
@@ -41,7 +39,7 @@ class StretchPeaks(Table):
     active: Int64
     reserved: Int64
 
-    def between(self, start: NDArray[Any], end: NDArray[Any], n_events: int) -> dict[str, NDArray[Any]]:
+    def between(self, start: Array, end: Array, n_events: int) -> dict[str, Array]:
         """The maximum of each quantity over the instants *start* to *end*, both included.
 
         *start* and *end* must be those of marks; the last row ends at *n_events*. Bytes by quantity are −1

@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.device import Device, Process
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Note, Steps
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
-from vramscope.model.table import Int64, Table
+from vramscope.model.table import Array, Int64, Table
 
 
 class LineBytes(NamedTuple):
@@ -46,7 +45,7 @@ class StepRows(Table):
     """The maximum of reserved bytes; −1 where unknown."""
 
     @classmethod
-    def of_steps(cls, steps: Steps, allocated: NDArray[Any], reserved: NDArray[Any]) -> "StepRows":
+    def of_steps(cls, steps: Steps, allocated: Array, reserved: Array) -> "StepRows":
         """One row per step, with its maxima in bytes."""
         return cls.of(
             step=steps.index,

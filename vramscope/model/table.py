@@ -52,6 +52,9 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+Array: TypeAlias = NDArray[Any]
+"""A column; its dtype is said by its table, or follows from its name."""
+
 Int64: TypeAlias = Annotated[NDArray[Any], "i8"]
 Int32: TypeAlias = Annotated[NDArray[Any], "i4"]
 UInt64: TypeAlias = Annotated[NDArray[Any], "u8"]

@@ -6,15 +6,14 @@ when a recording is read and never stored: a better rule then also serves old re
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.columns import GrowingColumn
 from vramscope.columns.scratch import Scratch
 from vramscope.model.marks import EventThreads, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Outcome
+from vramscope.model.table import Array
 from vramscope.steps.spans import Program, Rules, Span, rules_until, spans_of
 from vramscope.steps.stretches import (
     REGION,
@@ -193,7 +192,7 @@ class StepFinder:
 
     def _rows(
         self, latest: _Latest, marks: Marks, end: End, between: tuple[int, int]
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the columns of the steps and phases that begin in the marks *between*."""
         first, after = between
         spans = [span for span in latest.spans if first <= span.first < after]
@@ -215,7 +214,7 @@ def _entered(rows: list[Mark], cut: int) -> list[int]:
     return [*found[True], *found[False]]
 
 
-def _steps(marks: Marks, end: End, spans: Sequence[Span], n_before: int) -> dict[str, NDArray[Any]]:
+def _steps(marks: Marks, end: End, spans: Sequence[Span], n_before: int) -> dict[str, Array]:
     event, time_ns = np.append(marks.event, end.n_events), np.append(marks.time_ns, end.time_ns)
     first, last = (np.array([getattr(span, name) for span in spans], "i8") for name in Span._fields)
     return {
@@ -227,7 +226,7 @@ def _steps(marks: Marks, end: End, spans: Sequence[Span], n_before: int) -> dict
     }
 
 
-def _phases(shown: Sequence[Stretch], step: list[int]) -> dict[str, NDArray[Any]]:
+def _phases(shown: Sequence[Stretch], step: list[int]) -> dict[str, Array]:
     columns: dict[str, list[int]] = {
         "phase": [s.phase for s in shown],
         "step": step,

@@ -6,12 +6,11 @@ events do; an event that may belong to different phases belongs to none.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.marks import ANY_THREAD, Phase, Phases
+from vramscope.model.table import Array
 
 _NONE, _SEVERAL = -1, -2
 _MANY_EVENTS = 64
@@ -23,13 +22,13 @@ _DATA_PARALLEL = "DataParallel"
 class _Intervals:
     """The innermost phase between two neighbouring marks, the same for all events there."""
 
-    edges: NDArray[Any]
+    edges: Array
     """Where each interval begins, and the end of the last one, as instants."""
-    row: NDArray[Any]
+    row: Array
     """Row of ``Phases``; ``_NONE`` outside of phases, ``_SEVERAL`` where different phases are possible."""
 
 
-def innermost_phases(phases: Phases, n_events: int) -> NDArray[Any]:
+def innermost_phases(phases: Phases, n_events: int) -> Array:
     """Row of ``Phases`` that each event belongs to; −1 outside, and where that is not known.
 
     A loop over phases, not over events.
@@ -55,7 +54,7 @@ def innermost_phase(phases: Phases, event: int) -> int | None:
     return int(rows[np.argmax(_rank(phases)[rows])]) if len(rows) else None
 
 
-def innermost_phases_at(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
+def innermost_phases_at(phases: Phases, events: Array) -> Array:
     """Row of ``Phases`` that each of a few *events* belongs to; −1 outside, and where that is not known."""
     distinct = np.unique(events)
     # Each looks at all phases once: from some tens on, all events at once are faster.
@@ -65,7 +64,7 @@ def innermost_phases_at(phases: Phases, events: NDArray[Any]) -> NDArray[Any]:
     return np.array([_NONE if found[each] is None else found[each] for each in events.tolist()], "i4")
 
 
-def of_several_threads(phases: Phases, n_events: int) -> NDArray[Any]:
+def of_several_threads(phases: Phases, n_events: int) -> Array:
     """Whether each event may belong to different phases of several threads, so that it belongs to none."""
     if len(owners_of(phases)) < 2:
         return np.zeros(n_events, dtype="?")
@@ -88,7 +87,7 @@ def train_at_once(phases: Phases) -> bool:
     )
 
 
-def owners_of(phases: Phases) -> NDArray[Any]:
+def owners_of(phases: Phases) -> Array:
     """The threads that have phases, in order of their idents."""
     threads = phases.thread[~_is_region(phases)]
     # Nearly every run has one: it is asked at each refresh of a live one, and a sort takes ten times as long.
@@ -109,9 +108,7 @@ def _several(phases: Phases, n_events: int) -> _Intervals:
     return _Intervals(edges, np.where((own == _NONE).all(axis=0), region, row))
 
 
-def _open_phases(
-    phases: Phases, threads: NDArray[Any], edges: NDArray[Any], counts: NDArray[Any]
-) -> NDArray[Any]:
+def _open_phases(phases: Phases, threads: Array, edges: Array, counts: Array) -> Array:
     """The innermost phase of each thread in each interval, of those that count; −1 outside of them."""
     found = np.full((len(threads), len(edges) - 1), _NONE, dtype="i8")
     start, end = (np.searchsorted(edges, each) for each in (phases.start_event, phases.end_event))
@@ -122,9 +119,7 @@ def _open_phases(
     return found
 
 
-def _may_be_of(
-    phases: Phases, own: NDArray[Any], known: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-) -> NDArray[Any]:
+def _may_be_of(phases: Phases, own: Array, known: tuple[Array, Array, Array]) -> Array:
     """Whether the events of each interval may be of each thread's phase.
 
     The events of a named thread are its own. Of events without a name, a thread that has named itself made
@@ -136,16 +131,16 @@ def _may_be_of(
         [_first(phases.made_by.start_event[phases.made_by.thread == each]) for each in owners]
     )
     is_unnamed = at[None, :] < named_at[:, None]
-    is_named: NDArray[Any] = np.isin(maker, owners)
+    is_named: Array = np.isin(maker, owners)
     by_others = (maker == ANY_THREAD) | is_unnamed | np.append(has_helpers, False)[own]
     return np.where(is_named, maker == owners[:, None], by_others)
 
 
-def _first(events: NDArray[Any]) -> int:
+def _first(events: Array) -> int:
     return int(events[0]) if len(events) else np.iinfo("i8").max
 
 
-def _agreed(phases: Phases, rows: NDArray[Any]) -> NDArray[Any]:
+def _agreed(phases: Phases, rows: Array) -> Array:
     """The last of the possible phases of each interval where they are of one kind; else ``_SEVERAL``."""
     kind = phases.phase.astype("i8") + np.where(phases.phase == Phase.USER, 256 * phases.name.astype("i8"), 0)
     is_possible, last = rows >= 0, rows.max(axis=0, initial=_NONE)
@@ -155,11 +150,11 @@ def _agreed(phases: Phases, rows: NDArray[Any]) -> NDArray[Any]:
     return np.where(last < 0, _NONE, np.where(low == high, last, _SEVERAL))
 
 
-def _is_region(phases: Phases) -> NDArray[Any]:
+def _is_region(phases: Phases) -> Array:
     """Whether each is a ``record_function`` region, which torch records without a thread."""
     return (phases.phase == Phase.USER) & (phases.thread == 0)
 
 
-def _rank(phases: Phases) -> NDArray[Any]:
+def _rank(phases: Phases) -> Array:
     """The depth, or −1 for regions: they only name lines, and DDP's whole forward is one."""
     return np.where(_is_region(phases), -1, phases.depth)

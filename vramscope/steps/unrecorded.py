@@ -1,14 +1,13 @@
 """Finds the stretches of a recording without events, between the steps that ``record(every=…)`` keeps."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.model.marks import MarkKind, Marks
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int64, Table
+from vramscope.model.table import Array, Int64, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +21,14 @@ class Unrecorded(Table):
     start_ns: Int64
     end_ns: Int64
 
-    def overlap(self, start_ns: NDArray[Any], end_ns: NDArray[Any]) -> NDArray[np.bool_]:
+    def overlap(self, start_ns: Array, end_ns: Array) -> NDArray[np.bool_]:
         """Whether each interval of time has a part in any stretch."""
         if not len(self):
             return np.zeros(len(start_ns), "?")
         row = np.searchsorted(self.end_ns, start_ns, side="right")
         return (row < len(self)) & (np.append(self.start_ns, 0)[row] < end_ns)
 
-    def stand_in(self, events: NDArray[Any]) -> NDArray[np.bool_]:
+    def stand_in(self, events: Array) -> NDArray[np.bool_]:
         """Whether each event stands for what happened in a stretch."""
         row = np.searchsorted(self.start_event, events, side="right") - 1
         return (row >= 0) & (events < np.append(self.end_event, 0)[row])

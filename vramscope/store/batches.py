@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from vramscope.model.snapshot import Snapshot
-from vramscope.model.table import Table
+from vramscope.model.table import Array, Table
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import FileSum, Owner, sealed
 from vramscope.store.schema import SCHEMAS, STATES, SUFFIX, arrow_type, numpy_type
@@ -137,7 +136,7 @@ def arrays(table: Table) -> list[pa.Array]:
     ]
 
 
-def _named(column: NDArray[Any], names: Sequence[str]) -> pa.Array:
+def _named(column: Array, names: Sequence[str]) -> pa.Array:
     """Return the strings that the indices in *column* stand for.
 
     The cost grows with the rows of the call, not with the number of all names so far.
@@ -162,7 +161,7 @@ class Names:
     def __init__(self) -> None:
         self._index = {"": 0}
 
-    def indices(self, column: pa.Array) -> NDArray[Any]:
+    def indices(self, column: pa.Array) -> Array:
         """Return the index of each row's string; null counts as the empty string."""
         encoded = (column.fill_null("") if column.null_count else column).dictionary_encode()
         texts = encoded.dictionary.to_pylist()
@@ -174,7 +173,7 @@ class Names:
         return tuple(self._index)
 
 
-def numbers(batch: pa.RecordBatch, name: str, dtype: str, absent: int = 0) -> NDArray[Any]:
+def numbers(batch: pa.RecordBatch, name: str, dtype: str, absent: int = 0) -> Array:
     """Return the column *name* as a NumPy array of *dtype*.
 
     A missing column is filled with *absent*, a null is 0, and a wider type is converted. Raises
@@ -201,7 +200,7 @@ def strings(batch: pa.RecordBatch, name: str) -> pa.Array:
 # training and of every report, and nothing here needs it. The functions below use Arrow's buffers instead.
 
 
-def to_numpy(column: pa.Array) -> NDArray[Any]:
+def to_numpy(column: pa.Array) -> Array:
     """Return numbers or booleans without nulls as a NumPy view of Arrow's buffer (booleans are unpacked)."""
     data, end = column.buffers()[1], column.offset + len(column)
     if data is None:
@@ -212,7 +211,7 @@ def to_numpy(column: pa.Array) -> NDArray[Any]:
     return np.frombuffer(data, numpy_type(column.type), count=end)[column.offset :]
 
 
-def number_array(values: NDArray[Any]) -> pa.Array:
+def number_array(values: Array) -> pa.Array:
     """Return numbers or booleans as an Arrow view of NumPy's memory (booleans are packed)."""
     data = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
     return pa.Array.from_buffers(arrow_type(values.dtype.str), len(values), [None, pa.py_buffer(data)])

@@ -6,10 +6,8 @@ block that begins at its address, whatever the search would have found.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.layout import (
     Used,
@@ -28,7 +26,7 @@ from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
-from vramscope.model.table import stretches
+from vramscope.model.table import Array, stretches
 from vramscope.model.trace import Action, Trace
 from vramscope.units import format_bytes
 
@@ -110,7 +108,7 @@ def _as_used(settings: Settings, held: Segments, trace: Trace) -> Settings:
     return replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
 
 
-def _at_start(found: BlockLives, sizes: NDArray[Any]) -> Used:
+def _at_start(found: BlockLives, sizes: Array) -> Used:
     """Blocks in use at the beginning that the trace frees. Their allocating stack is unknown."""
     freed, size = found.rows(found.alloc < 0), sizes[found.alloc < 0]
     # A block without FREE_REQUESTED was freed before, unless the record leaves them out (skip_actions).
@@ -125,7 +123,7 @@ def _at_start(found: BlockLives, sizes: NDArray[Any]) -> Used:
     )
 
 
-def _settle(found: BlockLives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
+def _settle(found: BlockLives, sizes: Array, at_end: Used) -> list[Note]:
     """Use the snapshot's sizes for blocks in use at the end; note where they differ from the computed."""
     rows = np.flatnonzero(found.end < 0)
     order = np.argsort(at_end.address, kind="stable")
@@ -152,7 +150,7 @@ def _settle(found: BlockLives, sizes: NDArray[Any], at_end: Used) -> list[Note]:
     return notes
 
 
-def _drop_homeless(found: BlockLives, sizes: NDArray[Any], initial: Snapshot, trace: Trace) -> list[Note]:
+def _drop_homeless(found: BlockLives, sizes: Array, initial: Snapshot, trace: Trace) -> list[Note]:
     """Do not count blocks that lie in no segment, so that active never exceeds reserved."""
     older, segments = np.sort(used(initial.blocks).address), segments_ever(initial.segments, trace)
     n_lost = n_bytes = 0
@@ -170,7 +168,7 @@ def _drop_homeless(found: BlockLives, sizes: NDArray[Any], initial: Snapshot, tr
     return [Note(NoteCode.NO_SEGMENT, text, n_lost)]
 
 
-def _contradictions(trace: Trace, found: BlockLives, unended: NDArray[Any]) -> list[Note]:
+def _contradictions(trace: Trace, found: BlockLives, unended: Array) -> list[Note]:
     """A note on events that belong to no life."""
     n_used = sum(int(np.count_nonzero(column >= 0)) for column in (found.alloc, found.request, found.end))
     n_used -= len(unended)
@@ -197,7 +195,7 @@ def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
     return notes
 
 
-def _by_event(trace: Trace, found: BlockLives, sizes: NDArray[Any], unended: NDArray[Any]) -> NDArray[Any]:
+def _by_event(trace: Trace, found: BlockLives, sizes: Array, unended: Array) -> Array:
     """The block size of each event; an end that is the next ALLOC belongs to the next life."""
     block_size = np.zeros(len(trace), "i8")
     is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
@@ -216,7 +214,7 @@ def _by_event(trace: Trace, found: BlockLives, sizes: NDArray[Any], unended: NDA
 
 def _block_sizes(
     found: BlockLives, given: tuple[Trace, Segments, Used], settings: Settings
-) -> tuple[NDArray[Any], list[Note]]:
+) -> tuple[Array, list[Note]]:
     """Block size of each life, and notes on doubtful ones.
 
     Small and expandable blocks are split exactly. A large one keeps a remainder of up to 1 MiB: whether
@@ -238,8 +236,8 @@ def _block_sizes(
 
 
 def _grow_to_neighbours(
-    found: BlockLives, sizes: NDArray[Any], given: tuple[Segments, Used], settings: Settings
-) -> NDArray[Any]:
+    found: BlockLives, sizes: Array, given: tuple[Segments, Used], settings: Settings
+) -> Array:
     """Write the sizes of large blocks that predate the trace to *sizes*; return the rows that stay unsure.
 
     All large blocks are larger than 1 MiB, so a smaller gap after one belongs to it. With a wider gap the

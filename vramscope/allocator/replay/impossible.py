@@ -4,22 +4,20 @@ A complete record has none; it is then only checked and left unchanged.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.layout import segments_ever
 from vramscope.allocator.lives import BlockLives
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
 from vramscope.model.snapshot import BlockState, Snapshot
-from vramscope.model.table import stretches
+from vramscope.model.table import Array, stretches
 from vramscope.model.trace import Action, Trace
 
 
 def made_possible(
-    trace: Trace, initial: Snapshot, found: BlockLives, unended: NDArray[Any]
+    trace: Trace, initial: Snapshot, found: BlockLives, unended: Array
 ) -> tuple[Trace, list[Note]]:
     """Correct *trace* where it is impossible, and return notes on the corrections.
 
@@ -32,7 +30,7 @@ def made_possible(
 
 
 def _with_completions(
-    trace: Trace, found: BlockLives, unended: NDArray[Any]
+    trace: Trace, found: BlockLives, unended: Array
 ) -> tuple[Trace, BlockLives, list[Note]]:
     """Add missing completions: a block whose address is allocated again counts as complete from its request
     on, as nothing shows the moment.
@@ -108,7 +106,7 @@ def _goes_beyond(trace: Trace, initial: Snapshot, has_segments: bool) -> bool:
     return False
 
 
-def _change(action: NDArray[Any], size: NDArray[Any], has_segments: bool) -> NDArray[Any]:
+def _change(action: Array, size: Array, has_segments: bool) -> Array:
     """Each event's change of the bytes that are reserved and unused."""
     sign = np.zeros(9, dtype="i1")
     sign[[Action.SEGMENT_ALLOC, Action.SEGMENT_MAP]] = 1

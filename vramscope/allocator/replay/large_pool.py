@@ -7,14 +7,12 @@ few look-ups in short lists, whatever the record holds.
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.lives import BlockLives
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
-from vramscope.model.table import stretches
+from vramscope.model.table import Array, stretches
 from vramscope.model.trace import Action, Trace
 
 _LAST = np.uint64(2**64 - 1)
@@ -28,31 +26,29 @@ events, and a list of all steps would take 40 bytes for each.
 class Start:
     """What is known of the large blocks before the first event."""
 
-    sizes: NDArray[Any]
+    sizes: Array
     """The rounded request of each block; for a block that existed already, its least possible size."""
-    unsure: NDArray[Any]
+    unsure: Array
     """Blocks that existed already and whose end is unknown."""
-    segments: NDArray[Any]
+    segments: Array
     """Start addresses of segments: no block extends across one."""
-    free: NDArray[Any]
+    free: Array
     """Start addresses of free ranges; ``free_sizes`` holds their bytes."""
-    free_sizes: NDArray[Any]
+    free_sizes: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Followed:
     """The block sizes that the record determines."""
 
-    sizes: NDArray[Any]
+    sizes: Array
     n_unsure: int
     """Blocks from before the record whose end was never determined."""
     n_strays: int
     """Blocks allocated where nothing was free."""
 
 
-def followed(
-    trace: Trace, found: BlockLives, large: NDArray[Any], start: Start, settings: Settings
-) -> Followed:
+def followed(trace: Trace, found: BlockLives, large: Array, start: Start, settings: Settings) -> Followed:
     """The sizes of the blocks *found* in the rows *large*; 0.12 s per million events."""
     pool = _Pool(trace, found.address, large, start, settings)
     for steps in _steps(trace, found, large, pool.segment_events):
@@ -70,9 +66,7 @@ class _Pool:
     A point is the rank of an address among all addresses where something begins or ends.
     """
 
-    def __init__(
-        self, trace: Trace, address: NDArray[Any], large: NDArray[Any], start: Start, settings: Settings
-    ) -> None:
+    def __init__(self, trace: Trace, address: Array, large: Array, start: Start, settings: Settings) -> None:
         """The large blocks are in the rows *large* of *address*, which is sorted."""
         is_segment = (trace.action == Action.SEGMENT_ALLOC) | (trace.action == Action.SEGMENT_FREE)
         self.segment_events = np.flatnonzero(is_segment)
@@ -118,21 +112,21 @@ class _Pool:
         self.n_never_known = 0
         """The number of those that were freed before anything showed their end."""
 
-    def _place(self, address: NDArray[Any]) -> NDArray[Any]:
+    def _place(self, address: Array) -> Array:
         """The points of addresses."""
         return np.searchsorted(self._points, address) + 1
 
-    def _place_in_order(self, address: NDArray[Any]) -> NDArray[Any]:
+    def _place_in_order(self, address: Array) -> Array:
         """The points of addresses that are sorted, as those of lives are."""
         is_new = np.ones(len(address), "?")
         is_new[1:] = address[1:] != address[:-1]
         return self._place(address[is_new])[np.cumsum(is_new) - 1]
 
-    def addresses(self, points: NDArray[Any]) -> NDArray[Any]:
+    def addresses(self, points: Array) -> Array:
         """The addresses of points."""
         return self._points[points - 1]
 
-    def _from_where_to_split(self) -> NDArray[Any]:
+    def _from_where_to_split(self) -> Array:
         """The first point that leaves enough after each point for a split, as in ``Settings.splits``."""
         limit = _end(self._points, np.full(len(self._points), SMALL_LIMIT))
         return np.searchsorted(self._points, limit, side="right") + 1
@@ -206,13 +200,13 @@ class _Pool:
         self._free_end[begin], self._free_begin[end] = end, begin
 
 
-def _end(address: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
+def _end(address: Array, size: Array) -> Array:
     """The exclusive end of each range; the largest address where a damaged record would overflow."""
-    end: NDArray[Any] = address + size.astype("u8")
+    end: Array = address + size.astype("u8")
     return np.where(end < address, _LAST, end)
 
 
-def _distinct(addresses: NDArray[Any]) -> NDArray[Any]:
+def _distinct(addresses: Array) -> Array:
     """Sorted distinct addresses; the hash tables of ``np.unique`` take ten times as long.
 
     Most come in long sorted runs: a sort that looks for such is twice as fast.
@@ -223,9 +217,7 @@ def _distinct(addresses: NDArray[Any]) -> NDArray[Any]:
     return ordered[is_new]
 
 
-def _steps(
-    trace: Trace, found: BlockLives, large: NDArray[Any], segment_events: NDArray[Any]
-) -> Iterator[list[int]]:
+def _steps(trace: Trace, found: BlockLives, large: Array, segment_events: Array) -> Iterator[list[int]]:
     """Yield the steps in order of the events: −i frees block i, i allocates it; numbers beyond the blocks
     stand for segments that appear or go.
     """

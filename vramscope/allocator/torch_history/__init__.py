@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history.annotations import PendingMark, annotation_marks, marks_of, text_marks
@@ -29,7 +28,7 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Marks, Note
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import StackBuilder
-from vramscope.model.table import looked_up
+from vramscope.model.table import Array, looked_up
 from vramscope.model.trace import Action, Trace
 from vramscope.units import format_bytes
 
@@ -204,19 +203,19 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
     return found
 
 
-def _pool_column(rows: Rows, key: str, pools: dict[tuple[int, int], int]) -> NDArray[Any]:
+def _pool_column(rows: Rows, key: str, pools: dict[tuple[int, int], int]) -> Array:
     """Indices into *pools*, to which new pools are added."""
     ids, index = distinct([tuple(pool) for pool in rows.column(key, (tuple, list), DEFAULT_POOL)])
     check_pools(ids, key)
     return _places(ids, pools)[index]
 
 
-def _places(ids: Sequence[tuple[int, int]], pools: dict[tuple[int, int], int]) -> NDArray[Any]:
+def _places(ids: Sequence[tuple[int, int]], pools: dict[tuple[int, int], int]) -> Array:
     """Index of each of *ids* into *pools*, to which new ones are added."""
     return np.array([pools.setdefault(pool, len(pools)) for pool in ids], dtype="i4")
 
 
-def _pools(events: Events, pools: dict[tuple[int, int], int]) -> NDArray[Any]:
+def _pools(events: Events, pools: dict[tuple[int, int], int]) -> Array:
     """Index of each event's pool into *pools*, to which new ones are added."""
     places = _places(events.pool_ids, pools)
     if not places.any():  # nearly always; zeros that nothing is written to take no memory
@@ -256,7 +255,7 @@ def _trace(
     return trace, failures, texts
 
 
-def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:
+def _actions(events: Events, notes: list[Note]) -> Array:
     words = events.words
     codes = np.array([_ACTIONS.get(word, _UNKNOWN) for word in words], dtype="u1")
     action = looked_up(codes, events.action)
@@ -270,14 +269,14 @@ def _actions(events: Events, notes: list[Note]) -> NDArray[Any]:
     return action
 
 
-def _believable(size: NDArray[Any], what: str) -> None:
+def _believable(size: Array, what: str) -> None:
     if len(size) and size.max() >= _LARGEST:
         at = int(size.argmax())
         text = f"{what} {at} has a size of {format_bytes(int(size[at]))}"
         raise FormatError(f"{text}: this is no snapshot of torch, or damaged")
 
 
-def _order(trace: Trace, notes: list[Note]) -> NDArray[Any] | None:
+def _order(trace: Trace, notes: list[Note]) -> Array | None:
     """Rows of known events, ordered by time; None where all are known and in order, as nearly always.
 
     A ring whose size was changed while it ran is not in order.
@@ -321,7 +320,7 @@ def _final(
 
 
 def _blocks(
-    segments: _SegmentRows, held: Segments, owner: NDArray[Any], shared: tuple[StackReader, list[Note]]
+    segments: _SegmentRows, held: Segments, owner: Array, shared: tuple[StackReader, list[Note]]
 ) -> Blocks:
     reader, notes = shared
     rows = segments.blocks
@@ -347,7 +346,7 @@ def _blocks(
     )
 
 
-def _owners(rows: Rows, reader: StackReader) -> tuple[NDArray[Any], NDArray[Any]]:
+def _owners(rows: Rows, reader: StackReader) -> tuple[Array, Array]:
     """Requested bytes (−1 where unknown) and stack of each block; torch < 2.0 stored both in ``history``."""
     last = [entries[0] if entries else {} for entries in rows.column("history", (list,), [])]
     if not any(last):
@@ -359,12 +358,12 @@ def _owners(rows: Rows, reader: StackReader) -> tuple[NDArray[Any], NDArray[Any]
     return np.where(given < 0, real, given), np.where(stack_id == 0, older_id, stack_id)
 
 
-def _addresses(rows: Rows, size: NDArray[Any], held: Segments, owner: NDArray[Any]) -> NDArray[Any]:
+def _addresses(rows: Rows, size: Array, held: Segments, owner: Array) -> Array:
     """The address of each block; torch 2.0 gives none: blocks follow one another in their segment."""
     before = np.cumsum(size) - size
     first = np.searchsorted(owner, np.arange(len(held)))
     in_segment = before - before[first[owner]] if len(before) else before
-    computed: NDArray[Any] = held.address[owner] + in_segment.astype("u8")
+    computed: Array = held.address[owner] + in_segment.astype("u8")
     absent = -1 in rows.column("address", (int,), -1)
     return computed if absent else rows.integers("address", "u8")
 

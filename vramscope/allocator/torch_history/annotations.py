@@ -6,13 +6,12 @@ torch ≥ 2.5 records every ``record_function`` region of the recording thread, 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.torch_history.events import Events, Rows
 from vramscope.model.marks import MarkKind, Marks, Phase
+from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 
 _PHASES = (
@@ -82,7 +81,7 @@ def _meaning(name: str) -> tuple[Phase, str]:
     return Phase.USER, name
 
 
-def text_marks(events: Events, trace: Trace, order: NDArray[Any] | None) -> list[PendingMark]:
+def text_marks(events: Events, trace: Trace, order: Array | None) -> list[PendingMark]:
     """Marks of the texts that the program put into its entries, ordered by event.
 
     *order* has the entry of each event, where not all are events in their order.
@@ -111,7 +110,7 @@ def text_marks(events: Events, trace: Trace, order: NDArray[Any] | None) -> list
     return sorted([*found, *_metadata_marks(texts, trace, place)], key=lambda mark: mark.event)
 
 
-def _instants(events: Events, trace: Trace, place: NDArray[Any]) -> NDArray[Any]:
+def _instants(events: Events, trace: Trace, place: Array) -> Array:
     """The number of events before each entry; by time where the entries had to be sorted."""
     is_event = place >= 0
     if (np.diff(place[is_event]) < 0).any():
@@ -119,7 +118,7 @@ def _instants(events: Events, trace: Trace, place: NDArray[Any]) -> NDArray[Any]
     return np.cumsum(is_event) - is_event
 
 
-def _metadata_marks(texts: Sequence[tuple[int, str]], trace: Trace, place: NDArray[Any]) -> list[PendingMark]:
+def _metadata_marks(texts: Sequence[tuple[int, str]], trace: Trace, place: Array) -> list[PendingMark]:
     """A mark before each allocation with another text than the one before, and one at the end."""
     names = {"": 0}
     code = np.zeros(len(trace) + 1, "i8")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.errors import FormatError
+from vramscope.model.table import Array
 
 _WORDS = {int: "an integer", str: "a text", list: "a list", dict: "an object", bool: "true or false"}
 _ABSENT = object()
@@ -49,7 +49,7 @@ class Rows:
         """Whether the first row has *key*; false where there is no row."""
         return len(self._rows) > 0 and key in self._rows[0]
 
-    def integers(self, key: str, dtype: str, default: Any = _ABSENT) -> NDArray[Any]:
+    def integers(self, key: str, dtype: str, default: Any = _ABSENT) -> Array:
         """The value of *key* in every row; none may be negative except the default."""
         found = self.column(key, (int,), default)
         lowest = min(0, default if default is not _ABSENT else 0)
@@ -101,21 +101,21 @@ class Events:
 
     words: tuple[str, ...]
     """The actions that occur, in order of first occurrence."""
-    action: NDArray[Any]
+    action: Array
     """Index into ``words``."""
-    time_ns: NDArray[Any]
-    address: NDArray[Any]
-    size: NDArray[Any]
-    stream: NDArray[Any]
+    time_ns: Array
+    address: Array
+    size: Array
+    stream: Array
     pool_ids: tuple[tuple[int, int], ...]
     """The pools that occur, in order of first occurrence."""
-    pool: NDArray[Any]
+    pool: Array
     """Index into ``pool_ids``."""
     stacks: Sequence[list[Any]]
     """torch's lists of frames, in order of first occurrence; equal lists may occur several times."""
-    stack: NDArray[Any]
+    stack: Array
     """Index into ``stacks``; −1 where an event has none."""
-    device_free: NDArray[Any]
+    device_free: Array
     """Bytes that the device had free at an out-of-memory error; else 0."""
     tells_pools: bool
     """Whether the first event names its pool (torch ≥ 2.12)."""
@@ -166,14 +166,14 @@ def _as_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), default=str)
 
 
-def nanoseconds(time_us: NDArray[Any]) -> NDArray[Any]:
+def nanoseconds(time_us: Array) -> Array:
     """Convert torch's times. Raises FormatError if one is beyond the range of nanoseconds."""
     if len(time_us) and time_us.max() > _LAST_TIME_US:
         raise FormatError("time_us is beyond the year 2200: this is no snapshot of torch, or damaged")
     return time_us.astype("i8") * 1000
 
 
-def distinct(values: Sequence[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:
+def distinct(values: Sequence[Any]) -> tuple[tuple[Any, ...], Array]:
     """Each value once, in order of first occurrence, and the index of every value."""
     index = {value: i for i, value in enumerate(dict.fromkeys(values))}
     return tuple(index), _looked_up(index, values)
@@ -186,14 +186,14 @@ def check_pools(pool_ids: Sequence[tuple[Any, ...]], key: str) -> None:
             raise FormatError(f"{key} is not a pair of integers: this is no snapshot of torch")
 
 
-def _lists(lists: list[list[Any]]) -> tuple[list[list[Any]], NDArray[Any]]:
+def _lists(lists: list[list[Any]]) -> tuple[list[list[Any]], Array]:
     """Each list object once: torch shares the list objects of equal stacks, and pickle keeps that."""
     ids = list(map(id, lists))
     known = dict(zip(ids, lists, strict=True))
     return list(known.values()), _looked_up({key: i for i, key in enumerate(known)}, ids)
 
 
-def _looked_up(index: Mapping[Any, int], keys: Sequence[Any]) -> NDArray[Any]:
+def _looked_up(index: Mapping[Any, int], keys: Sequence[Any]) -> Array:
     """The index of every key; half the time of a list of them."""
     if len(index) == 1:
         return np.zeros(len(keys), dtype="i4")

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.torch_history.events import Rows, checked
 from vramscope.model.stacks import StackBuilder
+from vramscope.model.table import Array
 
 _HIGHEST_LINE = 2**31 - 1
 
@@ -28,7 +28,7 @@ class StackReader:
         self._by_frames: dict[tuple[int, ...], int] = {}
         self._frames: dict[int, tuple[str, str, int]] = {}
 
-    def column(self, rows: Rows) -> NDArray[Any]:
+    def column(self, rows: Rows) -> Array:
         """Stack ids of the ``frames`` of every row; 0 where there are none."""
         nothing: list[Any] = []
         self._by_list[id(nothing)] = 0
@@ -41,7 +41,7 @@ class StackReader:
         del known[id(nothing)]
         return found
 
-    def ids(self, stacks: Sequence[list[Any]]) -> NDArray[Any]:
+    def ids(self, stacks: Sequence[list[Any]]) -> Array:
         """Stack ids of lists that live as long as the snapshot, followed by a 0 for row −1."""
         keys = [tuple(map(id, frames)) for frames in stacks]
         found = list(map(self._by_frames.get, keys))

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.allocations.language import Field, SearchError, Term
 from vramscope.analysis.annotations import annotations
@@ -19,6 +17,7 @@ from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
+from vramscope.model.table import Array
 from vramscope.units import format_name
 
 
@@ -28,13 +27,13 @@ class Columns:
 
     recording: Recording
     found: Allocations
-    category: NDArray[Any]
+    category: Array
     """A ``Category`` for each allocation."""
     owners: Callable[[], Owners]
     """Returns the module of each allocation; called only where a term asks for modules."""
 
 
-def matching(terms: Sequence[Term], columns: Columns, text: str = "") -> NDArray[Any]:
+def matching(terms: Sequence[Term], columns: Columns, text: str = "") -> Array:
     """Return which allocations meet all terms, shape (allocations,), bool.
 
     Raises
@@ -51,41 +50,41 @@ def matching(terms: Sequence[Term], columns: Columns, text: str = "") -> NDArray
 # ------------------------------------------------------------------------------------- numbers
 
 
-def _size(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _size(term: Term, columns: Columns, _: str) -> Array:
     return _between(columns.found.block_size, term)
 
 
-def _life(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _life(term: Term, columns: Columns, _: str) -> Array:
     """Compare lifetimes; they are infinite where there is no free, or no allocation within the recording."""
     found = columns.found
     has_both = (found.free_event >= 0) & (found.alloc_event >= 0)
     return _between(np.where(has_both, found.free_ns - found.alloc_ns, np.inf), term)
 
 
-def _stream(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _stream(term: Term, columns: Columns, _: str) -> Array:
     return _between(columns.found.stream, term)
 
 
-def _step(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _step(term: Term, columns: Columns, _: str) -> Array:
     steps, event = columns.recording.steps, columns.found.alloc_event
     row = steps_of(steps, event)
     number = np.append(steps.index, -1)[row]
     return (row >= 0) & (event >= 0) & _between(number, term)
 
 
-def _between(values: NDArray[Any], term: Term) -> NDArray[Any]:
+def _between(values: Array, term: Term) -> Array:
     return (values >= term.low) & (values <= term.high)
 
 
 # --------------------------------------------------------------------------------- names of vramscope
 
 
-def _category(term: Term, columns: Columns, text: str) -> NDArray[Any]:
+def _category(term: Term, columns: Columns, text: str) -> Array:
     names = [format_name(each) for each in Category]
     return np.isin(columns.category, _chosen(term, names, text))
 
 
-def _phase(term: Term, columns: Columns, text: str) -> NDArray[Any]:
+def _phase(term: Term, columns: Columns, text: str) -> Array:
     phases = columns.recording.phases
     event = columns.found.alloc_event
     row = np.append(phases_of(phases, len(columns.recording.trace)), -1)[np.maximum(event, -1)]
@@ -108,7 +107,7 @@ def _chosen(term: Term, names: Sequence[str], text: str) -> list[int]:
     return chosen
 
 
-def _module(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _module(term: Term, columns: Columns, _: str) -> Array:
     owners = columns.owners()
     path = term.value.strip('"')
     patterns = (path,) if path != term.value else (path, f"{path}.*")
@@ -122,7 +121,7 @@ def _module(term: Term, columns: Columns, _: str) -> NDArray[Any]:
 # ------------------------------------------------------------------------------------------- stacks
 
 
-def _word(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _word(term: Term, columns: Columns, _: str) -> Array:
     stacks = columns.recording.stacks
     named = _strings_with(stacks, lambda name: term.value in name.lower())
     hit = _of_frames(columns, named[stacks.function] | named[stacks.file])
@@ -134,33 +133,33 @@ def _word(term: Term, columns: Columns, _: str) -> NDArray[Any]:
     return hit | of_path[owners.module]
 
 
-def _exact(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _exact(term: Term, columns: Columns, _: str) -> Array:
     stacks = columns.recording.stacks
     function = _strings_with(stacks, lambda name: name == term.value)
     file = _strings_with(stacks, lambda name: _is_path(name, term.value))
     return _of_frames(columns, function[stacks.function] | file[stacks.file])
 
 
-def _line(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _line(term: Term, columns: Columns, _: str) -> Array:
     code = fold(columns.recording.stacks)
     named = np.array([_is_path(text.lower(), term.value) for text in code.stacks.strings], dtype=bool)
     hit = named[code.stacks.file] & _between(code.stacks.line, term)
     return hit[code.place[columns.found.stack_id]]
 
 
-def _file(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _file(term: Term, columns: Columns, _: str) -> Array:
     stacks = columns.recording.stacks
     named = _strings_with(stacks, lambda name: _fits(name.lower(), term.value))
     return _of_frames(columns, named[stacks.file])
 
 
-def _function(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _function(term: Term, columns: Columns, _: str) -> Array:
     stacks = columns.recording.stacks
     named = _strings_with(stacks, lambda name: _fits(name.lower(), term.value))
     return _of_frames(columns, named[stacks.function])
 
 
-def _place(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _place(term: Term, columns: Columns, _: str) -> Array:
     stacks = columns.recording.stacks
     named = _strings_with(stacks, lambda name: _is_path(name.lower(), term.value))
     return _of_frames(columns, named[stacks.file] & _between(stacks.line, term))
@@ -176,11 +175,11 @@ def _is_path(path: str, end: str) -> bool:
     return path == end or path.endswith("/" + end.lstrip("/"))
 
 
-def _strings_with(stacks: Stacks, fits: Callable[[str], bool]) -> NDArray[Any]:
+def _strings_with(stacks: Stacks, fits: Callable[[str], bool]) -> Array:
     return np.array([fits(text) for text in stacks.strings], dtype=bool)
 
 
-def _of_frames(columns: Columns, hit: NDArray[Any]) -> NDArray[Any]:
+def _of_frames(columns: Columns, hit: Array) -> Array:
     """Return the allocations that have one of the frames anywhere in their stack."""
     hit = hit.copy()
     hit[0] = False
@@ -192,7 +191,7 @@ def _of_frames(columns: Columns, hit: NDArray[Any]) -> NDArray[Any]:
     return known[columns.found.stack_id]
 
 
-def _annotation(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _annotation(term: Term, columns: Columns, _: str) -> Array:
     found = annotations(columns.recording)
     fits = np.array([_fits(text.lower(), term.value) for text in found.texts], dtype=bool)
     hit = np.zeros(len(columns.found), dtype=bool)
@@ -200,11 +199,11 @@ def _annotation(term: Term, columns: Columns, _: str) -> NDArray[Any]:
     return hit
 
 
-def _alive(_: Term, columns: Columns, __: str) -> NDArray[Any]:
+def _alive(_: Term, columns: Columns, __: str) -> Array:
     return columns.found.free_event == -1
 
 
-def _live(term: Term, columns: Columns, text: str) -> NDArray[Any]:
+def _live(term: Term, columns: Columns, text: str) -> Array:
     try:
         at = named_instant(columns.recording, term.value)
     except UsageError as error:
@@ -212,7 +211,7 @@ def _live(term: Term, columns: Columns, text: str) -> NDArray[Any]:
     return columns.found.allocated_at(at)
 
 
-def _address(term: Term, columns: Columns, _: str) -> NDArray[Any]:
+def _address(term: Term, columns: Columns, _: str) -> Array:
     found, address = columns.found, int(term.value, 16 if term.value[1:2] in "xX" else 10)
     if address >= 1 << 64:
         return np.zeros(len(found), dtype=bool)
@@ -221,11 +220,11 @@ def _address(term: Term, columns: Columns, _: str) -> NDArray[Any]:
     return within < np.maximum(found.block_size, 1).astype("u8")
 
 
-def _before(_: Term, columns: Columns, __: str) -> NDArray[Any]:
+def _before(_: Term, columns: Columns, __: str) -> Array:
     return columns.found.alloc_event < 0
 
 
-_CONDITIONS: dict[Field, Callable[[Term, Columns, str], NDArray[Any]]] = {
+_CONDITIONS: dict[Field, Callable[[Term, Columns, str], Array]] = {
     Field.WORD: _word, Field.EXACT: _exact, Field.PLACE: _place, Field.CATEGORY: _category,
     Field.PHASE: _phase, Field.MODULE: _module, Field.STEP: _step, Field.FILE: _file,
     Field.FUNCTION: _function, Field.STREAM: _stream, Field.LINE: _line, Field.LIVE: _live,

@@ -9,10 +9,9 @@ the interval covers both. Memory outside of training steps, such as evaluation, 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.analysis import Analysis
@@ -24,6 +23,7 @@ from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.units import format_bytes
 
 _SAMPLES = "samples"
@@ -260,7 +260,7 @@ def _replayed(unit: str, parts: Sequence[StepSequence], programs: Programs) -> B
 # --------------------------------------------------------------------------------- recorded steps
 
 
-def _steps(recording: Recording, given_sizes: NDArray[Any] | None) -> StepSequence | None:
+def _steps(recording: Recording, given_sizes: Array | None) -> StepSequence | None:
     """Return every step but the first whose own size and previous size are known; None if there are none."""
     found, n_steps = lifetimes(recording), len(recording.steps)
     if n_steps < 2:
@@ -282,14 +282,14 @@ def _steps(recording: Recording, given_sizes: NDArray[Any] | None) -> StepSequen
     return StepSequence(recording, found, category, keep, size[keep], size[keep - 1], of_steps)
 
 
-def _seen(parts: Sequence[StepSequence]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _seen(parts: Sequence[StepSequence]) -> tuple[Array, Array, Array]:
     """Return size, previous size and peak of allocated bytes of every step."""
     peaks = [step_peaks(part.recording).per_step.allocated_bytes[part.rows] for part in parts]
     size, before = ([getattr(part, name) for part in parts] for name in ("size", "before"))
     return np.concatenate(size), np.concatenate(before), np.concatenate(peaks)
 
 
-def _inputs(recording: Recording, found: Allocations) -> tuple[NDArray[Any], list[str]]:
+def _inputs(recording: Recording, found: Allocations) -> tuple[Array, list[str]]:
     """Return the most bytes that go into one forward of each step, and the shape of the largest input.
 
     Micro-batches are not summed up.

@@ -9,10 +9,9 @@ a line: a request that is in proportion to neither has a lower and an upper prog
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator
@@ -20,7 +19,7 @@ from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.step_and_phase import phases_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import EqualByValue
+from vramscope.model.table import Array, EqualByValue
 from vramscope.model.trace import Action
 
 _MALLOC = -1
@@ -33,13 +32,13 @@ class StepSequence(NamedTuple):
 
     recording: Recording
     found: Allocations
-    category: NDArray[Any]
+    category: Array
     """Category of each allocation."""
-    rows: NDArray[Any]
+    rows: Array
     """Rows of ``Recording.steps``."""
-    size: NDArray[Any]
+    size: Array
     """Batch size of each step."""
-    before: NDArray[Any]
+    before: Array
     """Batch size of the step before each."""
     shapes: tuple[str, ...] = ()
     """Shape of the input of each step, such as ``8 × 1024``; empty where sizes were given."""
@@ -61,12 +60,12 @@ class Needs(NamedTuple):
 class _Ops(NamedTuple):
     """The requests and frees of one step."""
 
-    does: NDArray[Any]
+    does: Array
     """For each event: −1 a request; 2 k the free of the step's k-th request, 2 k + 1 of the k-th request of
     the step before; −2 a free of something older."""
-    made: NDArray[Any]
+    made: Array
     """Rows of ``Allocations`` that the step allocates."""
-    events: NDArray[Any]
+    events: Array
     """Event of each op."""
 
 
@@ -75,15 +74,15 @@ class StepProgram(EqualByValue):
     """The requests and frees that every step makes, with sizes that depend on the batch size."""
 
     settings: Settings
-    standing: NDArray[Any]
+    standing: Array
     """Size, stream, pool and category of the blocks that live throughout, shape (n, 4)."""
-    does: NDArray[Any]
+    does: Array
     """Requests and frees, coded as in ``_Ops.does``."""
-    phase: NDArray[Any]
+    phase: Array
     """Phase of each of these events."""
     growth: "SizeGrowth"
     """Bytes of each request of a step, as a function of the batch size."""
-    place: NDArray[Any]
+    place: Array
     """Stream, pool and category of each request, shape (n, 3)."""
 
     def needs(self, size: int, before: int | None = None) -> Needs:
@@ -124,7 +123,7 @@ class StepProgram(EqualByValue):
             reserved = max(reserved, allocator.reserved_bytes)
         return made, allocated, reserved
 
-    def _sizes(self, size: int) -> NDArray[Any]:
+    def _sizes(self, size: int) -> Array:
         return self.growth.at(size)
 
     def _categories(self, at: int, size: int, before: int, allocated: int) -> dict[str, int]:
@@ -152,7 +151,7 @@ class Programs(NamedTuple):
     likely: StepProgram
     low: StepProgram | None
     high: StepProgram | None
-    of: NDArray[Any]
+    of: Array
     """Indices of the steps that make these requests."""
     square_share: float
     """Share of the largest step's bytes that grow, or may grow, quadratically with the size."""
@@ -189,11 +188,11 @@ def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | Non
 class SizeGrowth(NamedTuple):
     """Bytes of values as a function of the batch size: a constant, a linear and a quadratic part."""
 
-    fixed_bytes: NDArray[Any]
-    bytes_per_unit: NDArray[Any]
-    bytes_per_square: NDArray[Any]
+    fixed_bytes: Array
+    bytes_per_unit: Array
+    bytes_per_square: Array
 
-    def at(self, size: int) -> NDArray[Any]:
+    def at(self, size: int) -> Array:
         """Return whole bytes of each value, at least 1."""
         level = self.fixed_bytes + self.bytes_per_unit * size + self.bytes_per_square * (float(size) * size)
         return np.maximum(np.rint(level), 1).astype("i8")
@@ -203,7 +202,7 @@ _NEAR = 0.002
 """Relative difference below which two ratios are equal: rounding to elements moves a ratio by less."""
 
 
-def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[SizeGrowth, SizeGrowth, SizeGrowth]:
+def grown(size: Array, values: Array) -> tuple[SizeGrowth, SizeGrowth, SizeGrowth]:
     """Return how each column of *values* grows with *size*: the likely, the least and the most growth."""
     none = np.zeros(values.shape[1])
     line = SizeGrowth(*_straight(size, values), none)
@@ -229,9 +228,7 @@ def grown(size: NDArray[Any], values: NDArray[Any]) -> tuple[SizeGrowth, SizeGro
     return likely, low, high
 
 
-def _is_near(
-    growth: SizeGrowth, sizes: NDArray[Any], level: NDArray[Any], highest: NDArray[Any]
-) -> NDArray[Any]:
+def _is_near(growth: SizeGrowth, sizes: Array, level: Array, highest: Array) -> Array:
     foreseen = np.stack(
         [
             growth.fixed_bytes + growth.bytes_per_unit * s + growth.bytes_per_square * s * s
@@ -241,7 +238,7 @@ def _is_near(
     return np.abs(foreseen - level).max(axis=0) <= np.maximum(_NEAR * highest, 512)
 
 
-def _mixed(base: SizeGrowth, *others: tuple[NDArray[Any], SizeGrowth]) -> SizeGrowth:
+def _mixed(base: SizeGrowth, *others: tuple[Array, SizeGrowth]) -> SizeGrowth:
     parts = [part.copy() for part in base]
     for rows, other in others:
         for part, values in zip(parts, other, strict=True):
@@ -249,7 +246,7 @@ def _mixed(base: SizeGrowth, *others: tuple[NDArray[Any], SizeGrowth]) -> SizeGr
     return SizeGrowth(*parts)
 
 
-def _straight(size: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _straight(size: Array, values: Array) -> tuple[Array, Array]:
     """Return constant and slope of each column of *values*, by least squares."""
     columns = np.stack([np.ones(len(size)), size / size.max()], axis=1)
     fixed, slope = np.linalg.lstsq(columns, values.astype(float), rcond=None)[0]
@@ -275,12 +272,12 @@ def _ops(part: StepSequence, row: int) -> _Ops:
     return _Ops(does[events - start], made, events)
 
 
-def _between(born: NDArray[Any], start: int, end: int) -> NDArray[Any]:
+def _between(born: Array, start: int, end: int) -> Array:
     """Return the rows born in [start, end): allocations are in order of their births."""
     return np.arange(np.searchsorted(born, start), np.searchsorted(born, end))
 
 
-def _without_repeats(found: Allocations, rows: NDArray[Any]) -> NDArray[Any]:
+def _without_repeats(found: Allocations, rows: Array) -> Array:
     """Leave out a block that is freed at once and is made as the one before it was, which was freed at once.
 
     A loop over the samples of a batch does so, with the workspace of each product; levels and places are
@@ -300,7 +297,7 @@ def _span(part: StepSequence, row: int) -> tuple[int, int]:
     return int(steps.start_event[step]), int(min(steps.end_event[step], len(part.recording.trace)))
 
 
-def _standing(part: StepSequence, row: int) -> NDArray[Any]:
+def _standing(part: StepSequence, row: int) -> Array:
     """Return the blocks that are live when the step begins, without those of the step before."""
     start, found = _span(part, row)[0], part.found
     older = part.recording.steps.start_event[max(part.rows[row] - 1, 0)]
@@ -309,7 +306,7 @@ def _standing(part: StepSequence, row: int) -> NDArray[Any]:
     return np.stack(columns, axis=1).astype("i8")
 
 
-def _phases(part: StepSequence, ops: _Ops) -> NDArray[Any]:
+def _phases(part: StepSequence, ops: _Ops) -> Array:
     phases = part.recording.phases
     row = phases_of(phases, len(part.recording.trace))[ops.events]
     return np.append(phases.phase, Phase.OTHER)[row]

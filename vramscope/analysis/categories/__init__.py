@@ -6,10 +6,8 @@ the reason for every allocation.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories.by_lifetime import Lives, Reason, by_life, lives_of
@@ -26,7 +24,7 @@ from vramscope.analysis.step_and_phase import number_of_step
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import EqualByValue, Int32, Table, UInt8
+from vramscope.model.table import Array, EqualByValue, Int32, Table, UInt8
 from vramscope.package_data import words
 from vramscope.steps.unrecorded import unrecorded
 
@@ -97,7 +95,7 @@ class Categories(EqualByValue):
 
     instant: int
     assigned: Assigned
-    n_bytes: NDArray[Any]
+    n_bytes: Array
     """Allocated bytes at the instant, by ``Category``; they sum up to all allocated bytes."""
     allocations: Allocations = field(default_factory=Allocations.of, repr=False)
     """The allocations; row i belongs to row i of ``assigned``."""
@@ -186,7 +184,7 @@ def undivided(assigned: Assigned) -> Assigned:
     return replace(assigned, category=_UNDIVIDED[assigned.category])
 
 
-def last_known(found: Allocations, address: NDArray[Any], event: NDArray[Any]) -> NDArray[Any]:
+def last_known(found: Allocations, address: Array, event: Array) -> Array:
     """Find the last statement about the address of each allocation while it was in use.
 
     Births and statements are sorted together by (address, instant): a statement belongs to the birth before

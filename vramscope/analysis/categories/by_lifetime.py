@@ -9,16 +9,15 @@ never reached its backward was meant for it, so it counts as activations.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.categories.by_stack import is_bare, is_closure
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.analysis.step_and_phase import phases_of, steps_of
 from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.steps.unrecorded import unrecorded
 
 
@@ -51,14 +50,14 @@ _WORK = (*_FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.RECOMPUTE, Phase.EVAL
 class Lives:
     """The phases in which each allocation began and ended; one value per row of ``lifetimes``."""
 
-    born_in: NDArray[Any]
+    born_in: Array
     """Row of ``phases`` of the allocation; −1 outside of all phases, and before the trace."""
-    phase: NDArray[Any]
+    phase: Array
     """The ``Phase`` of the allocation; OTHER outside of all phases."""
-    step: NDArray[Any]
-    dies: NDArray[Any]
+    step: Array
+    dies: Array
     """The event that frees it; the number of events for blocks alive at the end."""
-    freed_in: NDArray[Any]
+    freed_in: Array
     """Row of ``phases`` of the free; −1 outside of all phases."""
     phases: Phases
     """The phases without those that the user named: these name a line, not what it does."""
@@ -73,11 +72,11 @@ def lives_of(recording: Recording, found: Allocations) -> Lives:
 class Unfinished:
     """One row per interval of forwards that ended early, ordered by its end."""
 
-    start: NDArray[Any]
+    start: Array
     """The event after the last completed backward or optimizer step."""
-    last_forward: NDArray[Any]
+    last_forward: Array
     """The event at which the last forward of the interval begins."""
-    end: NDArray[Any]
+    end: Array
     """The instant of the failure, or the number of events where the forward still runs."""
 
 
@@ -89,15 +88,15 @@ class _ProgramTimeline:
     steps: Steps
     phases: Phases
     """The phases without those that the user named."""
-    phase_at: NDArray[Any]
+    phase_at: Array
     """Row of ``phases`` at each event; one extra value, −1, for a missing event."""
-    is_closed: NDArray[Any]
+    is_closed: Array
     """Whether each phase ended; one extra value for a missing phase."""
-    starts: NDArray[Any]
+    starts: Array
     """Events at which phases begin, in order."""
-    backwards: NDArray[Any]
+    backwards: Array
     """Events at which backwards begin, in order."""
-    first_forward: NDArray[Any]
+    first_forward: Array
     """Event at which the first forward of each step begins; −1 for none, and one extra value."""
     unfinished: Unfinished
     """Forwards without their backward."""
@@ -111,6 +110,12 @@ def _program_timeline(recording: Recording) -> _ProgramTimeline:
     phase_at[-1] = -1
     phase_at[:-1][unrecorded(recording).stand_in(np.arange(n_events))] = -1
     is_closed = _is_closed(phases, recording.marks, n_events)
+    # The event of the first forward of each step; see ``_ProgramTimeline.first_forward``.
+    first = np.full(len(recording.steps) + 1, -1)
+    # In reverse order, so that the first is written last.
+    start = phases.start_event[phases.phase == Phase.FORWARD][::-1]
+    first[steps_of(recording.steps, start)] = start
+    first[-1] = -1
     return _ProgramTimeline(
         n_events=n_events,
         steps=recording.steps,
@@ -119,7 +124,7 @@ def _program_timeline(recording: Recording) -> _ProgramTimeline:
         is_closed=padded(is_closed),
         starts=np.sort(phases.start_event),
         backwards=np.sort(phases.start_event[phases.phase == Phase.BACKWARD]),
-        first_forward=_first_forward(recording.steps, phases),
+        first_forward=first,
         unfinished=unfinished_forwards(recording, phases, is_closed),
     )
 
@@ -138,12 +143,12 @@ def _placed(program: _ProgramTimeline, found: Allocations) -> Lives:
     )
 
 
-def padded(values: NDArray[Any]) -> NDArray[Any]:
+def padded(values: Array) -> Array:
     """*values* with one extra 0 for the index −1."""
     return np.append(values, 0)
 
 
-def by_life(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def by_life(recording: Recording, found: Allocations) -> tuple[Array, Array, Array]:
     """Category, ``Reason`` and ``Phase`` of birth of every allocation."""
     program = _program_timeline(recording)
     category, reason, phase = (np.empty(len(found), "u1") for _ in range(3))
@@ -161,7 +166,7 @@ def by_life(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDA
 
 def _rules(
     program: _ProgramTimeline, found: Allocations, lives: Lives
-) -> list[tuple[NDArray[Any], Category, Reason]]:
+) -> list[tuple[Array, Category, Reason]]:
     """The rules with their category and reason, most certain first."""
     phase, dies, inside = lives.phase, lives.dies, lives.born_in >= 0
     forward = inside & np.isin(phase, _FORWARD)
@@ -194,10 +199,10 @@ def _rules(
     ]
 
 
-def _is_closed(phases: Phases, marks: Marks, n_events: int) -> NDArray[Any]:
+def _is_closed(phases: Phases, marks: Marks, n_events: int) -> Array:
     """Whether each phase ended: before the recording did, or at the same time by a mark of its own."""
     ends = marks.rows(marks.kind == MarkKind.PHASE_END)
-    closed: NDArray[Any] = phases.end_event < n_events
+    closed: Array = phases.end_event < n_events
     for phase in Phase:
         mine = phases.phase == phase
         closed[mine] |= np.isin(phases.end_ns[mine], ends.time_ns[ends.phase == phase])
@@ -206,9 +211,7 @@ def _is_closed(phases: Phases, marks: Marks, n_events: int) -> NDArray[Any]:
     return closed
 
 
-def _backward_of(
-    program: _ProgramTimeline, born: NDArray[Any], lives: Lives
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _backward_of(program: _ProgramTimeline, born: Array, lives: Lives) -> tuple[Array, Array]:
     """Two masks: whether the block served a backward of its step, and whether it was freed before that
     backward.
 
@@ -228,28 +231,18 @@ def _backward_of(
     )
 
 
-def _before_steps(steps: Steps, born: NDArray[Any]) -> NDArray[Any]:
+def _before_steps(steps: Steps, born: Array) -> Array:
     start = steps.start_event
     return (born >= 0) & (born < (start[0] if len(start) else -1))
 
 
-def _first_forward(steps: Steps, phases: Phases) -> NDArray[Any]:
-    """The event of the first forward of each step; see ``_ProgramTimeline.first_forward``."""
-    first = np.full(len(steps) + 1, -1)
-    # In reverse order, so that the first is written last.
-    start = phases.start_event[phases.phase == Phase.FORWARD][::-1]
-    first[steps_of(steps, start)] = start
-    first[-1] = -1
-    return first
-
-
-def _before_forward(program: _ProgramTimeline, found: Allocations, lives: Lives) -> NDArray[Any]:
+def _before_forward(program: _ProgramTimeline, found: Allocations, lives: Lives) -> Array:
     """Whether it was allocated before its step's first forward, or before the first step and freed later."""
     is_first_batch = _before_steps(program.steps, found.alloc_event) & (found.free_event >= 0)
     return is_first_batch | (found.alloc_event < program.first_forward[lives.step])
 
 
-def _within_a_gap(program: _ProgramTimeline, found: Allocations, lives: Lives) -> NDArray[Any]:
+def _within_a_gap(program: _ProgramTimeline, found: Allocations, lives: Lives) -> Array:
     """Whether it was allocated and freed in a step between the same two phases.
 
     A step without a marked forward does not count: the forward itself, with all that it saves, lies in such a
@@ -261,7 +254,7 @@ def _within_a_gap(program: _ProgramTimeline, found: Allocations, lives: Lives) -
     return (lives.step >= 0) & is_marked & (lives.dies < following)
 
 
-def unfinished_forwards(recording: Recording, phases: Phases, is_closed: NDArray[Any]) -> Unfinished:
+def unfinished_forwards(recording: Recording, phases: Phases, is_closed: Array) -> Unfinished:
     """Find the forwards that ran out of memory, and the forward that runs when the trace ends.
 
     Marks say when memory ran out; the simulated device marks that too, but its program goes on. *phases* are
@@ -288,8 +281,8 @@ def _stretch(work: Phases, end: int) -> tuple[int, int, int] | None:
 
 
 def held_by_unfinished(
-    unfinished: Unfinished, born: NDArray[Any], dies: NDArray[Any], phase: NDArray[Any], inside: NDArray[Any]
-) -> NDArray[Any]:
+    unfinished: Unfinished, born: Array, dies: Array, phase: Array, inside: Array
+) -> Array:
     """Whether each allocation was made by such a forward, or by the loss after it, and alive at its end.
 
     *phase* and *inside* are the ``Phase`` of birth, and whether there is one.

@@ -9,16 +9,14 @@ located; a block stays unknown if no stack locates its death.
 import re
 from collections.abc import Collection
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
-from vramscope.model.table import stretches
+from vramscope.model.table import Array, stretches
 from vramscope.model.trace import Action
 from vramscope.package_data import rows, words
 
@@ -58,7 +56,7 @@ _IN_CPP = re.compile(r"getNewWorkspace|WorkspaceSize|Workspace\(\)")
 _MULTIPLYING = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE, Phase.EVAL)
 
 
-def by_collective(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+def by_collective(stacks: Stacks, found: Allocations) -> Array:
     """The category of what torch's own code for several devices requested; UNKNOWN for everything else."""
     is_ours = _files(stacks, _COLLECTIVE)
     meant = np.where(is_ours, Category.COMMUNICATION, Category.UNKNOWN).astype("u1")
@@ -69,7 +67,7 @@ def by_collective(stacks: Stacks, found: Allocations) -> NDArray[Any]:
     return _asked_by(stacks, found, meant)
 
 
-def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+def is_constructed(stacks: Stacks, found: Allocations) -> Array:
     """Whether a module of torch requested a parameter when it was constructed.
 
     No call of the module has shown its parameters yet, and none will where FSDP shards them before.
@@ -77,18 +75,18 @@ def is_constructed(stacks: Stacks, found: Allocations) -> NDArray[Any]:
     return _asked_by(stacks, found, _files(stacks, _CONSTRUCTED) & _functions(stacks, ("__init__",)))
 
 
-def _files(stacks: Stacks, pattern: re.Pattern[str]) -> NDArray[Any]:
+def _files(stacks: Stacks, pattern: re.Pattern[str]) -> Array:
     """Whether the file of each frame matches *pattern*."""
     fits = [pattern.search(text.replace("\\", "/")) is not None for text in stacks.strings]
     return np.array(fits)[stacks.file]
 
 
-def _functions(stacks: Stacks, names: Collection[str]) -> NDArray[Any]:
+def _functions(stacks: Stacks, names: Collection[str]) -> Array:
     """Whether the function of each frame is one of *names*."""
     return np.array([text in names for text in stacks.strings])[stacks.function]
 
 
-def _asked_by(stacks: Stacks, found: Allocations, meant: NDArray[Any]) -> NDArray[Any]:
+def _asked_by(stacks: Stacks, found: Allocations, meant: Array) -> Array:
     """The value in *meant* of the innermost frame that does not act for its caller, by allocation."""
     if not meant.any():
         return np.zeros(len(found), dtype=meant.dtype)
@@ -102,9 +100,7 @@ def _asked_by(stacks: Stacks, found: Allocations, meant: NDArray[Any]) -> NDArra
     return meant[found.stack_id]
 
 
-def is_workspace(
-    recording: Recording, found: Allocations, phase: NDArray[Any], is_named: NDArray[Any]
-) -> NDArray[Any]:
+def is_workspace(recording: Recording, found: Allocations, phase: Array, is_named: Array) -> Array:
     """Whether a block has the size and the life of cuBLAS's workspace.
 
     Until torch 2.15, a thread requests one at its first matrix product and keeps it, until the end or until
@@ -131,7 +127,7 @@ def is_workspace(
     return fits | of_product | _names_workspace(recording.stacks, found)
 
 
-def _is_of_one_product(recording: Recording, found: Allocations) -> NDArray[Any]:
+def _is_of_one_product(recording: Recording, found: Allocations) -> Array:
     """Whether a block is the workspace of a single product, as torch requests them from 2.15 on.
 
     torch requests it last and frees it first, so the next event frees it: no tensor lives that briefly.
@@ -140,11 +136,11 @@ def _is_of_one_product(recording: Recording, found: Allocations) -> NDArray[Any]
     if version is None or (int(version[1]), int(version[2])) < (2, 15):
         return np.zeros(len(found), dtype="?")
     is_brief = (found.alloc_event >= 0) & (found.free_event == found.alloc_event + 1)
-    fits: NDArray[Any] = np.isin(found.size, WORKSPACES) & is_brief
+    fits: Array = np.isin(found.size, WORKSPACES) & is_brief
     return fits
 
 
-def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:
+def _is_freed_at_last(recording: Recording, found: Allocations) -> Array:
     """Whether a block was freed after the last matrix product, and served at least two phases.
 
     A block that one phase allocates and nothing needs afterwards is an output, however large.
@@ -156,7 +152,7 @@ def _is_freed_at_last(recording: Recording, found: Allocations) -> NDArray[Any]:
     return (found.free_event >= end) & is_later
 
 
-def _names_workspace(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+def _names_workspace(stacks: Stacks, found: Allocations) -> Array:
     """Whether a C++ function on the stack requests a workspace."""
     names = np.array([_IN_CPP.search(text) is not None for text in stacks.strings])
     if not names.any():
@@ -198,7 +194,7 @@ def is_bare(recording: Recording) -> bool:
     return recording.source == "snapshot" and not np.isin(recording.phases.phase, _PLACED).any()
 
 
-def by_stack(recording: Recording, found: Allocations) -> NDArray[Any]:
+def by_stack(recording: Recording, found: Allocations) -> Array:
     """Category of every allocation; UNKNOWN where the stacks do not determine it."""
     kind_of = _kinds(recording.stacks)
     if not np.isin(kind_of, (StackKind.FORWARD, StackKind.BACKWARD, StackKind.OPTIMIZER)).any():
@@ -217,7 +213,7 @@ def by_stack(recording: Recording, found: Allocations) -> NDArray[Any]:
     return categories
 
 
-def is_closure(recording: Recording, phases: Phases) -> NDArray[Any]:
+def is_closure(recording: Recording, phases: Phases) -> Array:
     """Mask of the optimizer steps that ran the model in a closure: allocations there mean nothing."""
     is_model = np.isin(_kinds(recording.stacks), (StackKind.FORWARD, *_IN_BACKWARD))
     calls = np.flatnonzero(is_model[recording.trace.stack_id] & (recording.trace.action == Action.ALLOC))
@@ -231,7 +227,7 @@ class _PlacedEvents:
     An allocation is looked up here once; searches of each kind of events took three times as long.
     """
 
-    def __init__(self, recording: Recording, found: Allocations, kind_of: NDArray[Any]) -> None:
+    def __init__(self, recording: Recording, found: Allocations, kind_of: Array) -> None:
         self.n_events = len(recording.trace)
         # Autograd's own threads have no Python frames: among stacks without C++, an empty stack is theirs.
         is_cpp = any("::" in text for text in recording.stacks.strings)
@@ -252,16 +248,16 @@ class _PlacedEvents:
         self.of_models = _next(forward | backward)
         self.end_of_run, self.end_of_backward = _ends_of_runs(kinds), _ends_of_runs(backward)
 
-    def rows(self, born: NDArray[Any]) -> NDArray[Any]:
+    def rows(self, born: Array) -> Array:
         """The row of the first placed event that is not before each birth."""
         return np.searchsorted(self._padded[:-1], born.astype("i4"))
 
-    def event_at(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def event_at(self, rows: Array) -> Array:
         """The event of each row; one past the last instant for one past the last row."""
         return self._padded[rows]
 
 
-def _next(chosen: NDArray[Any]) -> NDArray[Any]:
+def _next(chosen: Array) -> Array:
     # In place, and small: fresh memory costs more than the numbers.
     row = np.arange(len(chosen) + 1, dtype="i4")
     np.copyto(row[:-1], len(chosen), where=~chosen)
@@ -269,7 +265,7 @@ def _next(chosen: NDArray[Any]) -> NDArray[Any]:
     return row
 
 
-def _ends_of_runs(kinds: NDArray[Any]) -> NDArray[Any]:
+def _ends_of_runs(kinds: Array) -> Array:
     """The last row of the run of equal *kinds* that contains each row; one past the last for one past it."""
     n = len(kinds)
     last = np.append(np.flatnonzero(kinds[1:] != kinds[:-1]), [n - 1, n] if n else [0])
@@ -277,8 +273,8 @@ def _ends_of_runs(kinds: NDArray[Any]) -> NDArray[Any]:
 
 
 def _rules(
-    placed: _PlacedEvents, found: Allocations, born_in: NDArray[Any], may_be_workspace: NDArray[Any]
-) -> list[tuple[NDArray[Any], Category]]:
+    placed: _PlacedEvents, found: Allocations, born_in: Array, may_be_workspace: Array
+) -> list[tuple[Array, Category]]:
     """The rules with their category; the first that matches decides."""
     born = found.alloc_event
     dies = np.where(found.free_event == ALIVE, placed.n_events, found.free_event)
@@ -314,7 +310,7 @@ def _rules(
     ]
 
 
-def _may_be_workspace(placed: _PlacedEvents, found: Allocations, born_in: NDArray[Any]) -> NDArray[Any]:
+def _may_be_workspace(placed: _PlacedEvents, found: Allocations, born_in: Array) -> Array:
     """Whether a block of backward may be the cuBLAS workspace of autograd's own thread.
 
     That thread has a handle of its own, so torch requests a workspace at its first matrix product, without a
@@ -323,16 +319,14 @@ def _may_be_workspace(placed: _PlacedEvents, found: Allocations, born_in: NDArra
     """
     is_kept = (found.free_event == ALIVE) | (found.free_event > placed.last_of_models)
     in_backward = (born_in == StackKind.BACKWARD) & (found.alloc_event >= 0)
-    fits: NDArray[Any] = in_backward & is_kept & np.isin(found.size, WORKSPACES)
+    fits: Array = in_backward & is_kept & np.isin(found.size, WORKSPACES)
     for stream in np.unique(found.stream[fits]).tolist():
         here = np.flatnonzero(fits & (found.stream == stream))
         fits[here[np.argsort(found.alloc_event[here])][MOST_WORKSPACES:]] = False
     return fits
 
 
-def _events_with_kind(
-    recording: Recording, found: Allocations, kind_of: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _events_with_kind(recording: Recording, found: Allocations, kind_of: Array) -> tuple[Array, Array]:
     """Events with the ``StackKind`` of their stacks: allocations, and frees with stacks of their own.
 
     Without stacks for frees, torch repeats that of the allocation (DeviceCachingAllocator::free).
@@ -348,7 +342,7 @@ def _events_with_kind(
     return events, kind_of[stack_id[events]]
 
 
-def _kinds(stacks: Stacks) -> NDArray[Any]:
+def _kinds(stacks: Stacks) -> Array:
     """The ``StackKind`` of each stack, decided by its innermost frame that has one. A loop over frames."""
     own = _frame_kinds(stacks).tolist()
     found = [int(StackKind.NONE)]
@@ -376,7 +370,7 @@ _AGAIN = ("unpack_hook", "recompute_fn", "backward")
 _CALLED_BY_AUTOGRAD = re.compile(r"torch/(?:autograd|utils/checkpoint|_functorch|_dynamo|distributed/fsdp)\b")
 
 
-def _frame_kinds(stacks: Stacks) -> NDArray[Any]:
+def _frame_kinds(stacks: Stacks) -> Array:
     """The kind of each frame by itself: a ``StackKind``, torch's own code, or other code."""
     files = [text.replace("\\", "/") for text in stacks.strings]
     engine = np.array(["autograd::Engine::" in text or text == "_engine_run_backward" for text in files])

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign
@@ -32,7 +31,7 @@ from vramscope.analysis.step_peaks import IntervalPeaks, step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import EqualByValue
+from vramscope.model.table import Array, EqualByValue
 
 _TOTALS = ("allocated", "reserved")
 
@@ -75,11 +74,11 @@ class Change:
 class Comparison(EqualByValue):
     """Two recordings, aligned by the index of their steps."""
 
-    steps: NDArray[Any]
+    steps: Array
     """Indices of the steps that both have; empty where a run has none: then whole recordings are compared."""
-    before_bytes: NDArray[Any]
+    before_bytes: Array
     """Bytes: peak allocated of each of these steps, or of the recording."""
-    after_bytes: NDArray[Any]
+    after_bytes: Array
     only_before: int
     """The number of steps that only the first recording has."""
     only_after: int
@@ -100,9 +99,9 @@ class _Side(NamedTuple):
 
     recording: Recording
     allocations: Allocations
-    start: NDArray[Any]
-    end: NDArray[Any]
-    rows: NDArray[Any]
+    start: Array
+    end: Array
+    rows: Array
     """Rows of ``Recording.steps``."""
     assigned: Assigned
     outside: IntervalPeaks
@@ -159,14 +158,14 @@ def _compared(recording: Recording, other: Recording, tolerance: float) -> Compa
     return _comparison((recording, other), (totals[0][0], totals[1][0]), peaks, least, changes)
 
 
-def _common_steps(recording: Recording, other: Recording) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _common_steps(recording: Recording, other: Recording) -> tuple[Array, Array, Array]:
     """Return the steps that both have by their index, and their rows in each."""
     return np.intersect1d(recording.steps.index, other.steps.index, return_indices=True)
 
 
 def _comparison(
     runs: tuple[Recording, Recording],
-    levels: tuple[NDArray[Any], NDArray[Any]],
+    levels: tuple[Array, Array],
     peaks: tuple[int, int],
     least: int,
     changes: list[Change],
@@ -178,11 +177,11 @@ def _comparison(
 
 # --------------------------------------------------------------------------------- what is compared
 
-_Levels = dict[Hashable, NDArray[Any]]
+_Levels = dict[Hashable, Array]
 """Bytes by item: the most in each step, and last the most outside of all steps."""
 
 
-def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
+def _side(recording: Recording, rows: Array) -> _Side:
     n_events = len(recording.trace)
     steps = recording.steps
     start = steps.start_event[rows] if len(rows) else np.array([0])
@@ -202,7 +201,7 @@ def _side(recording: Recording, rows: NDArray[Any]) -> _Side:
     )
 
 
-def _totals(side: _Side) -> tuple[NDArray[Any], NDArray[Any]]:
+def _totals(side: _Side) -> tuple[Array, Array]:
     """The most allocated and the most reserved bytes of each interval."""
     if len(side.rows):
         peaks = step_peaks(side.recording).per_step
@@ -287,17 +286,17 @@ def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
     return _RunLines({place: found[:, i] for place, i in names.items()}, owns)
 
 
-def _chosen(side: _Side, stretches: NDArray[Any]) -> _Side:
+def _chosen(side: _Side, stretches: Array) -> _Side:
     return side._replace(start=side.start[stretches], end=side.end[stretches])
 
 
-def _steps_compared(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+def _steps_compared(before: Array, after: Array) -> Array:
     """The intervals in which lines and categories are compared."""
     spread = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype("i8")
     return np.unique(np.append(spread, [before.argmax(), after.argmax()]))
 
 
-def _grouped(side: _Side, group: NDArray[Any], n_groups: int) -> NDArray[Any]:
+def _grouped(side: _Side, group: Array, n_groups: int) -> Array:
     # In one call, which sorts all changes once.
     start = np.concatenate([side.start, side.outside.start_event])
     end = np.concatenate([side.end, side.outside.end_event])
@@ -332,8 +331,8 @@ def _changes(kind: str, before: _Levels, after: _Levels, least: int) -> list[Cha
 def _change(
     kind: str,
     name: str,
-    before: NDArray[Any],
-    after: NDArray[Any],
+    before: Array,
+    after: Array,
     least: int,
     most: tuple[int, int] | None = None,
 ) -> Change | None:

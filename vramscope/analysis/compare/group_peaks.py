@@ -1,19 +1,15 @@
 """Computes what is compared: each group's own peak in each interval, or samples where no events are."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import BEFORE, Allocations
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 
-def group_peaks(
-    allocations: Allocations, group: NDArray[Any], n_groups: int, start: NDArray[Any], end: NDArray[Any]
-) -> NDArray[Any]:
+def group_peaks(allocations: Allocations, group: Array, n_groups: int, start: Array, end: Array) -> Array:
     """The maximum of each group over the instants *start* to *end*, both included.
 
     A group's peak is its own: the peaks of several groups need not be at the same instant, so their sum means
@@ -30,7 +26,7 @@ def group_peaks(
     return _highest(owner, level, (first, last), groups)
 
 
-def _levels(allocations: Allocations, group: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _levels(allocations: Allocations, group: Array) -> tuple[Array, Array, Array]:
     """All changes, sorted by group and instant: the instant, the group, and its bytes from then on."""
     is_born = allocations.free_event != BEFORE
     is_freed = allocations.free_event >= 0
@@ -46,9 +42,7 @@ def _levels(allocations: Allocations, group: NDArray[Any]) -> tuple[NDArray[Any]
     return instant[order], owner, level
 
 
-def _highest(
-    owner: NDArray[Any], level: NDArray[Any], span: tuple[NDArray[Any], NDArray[Any]], groups: NDArray[Any]
-) -> NDArray[Any]:
+def _highest(owner: Array, level: Array, span: tuple[Array, Array], groups: Array) -> Array:
     """The maximum of the level at the start, which the previous change left, and of all changes within."""
     first, last = span
     # Row −1 is the appended one, which belongs to no group.
@@ -88,7 +82,7 @@ def highest_level(recording: Recording) -> int:
     return next((level for level in levels if level >= 0), 0)
 
 
-def step_levels(recording: Recording) -> NDArray[Any]:
+def step_levels(recording: Recording) -> Array:
     """Return the highest allocated bytes of each step, −1 where no sample has them."""
     found = sampled_peaks(recording).per_step
     return found.allocated_bytes if len(found) else np.full(len(recording.steps), -1)

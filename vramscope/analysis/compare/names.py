@@ -8,13 +8,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from os.path import commonpath
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from vramscope.analysis.folding import user_files
 from vramscope.analysis.lines import NO_STACK, frame_words
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
+from vramscope.model.table import Array
 from vramscope.units import format_bytes
 
 
@@ -39,9 +38,7 @@ def in_package(file: str) -> str:
     return re.split(r"(?:site|dist)-packages/", file.replace("\\", "/"))[-1]
 
 
-def moved_lines(
-    old: Mapping[Hashable, NDArray[Any]], new: Mapping[Hashable, NDArray[Any]]
-) -> dict[Hashable, Hashable]:
+def moved_lines(old: Mapping[Hashable, Array], new: Mapping[Hashable, Array]) -> dict[Hashable, Hashable]:
     """New code lines → old ones of an edited file: a function's lines in order, if as many as before."""
     gone, come = _by_function(old.keys() - new.keys()), _by_function(new.keys() - old.keys())
     moved: dict[Hashable, Hashable] = {}

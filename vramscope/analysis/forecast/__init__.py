@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.forecast.trend import Trend, trend
@@ -20,6 +19,7 @@ from vramscope.model.device import Device, Process
 from vramscope.model.marks import Steps
 from vramscope.model.rank_summary import DeviceSummary, StepRows
 from vramscope.model.recording import Outcome, Recording
+from vramscope.model.table import Array
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes, format_rough_duration
@@ -51,7 +51,7 @@ class Peaks(NamedTuple):
 
     steps: StepRows
     """The peaks of each step; the last step's may still rise."""
-    rests_bytes: NDArray[Any] | None = None
+    rests_bytes: Array | None = None
     """What each step leaves allocated, if that grows; otherwise the peaks have the trend."""
     outside_bytes: float = 0.0
     """How far the peaks outside of steps, as in evaluations, lie above those of the steps."""
@@ -297,7 +297,7 @@ def _levels(recording: Recording) -> StepRows:
     )
 
 
-def _rests(recording: Recording) -> NDArray[Any] | None:
+def _rests(recording: Recording) -> Array | None:
     """Return the bytes allocated at the end of each step; None where some steps have no events."""
     if len(recording.past.steps) or len(unrecorded(recording)):
         return None

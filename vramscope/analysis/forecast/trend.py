@@ -7,12 +7,11 @@ speeds up, and for the highest peak above the trend so far.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import LEAST_LEVELS, growth
+from vramscope.model.table import Array
 
 _MOST_BLOCKS = 48
 _LEAST_ROWS_OF_BLOCKS = 4
@@ -70,9 +69,7 @@ class Trend:
         return -math.log1p(-decay * left / rate) / decay if decay > 0 else left / rate
 
 
-def trend(
-    step: NDArray[Any], peak_bytes: NDArray[Any], level_bytes: NDArray[Any] | None = None
-) -> Trend | None:
+def trend(step: Array, peak_bytes: Array, level_bytes: Array | None = None) -> Trend | None:
     """Return the trend of the peaks of steps, in order; None where there are too few of them.
 
     Parameters
@@ -115,7 +112,7 @@ def trend(
     )
 
 
-def _blocks(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _blocks(x: Array, y: Array) -> tuple[Array, Array]:
     """Return the medians of neighboring steps, which batches of another shape and evaluations leave alone."""
     is_long = len(x) >= _LEAST_ROWS_OF_BLOCKS * 2 * LEAST_LEVELS
     size = max(-(-len(x) // _MOST_BLOCKS), _LEAST_ROWS_OF_BLOCKS) if is_long else 1
@@ -125,18 +122,18 @@ def _blocks(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any
     return np.median(x[begin:].reshape(shape), axis=1), np.median(y[begin:].reshape(shape), axis=1)
 
 
-def _fell(level: NDArray[Any]) -> bool:
+def _fell(level: Array) -> bool:
     fall = float((np.maximum.accumulate(level) - level).max())
     return fall > _MOST_FALL * max(float(level[-1] - level[len(level) // 2]), 1.0)
 
 
-def _slope(x: NDArray[Any], y: NDArray[Any]) -> float:
+def _slope(x: Array, y: Array) -> float:
     """Return the median slope of all pairs of points."""
     rows, columns = np.triu_indices(len(x), 1)
     return float(np.median((y[columns] - y[rows]) / (x[columns] - x[rows])))
 
 
-def _error(x: NDArray[Any], rest: NDArray[Any]) -> float:
+def _error(x: Array, rest: Array) -> float:
     """Return the standard error of a slope whose points lie *rest* beside it."""
     spread = max(1.4826 * float(np.median(np.abs(rest))), 0.5 * float(rest.std()))
     return spread / (float(x.std()) * math.sqrt(len(x)))

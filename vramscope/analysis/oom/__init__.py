@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT
 from vramscope.allocator.state_index import StateIndex, state_from_nearest
@@ -26,7 +25,7 @@ from vramscope.model.marks import Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Frame
-from vramscope.model.table import Int32, Int64, Table
+from vramscope.model.table import Array, Int32, Int64, Table
 from vramscope.model.trace import Action
 from vramscope.package_data import rows, words
 from vramscope.units import format_bytes, format_name
@@ -226,7 +225,7 @@ def oom(recording: Recording) -> Failures:
     )
 
 
-def _rooms(recording: Recording, events: NDArray[Any], is_known: NDArray[Any]) -> tuple[Room | None, ...]:
+def _rooms(recording: Recording, events: Array, is_known: Array) -> tuple[Room | None, ...]:
     device_free = _device_free(recording, events).tolist()
     pairs = list(zip(events.tolist(), device_free, strict=True))
     if not pairs:
@@ -240,7 +239,7 @@ def _rooms(recording: Recording, events: NDArray[Any], is_known: NDArray[Any]) -
     return (*unknown, *(room if has else without_totals(room) for room, has in zip(rooms, last, strict=True)))
 
 
-def _largest_free(recording: Recording, events: NDArray[Any]) -> list[int]:
+def _largest_free(recording: Recording, events: Array) -> list[int]:
     if not recording.has_layout:
         return [-1] * len(events)
     return [
@@ -257,7 +256,7 @@ def _states(recording: Recording, instants: list[int]) -> Iterator[Snapshot]:
     return (index.at(instant) for instant in instants)
 
 
-def _device_free(recording: Recording, events: NDArray[Any]) -> NDArray[Any]:
+def _device_free(recording: Recording, events: Array) -> Array:
     """Return the driver's free bytes at each failure, from the mark that was made with it; −1 if none.
 
     The mark lies at the failure's instant, or at its exact time if another thread freed something before the
@@ -274,7 +273,7 @@ def _device_free(recording: Recording, events: NDArray[Any]) -> NDArray[Any]:
     return np.array(found, dtype="i8")
 
 
-def _where(recording: Recording, events: NDArray[Any]) -> tuple[FailurePlace, ...]:
+def _where(recording: Recording, events: Array) -> tuple[FailurePlace, ...]:
     if not len(events):
         return ()
     folded = fold(recording.stacks)

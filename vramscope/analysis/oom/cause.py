@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
@@ -21,6 +20,7 @@ from vramscope.model.codes import Code
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.table import Array
 from vramscope.model.trace import Action
 
 _LARGE_SHARE = 0.5
@@ -297,7 +297,7 @@ def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> dict[st
     # Pending blocks wait for another stream, whichever they were allocated on.
     may_serve = is_free | (blocks.state == BlockState.PENDING_FREE)
 
-    def total(rows: NDArray[Any]) -> int:
+    def total(rows: Array) -> int:
         return int(blocks.size[rows].sum())
 
     return {

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.rank_summary import RankSummary, StepRows
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _FEWEST_STEPS = 3
 
@@ -88,7 +87,7 @@ def _clocks(by_host: Mapping[str, Sequence[StepRows]]) -> Clocks:
     return Clocks(reference, offset, error, min(common, default=0), tuple(unaligned))
 
 
-def _ends(found: Sequence[StepRows], size: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _ends(found: Sequence[StepRows], size: int) -> tuple[Array, Array]:
     """The numbers of the steps that the ranks of one host end, and the median time at which they end each."""
     rows = [steps.grouped(size) for steps in found]
     step, end_ns, n_steps = (

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.rank_summary import RankSummary
+from vramscope.model.table import Array
 
 Quantity = Literal["allocated", "reserved"]
 UNKNOWN = -1
@@ -17,13 +17,13 @@ UNKNOWN = -1
 class StepTable:
     """The peaks of every rank in every step, a row each; made once for many grids."""
 
-    rank: NDArray[Any]
-    step: NDArray[Any]
+    rank: Array
+    step: Array
     """The first step of the row."""
-    n_steps: NDArray[Any]
+    n_steps: Array
     """The number of steps that share the row."""
-    allocated_bytes: NDArray[Any]
-    reserved_bytes: NDArray[Any]
+    allocated_bytes: Array
+    reserved_bytes: Array
     n_ranks: int
     """The number of ranks of the job, recorded or not."""
 
@@ -37,13 +37,13 @@ class StepTable:
 class HeatMap:
     """The grid: a row for neighboring ranks, a column for neighboring steps."""
 
-    first_rank: NDArray[Any]
+    first_rank: Array
     """The first rank of each row, shape (rows,)."""
     ranks_per_row: int
-    first_step: NDArray[Any]
+    first_step: Array
     """The first step of each column, shape (columns,)."""
     steps_per_column: int
-    most_bytes: NDArray[Any]
+    most_bytes: Array
     """The maximum of each cell in bytes, shape (rows, columns); −1 where nothing is known."""
 
 
@@ -60,7 +60,7 @@ def step_table(summaries: Sequence[RankSummary]) -> StepTable:
     ]
     known = max((max(each.process.world_size, each.process.rank + 1) for each in summaries), default=0)
 
-    def joined(name: str) -> NDArray[Any]:
+    def joined(name: str) -> Array:
         return np.concatenate([np.zeros(0, "i8"), *(getattr(steps, name) for _, steps in rows)])
 
     return StepTable(

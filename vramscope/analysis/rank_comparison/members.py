@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, RankSummary
 from vramscope.model.recording import Outcome
+from vramscope.model.table import Array
 
 MOST_LINES = 400
 """The most lines that are compared, by their bytes in all ranks; the rest is one column."""
@@ -68,13 +68,13 @@ class MemberTable:
     members: tuple[Member, ...]
     examples: tuple[LineBytes | None, ...]
     """The line of each column; None for the last, which has the rest."""
-    line_bytes: NDArray[Any]
+    line_bytes: Array
     """Bytes at the own peak, by member and line."""
-    retained_bytes: NDArray[Any]
+    retained_bytes: Array
     """The part of these bytes that was allocated in earlier steps."""
-    allocated_bytes: NDArray[Any]
+    allocated_bytes: Array
     """The peak of allocated bytes of each member."""
-    reserved_bytes: NDArray[Any]
+    reserved_bytes: Array
     """The peak of reserved bytes of each member."""
 
 
@@ -112,12 +112,12 @@ def table_of(members: Sequence[Member]) -> MemberTable:
     )
 
 
-def _peaks(members: Sequence[Member], quantity: str) -> NDArray[Any]:
+def _peaks(members: Sequence[Member], quantity: str) -> Array:
     found = (member.summary.peak.get(quantity) for member in members)
     return np.array([0 if place is None else place.n_bytes for place in found], "f8")
 
 
-def bytes_by_line(table: MemberTable, lines: Sequence[LineBytes]) -> NDArray[Any]:
+def bytes_by_line(table: MemberTable, lines: Sequence[LineBytes]) -> Array:
     """The bytes of *lines* in the columns of *table*."""
     column = {
         line_key(example): number for number, example in enumerate(table.examples) if example is not None
@@ -142,7 +142,7 @@ _MOST_GROUPS = 64
 STAGE = "pipeline"
 
 
-def groups_of(table: MemberTable) -> NDArray[Any]:
+def groups_of(table: MemberTable) -> Array:
     """The number of the group of each member.
 
     Where ranks know their pipeline stage, ranks of different stages are never in one group.
@@ -158,7 +158,7 @@ def groups_of(table: MemberTable) -> NDArray[Any]:
     return found
 
 
-def _alike(lines: NDArray[Any], allocated: NDArray[Any]) -> NDArray[Any]:
+def _alike(lines: Array, allocated: Array) -> Array:
     n = len(lines)
     if n < 3:
         distance = _distance(lines, allocated, 0) if n else np.zeros(0)
@@ -178,9 +178,7 @@ def _alike(lines: NDArray[Any], allocated: NDArray[Any]) -> NDArray[Any]:
     return _with_strays(lines, allocated, of, leaders)
 
 
-def _with_strays(
-    lines: NDArray[Any], allocated: NDArray[Any], of: NDArray[Any], leaders: list[int]
-) -> NDArray[Any]:
+def _with_strays(lines: Array, allocated: Array, of: Array, leaders: list[int]) -> Array:
     """Put members of tiny groups into the nearest real one, where they are odd."""
     n = len(of)
     fewest = 2 if n < 16 else max(3, n // 64)
@@ -196,7 +194,7 @@ def _with_strays(
     return np.unique(found, return_inverse=True)[1].reshape(-1)
 
 
-def _distance(lines: NDArray[Any], allocated: NDArray[Any], row: int) -> NDArray[Any]:
+def _distance(lines: Array, allocated: Array, row: int) -> Array:
     """The distance of every member to one, as a share of the larger peak."""
     apart = np.abs(lines - lines[row]).sum(axis=1)
     scale = np.maximum(np.maximum(allocated, allocated[row]), 1.0)
@@ -204,7 +202,7 @@ def _distance(lines: NDArray[Any], allocated: NDArray[Any], row: int) -> NDArray
     return np.maximum(apart, np.abs(allocated - allocated[row])) / scale
 
 
-def _usual_neighbor(lines: NDArray[Any], allocated: NDArray[Any]) -> float:
+def _usual_neighbor(lines: Array, allocated: Array) -> float:
     """The median distance of a member to its nearest neighbor."""
     n = len(lines)
     sample = np.unique(np.linspace(0, n - 1, min(n, _SAMPLED)).astype("i8"))

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.rank_comparison.clocks import Clocks
 from vramscope.analysis.rank_comparison.members import (
@@ -16,6 +14,7 @@ from vramscope.analysis.rank_comparison.members import (
     line_key,
 )
 from vramscope.model.rank_summary import DeviceSummary, LineBytes, StepRows
+from vramscope.model.table import Array
 
 _LEAST_FRACTION = 0.03
 """A rank is odd only if it differs from its group's median by at least this share of it."""
@@ -57,7 +56,7 @@ class Odd:
     the cause is not certain."""
 
 
-def odd_ones(table: MemberTable, of: NDArray[Any], gone: set[int]) -> tuple[Odd, ...]:
+def odd_ones(table: MemberTable, of: Array, gone: set[int]) -> tuple[Odd, ...]:
     """The odd members of all groups, the most bytes first.
 
     *of* has the group of each. Ranks that are *gone* held less because they ended early, which is no oddity
@@ -71,7 +70,7 @@ def odd_ones(table: MemberTable, of: NDArray[Any], gone: set[int]) -> tuple[Odd,
     return tuple(sorted(found, key=lambda odd: (-abs(odd.n_bytes), odd.rank, odd.device)))
 
 
-def _in_group(table: MemberTable, rows: NDArray[Any], gone: set[int]) -> list[Odd]:
+def _in_group(table: MemberTable, rows: Array, gone: set[int]) -> list[Odd]:
     members = [table.members[row] for row in rows.tolist()]
     allocated, reserved = table.allocated_bytes[rows], table.reserved_bytes[rows]
     growth = np.array([_growth(member.summary.steps) for member in members])
@@ -160,14 +159,14 @@ def _odd(
     )
 
 
-def _exceeds(values: NDArray[Any], scale: float, usual: float | None = None) -> NDArray[Any]:
+def _exceeds(values: Array, scale: float, usual: float | None = None) -> Array:
     """Which values are above the usual one by more than the group's spread and by enough to matter."""
     middle = float(np.median(values)) if usual is None else usual
     spread = _SIGMA_PER_MAD * float(np.median(np.abs(values - middle)))
     return values - middle > max(_LEAST_FRACTION * scale, _LEAST_BYTES, _TIMES_SPREAD * spread)
 
 
-def _largest(table: MemberTable, difference: NDArray[Any]) -> tuple[LineBytes | None, int] | None:
+def _largest(table: MemberTable, difference: Array) -> tuple[LineBytes | None, int] | None:
     if not len(difference) or difference.max() <= 0:
         return None
     at = int(difference.argmax())
@@ -203,7 +202,7 @@ class FirstFailure:
     line: LineBytes | None
 
 
-def failed_first(table: MemberTable, of: NDArray[Any], clocks: Clocks) -> FirstFailure | None:
+def failed_first(table: MemberTable, of: Array, clocks: Clocks) -> FirstFailure | None:
     """The first allocation that failed in any member, on one clock; None where none did."""
     failures = [
         (failure.time_ns - clocks.offset_ns.get(member.host, 0), row, failure)
@@ -302,7 +301,7 @@ class Imbalance:
     """The number of steps, or of groups of steps, that were compared."""
 
 
-def imbalance_of(members: Sequence[Member], of: NDArray[Any]) -> Imbalance | None:
+def imbalance_of(members: Sequence[Member], of: Array) -> Imbalance | None:
     """The imbalance within groups; None where fewer than two members have a step in common."""
     size = max((int(each.summary.steps.n_steps.max(initial=1)) for each in members), default=1)
     found: list[Imbalance] = []

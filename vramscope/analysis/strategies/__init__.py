@@ -8,10 +8,8 @@ sign is not given: the strategy is listed as undecided, with what would decide i
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
 from vramscope.analysis import Analysis
@@ -40,6 +38,7 @@ from vramscope.analysis.verdicts.missing import ended_short
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.units import format_bytes
 
 WORTH_IT = 0.01
@@ -288,12 +287,12 @@ def _most_peak(run: StrategyInput, change: SizeChange) -> int:
     return int(np.ceil(_summed(run, size, change.extra_bytes).max()))
 
 
-def _rounded(run: StrategyInput) -> NDArray[Any]:
+def _rounded(run: StrategyInput) -> Array:
     requested = np.where(run.found.size > 0, run.found.size, run.found.block_size)
     return -(-requested // GRANULE) * GRANULE
 
 
-def _summed(run: StrategyInput, size: NDArray[Any], extra: NDArray[Any] | int) -> NDArray[Any]:
+def _summed(run: StrategyInput, size: Array, extra: Array | int) -> Array:
     return summed(run.found, size, len(run.phase) - 1) + extra
 
 
@@ -305,7 +304,7 @@ def _by_category(run: StrategyInput, tried: StrategyTrial, at: int) -> dict[str,
     return {Category(i).name.lower(): round(float(sums[i])) for i in np.flatnonzero(np.round(sums)).tolist()}
 
 
-def _by_phase(run: StrategyInput, level: NDArray[Any]) -> dict[str, int]:
+def _by_phase(run: StrategyInput, level: Array) -> dict[str, int]:
     highest = np.zeros(len(Phase))
     np.maximum.at(highest, run.phase, level)
     return {phase.name.lower(): round(float(highest[phase])) for phase in Phase if highest[phase] > 0}

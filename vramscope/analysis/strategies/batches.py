@@ -1,10 +1,8 @@
 """Strategies with smaller batches: accumulated gradients, evaluation in halves, the loss in chunks."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.logits import of_logits
@@ -12,6 +10,7 @@ from vramscope.analysis.step_and_phase import evaluations
 from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.table import Array
 from vramscope.package_data import words
 
 _MICRO_BATCHES = 2
@@ -59,7 +58,7 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     )
 
 
-def _of_evaluation(run: StrategyInput) -> NDArray[Any]:
+def _of_evaluation(run: StrategyInput) -> Array:
     """Return which allocations evaluations make: batches of their own, which training does not divide."""
     first, end = evaluations(run.recording.steps, run.lives.phases, len(run.recording.trace))
     # Intervals lie one after another.
@@ -74,7 +73,7 @@ def _of_evaluation(run: StrategyInput) -> NDArray[Any]:
     return inside | (run.born_in == Phase.EVAL) | is_gone & (run.category == Category.INPUT)
 
 
-def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
+def _has_samples(run: StrategyInput, of_batch: Array) -> Array:
     """Return which allocations have a row for each sample: inputs, and what layers of torch.nn make.
 
     So does whatever has the size of such a result, but nothing that is as large as a parameter.
@@ -94,7 +93,7 @@ def _has_samples(run: StrategyInput, of_batch: NDArray[Any]) -> NDArray[Any]:
     in_forward = np.isin(run.born_in, (Phase.FORWARD, Phase.LOSS, Phase.EVAL))
     by_layer = of_batch & ~is_own & in_forward & ~np.isin(run.found.size, weights)
     sizes = np.unique(run.found.size[by_layer | (run.category == Category.INPUT)])
-    mine: NDArray[Any] = np.isin(run.found.size, np.setdiff1d(sizes, weights))
+    mine: Array = np.isin(run.found.size, np.setdiff1d(sizes, weights))
     mine |= run.category == Category.INPUT
     return mine
 

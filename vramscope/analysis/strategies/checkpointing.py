@@ -8,15 +8,15 @@ checkpointed as a whole is one forward more, the recompute: it is tried in regio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import ModuleEvidence, Owners
 from vramscope.analysis.categories.by_lifetime import Lives, padded
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Phase
+from vramscope.model.table import Array
 
 _DEEPEST = 3
 """Number of nested levels of block lists that are tried."""
@@ -25,7 +25,7 @@ _DEEPEST = 3
 class _Call(NamedTuple):
     """A forward of one block."""
 
-    rows: NDArray[Any]
+    rows: Array
     """Rows of what the call allocated, in order."""
     end: int
     """Event of the first allocation after the call."""
@@ -39,18 +39,18 @@ class Checkpointed:
 
     blocks: tuple[str, ...]
     """Paths of the modules."""
-    extra_bytes: NDArray[Any]
+    extra_bytes: Array
     """Additional bytes at each instant: negative where bytes are saved."""
-    least_extra_bytes: NDArray[Any]
+    least_extra_bytes: Array
     """The same if nothing that a block made, except its result, existed in backward."""
-    most_extra_bytes: NDArray[Any]
+    most_extra_bytes: Array
     """The same if all that a block made in its forward existed for as long as its backward lasts."""
     is_divided: bool = False
     """Whether the blocks are of a region that the program checkpoints as a whole."""
 
 
 def checkpointed(
-    found: Allocations, lives: Lives, owners: Owners, levels: tuple[NDArray[Any], NDArray[Any]]
+    found: Allocations, lives: Lives, owners: Owners, levels: tuple[Array, Array]
 ) -> Iterator[Checkpointed]:
     """Yield one trial for each depth of numbered modules.
 
@@ -89,7 +89,7 @@ def checkpointed(
         yield Checkpointed(names, extra + peaks, np.cumsum(removed)[:-1], most, bool(divided))
 
 
-def _blocks(paths: Sequence[str], depth: int) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _blocks(paths: Sequence[str], depth: int) -> tuple[Array, tuple[str, ...]]:
     """Return the block of each module path (−1 for none), and the names of the blocks.
 
     A block is the beginning of a path up to its *depth*-th number. A single layer, with no module within it,
@@ -111,9 +111,7 @@ def _up_to_number(path: str, depth: int) -> str:
     return ""
 
 
-def _calls(
-    found: Allocations, lives: Lives, owners: Owners, block_of: NDArray[Any], of: Phase
-) -> list[_Call]:
+def _calls(found: Allocations, lives: Lives, owners: Owners, block_of: Array, of: Phase) -> list[_Call]:
     """Return the calls: consecutive allocations in one block and one forward, or recompute."""
     rows = np.flatnonzero(lives.phase == of)
     rows = rows[np.argsort(found.alloc_event[rows], kind="stable")]
@@ -165,7 +163,7 @@ def _without_blocks(lives: Lives, calls: list[_Call]) -> list[_Call]:
     ]
 
 
-def _saved(found: Allocations, lives: Lives, call: _Call) -> NDArray[Any]:
+def _saved(found: Allocations, lives: Lives, call: _Call) -> Array:
     """Return the rows that backward frees, except the result of the call.
 
     If the recording ends before the backward, everything still allocated counts.
@@ -176,7 +174,7 @@ def _saved(found: Allocations, lives: Lives, call: _Call) -> NDArray[Any]:
     if not bool((starts >= lives.phases.start_event[call.phase]).any()):
         in_backward |= found.free_event[call.rows] < 0
     result = _result(found, call)
-    rows: NDArray[Any] = call.rows[in_backward]
+    rows: Array = call.rows[in_backward]
     return rows if result is None else rows[rows != result]
 
 
@@ -190,7 +188,7 @@ def _result(found: Allocations, call: _Call) -> int | None:
     return int(left[-3:][np.flatnonzero(32 * size >= size.max())[-1]])
 
 
-def _first_made(found: Allocations, owners: Owners) -> NDArray[Any]:
+def _first_made(found: Allocations, owners: Owners) -> Array:
     """Return for each row the event of the first allocation that backward makes for it."""
     first = np.full(len(found), np.iinfo("i8").max)
     is_known = owners.forward >= 0
@@ -198,7 +196,7 @@ def _first_made(found: Allocations, owners: Owners) -> NDArray[Any]:
     return first
 
 
-def _frees_of(found: Allocations, owners: Owners, calls: list[_Call]) -> list[NDArray[Any]]:
+def _frees_of(found: Allocations, owners: Owners, calls: list[_Call]) -> list[Array]:
     """Return for each call the events that free what backward makes for the call's saved tensors."""
     call_of = np.full(len(found), len(calls))
     for at, call in enumerate(calls):
@@ -213,8 +211,8 @@ def _starts(
     found: Allocations,
     lives: Lives,
     calls: list[_Call],
-    made: NDArray[Any],
-    frees: list[NDArray[Any]],
+    made: Array,
+    frees: list[Array],
     never: int,
 ) -> list[int | None]:
     """Return for each call the event at which backward reaches it; None if it saved nothing."""
@@ -238,9 +236,7 @@ def _starts(
     return starts
 
 
-def _apply(
-    found: Allocations, call: _Call, start: int, level: NDArray[Any], into: tuple[NDArray[Any], NDArray[Any]]
-) -> None:
+def _apply(found: Allocations, call: _Call, start: int, level: Array, into: tuple[Array, Array]) -> None:
     change, peaks = into
     first = int(found.alloc_event[call.rows[0]])
     result = _result(found, call)
@@ -261,7 +257,7 @@ def _apply(
 
 
 def _hold(
-    found: Allocations, call: _Call, interval: tuple[int, int | None], level: NDArray[Any], held: NDArray[Any]
+    found: Allocations, call: _Call, interval: tuple[int, int | None], level: Array, held: Array
 ) -> None:
     """Hold all that the call's forward allocated at once, from the start of its backward to the end.
 
@@ -281,9 +277,7 @@ def _hold(
     held[end + 1 if end < len(level) else len(level)] -= max(highest, int(n_bytes[saved].sum()))
 
 
-def _multiply(
-    found: Allocations, call: _Call, start: int, workspace: NDArray[Any], highest: NDArray[Any]
-) -> None:
+def _multiply(found: Allocations, call: _Call, start: int, workspace: Array, highest: Array) -> None:
     """Add the workspace of the second forward's products, which lasts as long as each product."""
     if start > call.end and start < len(workspace):
         first = int(found.alloc_event[call.rows[0]])
@@ -291,7 +285,7 @@ def _multiply(
         highest[start] = max(highest[start], float(of_call.max() - of_call[0]))
 
 
-def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
+def _remove(found: Allocations, call: _Call, removed: Array) -> None:
     """Remove everything that the call left allocated, except its result, from birth to end.
 
     In the first forward nothing is saved, so each may be freed as soon as the next operation has taken it.
@@ -305,7 +299,7 @@ def _remove(found: Allocations, call: _Call, removed: NDArray[Any]) -> None:
     np.add.at(removed, found.free_event[left[is_freed]] + 1, found.block_size[left[is_freed]])
 
 
-def _keep_results_of(found: Allocations, lives: Lives, divided: list[_Call], change: NDArray[Any]) -> None:
+def _keep_results_of(found: Allocations, lives: Lives, divided: list[_Call], change: Array) -> None:
     """Keep the results of all blocks but the last, from the forward of their region to its recompute."""
     phases = lives.phases
     forwards = phases.start_event[(phases.phase == Phase.FORWARD) & (phases.depth == 0)]
@@ -317,7 +311,7 @@ def _keep_results_of(found: Allocations, lives: Lives, divided: list[_Call], cha
         change[start] -= n_bytes
 
 
-def _keep_result(found: Allocations, call: _Call, until: int, change: NDArray[Any]) -> None:
+def _keep_result(found: Allocations, call: _Call, until: int, change: Array) -> None:
     """Keep the result until the next block starts in backward, even if nothing there saved it."""
     result = _result(found, call)
     if result is not None and 0 <= found.free_event[result] < until:

@@ -1,9 +1,6 @@
 """Gradients that need not exist: those of the step before, and copies beside DDP's buckets."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.categories.by_lifetime import Lives
 from vramscope.analysis.lifetimes import ALIVE, Allocations
@@ -11,6 +8,7 @@ from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
+from vramscope.model.table import Array
 
 LEAST_STEPS = 3
 """Fewest steps that show which gradients are cleared."""
@@ -19,7 +17,7 @@ _MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
 _THEIR_FILE = "torch/nn/parallel/distributed.py"
 
 
-def is_bucket(stacks: Stacks, found: Allocations) -> NDArray[Any]:
+def is_bucket(stacks: Stacks, found: Allocations) -> Array:
     """Return which allocations are the buckets that DDP reduces gradients in."""
     makes_buckets = {each: _makes_buckets(stacks, each) for each in set(found.stack_id.tolist())}
     return np.array([makes_buckets[each] for each in found.stack_id.tolist()], dtype="?")
@@ -33,9 +31,7 @@ def _makes_buckets(stacks: Stacks, stack_id: int) -> bool:
     return frame.function in _MAKE_BUCKETS and frame.file.replace("\\", "/").endswith(_THEIR_FILE)
 
 
-def kept_gradients(
-    found: Allocations, lives: Lives, is_gradient: NDArray[Any], n_instants: int
-) -> NDArray[Any]:
+def kept_gradients(found: Allocations, lives: Lives, is_gradient: Array, n_instants: int) -> Array:
     """Return the saved bytes (negative) at each instant, if gradients were freed after each optimizer step.
 
     Gradients that are alive at the end of an optimizer step and at the next backward are gone in between. In
@@ -58,9 +54,7 @@ def kept_gradients(
     return np.cumsum(change)
 
 
-def late_gradients(
-    found: Allocations, lives: Lives, is_gradient: NDArray[Any], n_instants: int
-) -> NDArray[Any]:
+def late_gradients(found: Allocations, lives: Lives, is_gradient: Array, n_instants: int) -> Array:
     """Return the saved bytes (negative) at each instant, if gradients that go after a forward went before it.
 
     These are alive at the end of an optimizer's step, live through a forward, and are freed before the next
@@ -86,7 +80,7 @@ def late_gradients(
     return np.cumsum(change)
 
 
-def _come_back(found: Allocations, lives: Lives, sizes: NDArray[Any], start: int) -> list[tuple[int, int]]:
+def _come_back(found: Allocations, lives: Lives, sizes: Array, start: int) -> list[tuple[int, int]]:
     """Return the events at which gradients return, with their bytes."""
     end = int(lives.phases.end_event[lives.phases.start_event == start].max())
     rows = np.flatnonzero((found.alloc_event >= start) & (found.free_event < end) & (found.free_event >= 0))
@@ -100,7 +94,7 @@ def _come_back(found: Allocations, lives: Lives, sizes: NDArray[Any], start: int
     return back
 
 
-def forgotten(recording: Recording, found: Allocations, is_gradient: NDArray[Any]) -> NDArray[Any]:
+def forgotten(recording: Recording, found: Allocations, is_gradient: Array) -> Array:
     """Return gradients of the first third of the steps that outlast all, if others are freed in each."""
     n_steps = len(recording.steps)
     step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))

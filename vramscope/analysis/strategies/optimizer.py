@@ -1,10 +1,8 @@
 """Trials of other optimizers, and of ZeRO and FSDP, by which ranks shard what each holds a copy of."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
@@ -14,6 +12,7 @@ from vramscope.analysis.strategies.trials import (
     scaled,
 )
 from vramscope.model.marks import Category, Phase
+from vramscope.model.table import Array
 
 _FUSED = ("Adam", "AdamW", "SGD")
 """Classes of torch.optim with ``fused=True`` on CUDA, in all versions since 2.1 or 2.2."""
@@ -87,7 +86,7 @@ def offloaded(run: StrategyInput) -> Iterator[StrategyTrial]:
         yield StrategyTrial("offloaded", scaled(run, (state | run.in_optimizer(), 0.0)))
 
 
-def _is_of(run: StrategyInput, classes: Sequence[str]) -> NDArray[Any]:
+def _is_of(run: StrategyInput, classes: Sequence[str]) -> Array:
     """Return which allocations an optimizer of these classes made.
 
     State from before the recording counts if all optimizers of the run are of these classes.
@@ -96,7 +95,7 @@ def _is_of(run: StrategyInput, classes: Sequence[str]) -> NDArray[Any]:
     return is_before | ((run.born_in == Phase.OPTIMIZER) & np.isin(run.made_by, classes))
 
 
-def _names(run: StrategyInput, rows: NDArray[Any]) -> str:
+def _names(run: StrategyInput, rows: Array) -> str:
     """Return the optimizer class that made most of the bytes."""
     rows = rows & (run.born_in == Phase.OPTIMIZER)
     if not rows.any():  # from before the recording

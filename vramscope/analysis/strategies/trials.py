@@ -6,7 +6,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of, padded
@@ -14,6 +13,7 @@ from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import phases_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.package_data import rows
 
 USUAL_ELEMENT = 4
@@ -27,29 +27,29 @@ class StrategyInput(NamedTuple):
     found: Allocations
     assigned: Assigned
     lives: Lives
-    category: NDArray[Any]
-    born_in: NDArray[Any]
+    category: Array
+    born_in: Array
     """Phase of each allocation's birth; OTHER where it pre-dates the trace."""
-    phase: NDArray[Any]
+    phase: Array
     """Phase at each instant: that of the event before it."""
-    level_bytes: NDArray[Any]
+    level_bytes: Array
     """Allocated bytes at each instant, as recorded."""
     n_ranks: int
     """Number of GPUs that sharding distributes over."""
 
     @property
-    def element(self) -> NDArray[Any]:
+    def element(self) -> Array:
         """Bytes per element of each allocation; 0 if its label does not say."""
         return padded(self.recording.labels.element_bytes)[self.assigned.label]
 
     @property
-    def made_by(self) -> NDArray[Any]:
+    def made_by(self) -> Array:
         """Name of the phase in which each allocation was born, such as an optimizer's class."""
         phases = self.lives.phases
         names = np.array([*phases.names, ""])
         return names[np.append(phases.name, len(names) - 1)[self.lives.born_in]]
 
-    def in_optimizer(self) -> NDArray[Any]:
+    def in_optimizer(self) -> Array:
         """Return which allocations are temporaries of an optimizer's step."""
         return (self.born_in == Phase.OPTIMIZER) & (self.category == Category.TEMPORARY)
 
@@ -59,9 +59,9 @@ class StrategyTrial(NamedTuple):
 
     kind: str
     """Its row in ``trials.tsv``."""
-    factor: NDArray[Any]
+    factor: Array
     """Factor on the size of each allocation."""
-    extra_bytes: NDArray[Any] | int = 0
+    extra_bytes: Array | int = 0
     """Additional bytes at each instant."""
     figures: Mapping[str, Any] = MappingProxyType({})
     """What the words name."""
@@ -93,8 +93,8 @@ def _words() -> Mapping[str, list[str]]:
 class SizeChange(NamedTuple):
     """A factor on the size of each allocation, and additional bytes at each instant."""
 
-    factor: NDArray[Any]
-    extra_bytes: NDArray[Any] | int = 0
+    factor: Array
+    extra_bytes: Array | int = 0
 
 
 def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
@@ -111,7 +111,7 @@ def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
     return StrategyInput(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
 
 
-def summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any]:
+def summed(found: Allocations, size: Array, n_events: int) -> Array:
     """Return the allocated bytes at each instant, if the allocations had these sizes."""
     change = np.zeros(n_events + 1)
     is_born, is_freed = found.free_event != BEFORE, found.free_event >= 0
@@ -120,12 +120,12 @@ def summed(found: Allocations, size: NDArray[Any], n_events: int) -> NDArray[Any
     return np.cumsum(change)
 
 
-def level_with(run: StrategyInput, factor: NDArray[Any], extra: NDArray[Any] | int = 0) -> NDArray[Any]:
+def level_with(run: StrategyInput, factor: Array, extra: Array | int = 0) -> Array:
     """Return the allocated bytes at each instant, if each allocation had *factor* times its size."""
     return summed(run.found, factor * run.found.block_size, len(run.phase) - 1) + extra
 
 
-def scaled(run: StrategyInput, *scales: tuple[NDArray[Any], NDArray[Any] | float]) -> NDArray[Any]:
+def scaled(run: StrategyInput, *scales: tuple[Array, Array | float]) -> Array:
     """Return a factor for each allocation: 1, except in the given rows.
 
     A scale is one number, or one number for each allocation.

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.shared_results import memoized
@@ -16,7 +15,7 @@ from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
-from vramscope.model.table import Int64, Table
+from vramscope.model.table import Array, Int64, Table
 from vramscope.package_data import rows
 from vramscope.units import format_duration
 
@@ -126,7 +125,7 @@ class Waterfall(Table):
         known = np.flatnonzero(self.used_bytes >= 0)
         return int(known[-1]) if len(known) else len(self) - 1
 
-    def parts(self) -> dict[str, NDArray[Any]]:
+    def parts(self) -> dict[str, Array]:
         """Return the parts that sum up to the device by name, −1 where one is not known.
 
         ``allocated``, ``unallocated``, ``reserved``, ``outside`` and ``used`` stand for several that are not
@@ -207,7 +206,7 @@ def waterfall(recording: Recording) -> Waterfall:
     )
 
 
-def _outside_parts(counters: Counters) -> dict[str, NDArray[Any]]:
+def _outside_parts(counters: Counters) -> dict[str, Array]:
     used, process = counters.device_used_bytes, counters.process_used_bytes
     own = _where((process >= 0) & (counters.reserved_bytes >= 0), process - counters.reserved_bytes)
     both = (used >= 0) & (process >= 0)
@@ -225,12 +224,12 @@ def _outside_parts(counters: Counters) -> dict[str, NDArray[Any]]:
     }
 
 
-def _where(is_known: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
+def _where(is_known: Array, value: Array) -> Array:
     """Return *value* where known, and at least 0: two counters read a moment apart may differ below it."""
     return np.where(is_known, np.maximum(value, 0), UNKNOWN)
 
 
-def _reasons(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+def _reasons(recording: Recording, columns: Mapping[str, Array]) -> dict[str, str]:
     notes = {note.code: note.text for note in recording.notes}
     reason = next(
         (notes[code] for code in ("nvml_device", "nvml_process", "nvml_process_memory") if code in notes),

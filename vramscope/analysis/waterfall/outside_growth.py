@@ -8,12 +8,11 @@ which the allocator's own bytes moved are inexact about outside memory, and are 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _LEAST_BYTES = 64 << 20
 _LEAST_SHARE = 0.005
@@ -49,7 +48,7 @@ class OutsideGrowth:
     """Growth of ``own_outside`` and ``others``, or of ``outside`` if these two cannot be distinguished."""
 
 
-def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> OutsideGrowth:
+def growth_of(recording: Recording, columns: Mapping[str, Array]) -> OutsideGrowth:
     """Return the growth of each part, from the columns of a waterfall."""
     is_clear = (columns["used"] >= 0) & (columns["reserved"] >= 0) & (columns["drift"] <= 0)
     has_steps = len(recording.steps) > 1
@@ -73,15 +72,13 @@ def growth_of(recording: Recording, columns: Mapping[str, NDArray[Any]]) -> Outs
     return OutsideGrowth({name: grown for name, grown in found.items() if grown.n_bytes >= needed[name]})
 
 
-def _first_reserved_ns(columns: Mapping[str, NDArray[Any]]) -> int:
+def _first_reserved_ns(columns: Mapping[str, Array]) -> int:
     """Return the time of the first sample with reserved bytes; 0 if there is none."""
     rows = np.flatnonzero(columns["reserved"] > 0)
     return int(columns["time_ns"][rows[0]]) if len(rows) else 0
 
 
-def _grown(
-    recording: Recording, columns: Mapping[str, NDArray[Any]], rows: NDArray[Any], level: NDArray[Any]
-) -> Grown:
+def _grown(recording: Recording, columns: Mapping[str, Array], rows: Array, level: Array) -> Grown:
     # A level that two samples in a row have is no artifact of counters read a moment apart.
     lasting = np.minimum(level, np.append(level[1:], level[-1]))
     high = int(lasting.argmax())

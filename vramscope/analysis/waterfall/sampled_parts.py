@@ -4,22 +4,20 @@ The parts come from a nearby instant of the trace at which all quantities equal 
 (no events, a pause of the recording, totals alone), they come from torch's counters alone.
 """
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.fragmentation import parts_over_time
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 PARTS_OF_RESERVED = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
 _NEAR = (64, 4096)
 """Events to search before and after the sample's time: clocks agree to some µs, but threads do not wait."""
 
 
-def reserved_parts(recording: Recording, counters: Counters) -> dict[str, NDArray[Any]]:
+def reserved_parts(recording: Recording, counters: Counters) -> dict[str, Array]:
     """Return ``PARTS_OF_RESERVED`` and ``instant``, with one row per sample; −1 for what is not known."""
     found = _of_counters(counters)
     found["instant"] = np.full(len(counters), UNKNOWN)
@@ -33,7 +31,7 @@ def reserved_parts(recording: Recording, counters: Counters) -> dict[str, NDArra
     return found
 
 
-def _of_counters(counters: Counters) -> dict[str, NDArray[Any]]:
+def _of_counters(counters: Counters) -> dict[str, Array]:
     allocated, active, requested = (counters.allocated_bytes, counters.active_bytes, counters.requested_bytes)
     reserved, split = counters.reserved_bytes, counters.inactive_split_bytes
     # Requests of pending blocks count as requested, but their blocks do not count as allocated.
@@ -49,12 +47,12 @@ def _of_counters(counters: Counters) -> dict[str, NDArray[Any]]:
     return found | {"private_pools": np.full(len(counters), UNKNOWN)}
 
 
-def _of_events(recording: Recording, instant: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def _of_events(recording: Recording, instant: Array) -> dict[str, Array]:
     parts = parts_over_time(recording)
     return {name: getattr(parts, f"{name}_bytes")[instant] for name in PARTS_OF_RESERVED}
 
 
-def _instants(recording: Recording, counters: Counters) -> NDArray[Any]:
+def _instants(recording: Recording, counters: Counters) -> Array:
     """Return the nearest instant at which all quantities equal the sample's; −1 if there is none."""
     totals = timeline(recording)
     times = np.maximum.accumulate(recording.trace.time_ns)

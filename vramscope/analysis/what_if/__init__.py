@@ -7,10 +7,8 @@ itself. The replay does not foresee a program that would do something else under
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
@@ -21,7 +19,7 @@ from vramscope.analysis.what_if.earlier_state import EarlierState, begin, earlie
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
-from vramscope.model.table import EqualByValue
+from vramscope.model.table import Array, EqualByValue
 from vramscope.model.trace import Action
 
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
@@ -53,15 +51,15 @@ class RequestSequence:
     All arrays have shape ``(n_ops,)``.
     """
 
-    op: NDArray[Any]
-    row: NDArray[Any]
+    op: Array
+    row: Array
     """Row of the allocation in ``lifetimes``; −1 for EMPTY_CACHE and REFUSED."""
-    event: NDArray[Any]
+    event: Array
     """Event of the trace; −1 for blocks that were allocated before it."""
-    size: NDArray[Any]
+    size: Array
     """Bytes that each op requests; 0 for an op that requests none."""
-    stream: NDArray[Any]
-    pool: NDArray[Any]
+    stream: Array
+    pool: Array
     settings: Settings
     """The allocator settings of the recording."""
     earlier: EarlierState | None = None
@@ -94,9 +92,9 @@ class ReplayResult(EqualByValue):
     """Bytes that the program had requested and held when that request failed."""
     n_mappings: int = 0
     """How many of ``n_segments`` mapped memory into an expandable segment, without cudaMalloc."""
-    events: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    events: Array = field(default_factory=lambda: np.zeros(0, "i8"))
     """Events at which the curve of reserved bytes is sampled, shape ``(n_points,)``."""
-    reserved_bytes: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    reserved_bytes: Array = field(default_factory=lambda: np.zeros(0, "i8"))
     """Reserved bytes after each of ``events``, shape ``(n_points,)``."""
 
     @property
@@ -176,7 +174,7 @@ def request_sequence(recording: Recording) -> RequestSequence:
     )
 
 
-def _ops(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _ops(recording: Recording, found: Allocations) -> tuple[Array, Array, Array]:
     """Return each op, the allocation that it concerns and its event.
 
     Ops are in the order of their events; those of blocks from before the trace come first, by address.
@@ -216,7 +214,7 @@ def _ops(recording: Recording, found: Allocations) -> tuple[NDArray[Any], NDArra
     )
 
 
-def _empty_cache_events(recording: Recording) -> NDArray[Any]:
+def _empty_cache_events(recording: Recording) -> Array:
     """Return the events that begin an ``empty_cache``: releases without a shortage of memory."""
     action, stack_id = recording.trace.action, recording.trace.stack_id
     is_release = np.isin(action, _RELEASES)

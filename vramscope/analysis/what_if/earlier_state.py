@@ -5,15 +5,14 @@ begins with the blocks alone.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.simulation import CachingAllocator
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.table import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,9 +20,9 @@ class EarlierState:
     """The state before the first event, and the place of each block that the program still has."""
 
     state: Snapshot
-    row: NDArray[Any]
+    row: Array
     """Row in ``lifetimes`` of each block that is older than the recording, shape ``(n_blocks,)``."""
-    address: NDArray[Any]
+    address: Array
     """Address of the same blocks."""
 
 

@@ -1,13 +1,12 @@
 """Ends of epochs, found from marks and phases: a recording does not store epochs."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _FEWEST_STEPS = 3
 """Steps per epoch on average, at least: an evaluation within every step (a teacher, a sampler) ends none."""
@@ -17,7 +16,7 @@ _FEWEST_STEPS = 3
 class Epochs:
     """The instants at which epochs end, and how they are known."""
 
-    ends: NDArray[Any]
+    ends: Array
     basis: str = ""
     """How the ends are known, as a phrase; '' if no epochs are known."""
 
@@ -35,7 +34,7 @@ def epochs(recording: Recording) -> Epochs:
     return Epochs(np.zeros(0, "i8"))
 
 
-def _after_evaluations(recording: Recording) -> NDArray[Any]:
+def _after_evaluations(recording: Recording) -> Array:
     """Return the end of the last evaluation before training continues, or before the recording ends."""
     phases = recording.phases
     ends: list[int] = []

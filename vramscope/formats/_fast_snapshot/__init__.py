@@ -51,7 +51,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.formats import Watch
 from vramscope.formats._fast_snapshot.between_runs import LongText, Piece, built
@@ -71,6 +70,7 @@ from vramscope.formats._fast_snapshot.opcodes import (
 from vramscope.formats._fast_snapshot.runs import ActionNumbers, EventRun, RunColumns
 from vramscope.formats._fast_snapshot.windows import PAD, Windows, candidates
 from vramscope.formats._file import Stream
+from vramscope.model.table import Array
 
 WINDOW = 6 << 20
 """Bytes of a window. The walk of 5 million events took 1.7 s with 6 MiB, and 2.0 with 16. With 2 it took 2.4:
@@ -135,7 +135,7 @@ class _OpcodeWalk:
         self._n_unread, self._run_bytes = n_bytes, 0
         """Bytes of the file that are not read yet, and bytes of the runs so far."""
         self._data, self._end, self._at = bytearray(PAD), 0, 0
-        self._starts: NDArray[Any] | None = None
+        self._starts: Array | None = None
         """Offsets in the window at which events may begin; None where it was not known how they begin."""
         self._begins: list[bytes] = []
         """The bytes with which the dict of an event may begin."""
@@ -189,7 +189,7 @@ class _OpcodeWalk:
         waits = bool(len(start)) and not is_last and self._at <= start[-1]
         self._walk(int(start[-1]) if waits else self._end)
 
-    def _take(self, start: NDArray[Any]) -> None:
+    def _take(self, start: Array) -> None:
         """Match the events at *start* and append them run by run."""
         rows = self.shapes.match(self._data, start, self.n_memo)
         found = decode(self._data, self._end, rows, (self.shapes, self.lists), self._beside)
@@ -230,7 +230,7 @@ class _OpcodeWalk:
         self._at = int(found.end[at.stop - 1])
         self._run_bytes += self._at - int(found.start[at.start])
 
-    def _stacks(self, run: EventRun, frames: NDArray[Any], last_memo: NDArray[Any]) -> NDArray[Any]:
+    def _stacks(self, run: EventRun, frames: Array, last_memo: Array) -> Array:
         """Return the stacks of a run's events, with the references to lists inside the run looked up.
 
         Nearly all references are such: to the list of the event before. *last_memo* is the memo index of the

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.formats._fast_snapshot.frame_lists import FrameLists
 from vramscope.formats._fast_snapshot.opcode_shapes import EventCandidates, Shapes, Value
+from vramscope.model.table import Array
 
 NUMBERS = ("addr", "size", "stream", "time_us")
 
@@ -21,22 +21,22 @@ class Decoded:
     If no event begins there, ``end`` is 0 and the other columns are undefined.
     """
 
-    start: NDArray[Any]
-    shape: NDArray[Any]
-    end: NDArray[Any]
+    start: Array
+    shape: Array
+    end: Array
     """The offset after the last byte; 0 if no event begins there."""
-    n_memo: NDArray[Any]
+    n_memo: Array
     """The number of memo objects that the event defines."""
-    highest: NDArray[Any]
+    highest: Array
     """The highest memo index that it refers to."""
-    action: NDArray[Any]
-    frames: NDArray[Any]
+    action: Array
+    frames: Array
     """The number of a list in ``FrameLists``; −1 if there is none, −2 − memo index for a reference."""
-    pool: NDArray[Any]
+    pool: Array
     """Both halves of the pool's id in one number; −1 − memo index for a reference."""
-    text: NDArray[Any]
+    text: Array
     """1 + the memo index of the program's text; 0 where it has none."""
-    numbers: dict[str, NDArray[Any]]
+    numbers: dict[str, Array]
 
     @classmethod
     def empty(cls, rows: EventCandidates) -> "Decoded":
@@ -93,9 +93,9 @@ class _ShapeNumbers:
         table[met] = np.arange(len(met))
         self._shape = table[rows.shape]
         """The index in ``shapes`` of each row; the length of ``shapes`` if none fits."""
-        self._columns: dict[tuple[Value | None, ...], NDArray[Any]] = {}
+        self._columns: dict[tuple[Value | None, ...], Array] = {}
 
-    def column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+    def column(self, values: tuple[Value | None, ...]) -> Array:
         """Return the value of each event, located by its shape.
 
         It is 0 if the shape has no such value, and undefined if no shape fits.
@@ -104,7 +104,7 @@ class _ShapeNumbers:
             self._columns[values] = self._column(values)
         return self._columns[values]
 
-    def _column(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+    def _column(self, values: tuple[Value | None, ...]) -> Array:
         offsets = sorted({value.offset for value in values if value})
         widest = max((value.width for value in values if value), default=0)
         masks = np.array([(1 << 8 * value.width) - 1 if value else 0 for value in (*values, None)], "u8")
@@ -117,10 +117,10 @@ class _ShapeNumbers:
         found &= masks.take(self._shape)
         return found
 
-    def has(self, values: tuple[Value | None, ...]) -> NDArray[Any]:
+    def has(self, values: tuple[Value | None, ...]) -> Array:
         return np.array([*map(bool, values), False]).take(self._shape)
 
-    def of_shapes(self, values: Sequence[int]) -> NDArray[Any]:
+    def of_shapes(self, values: Sequence[int]) -> Array:
         """Return for each event one of *values*, which are one per shape; 0 if no shape fits."""
         return np.array([*values, 0], "i4").take(self._shape)
 
@@ -147,17 +147,17 @@ def _fill(found: Decoded, numbers: _ShapeNumbers) -> None:
 
 
 class _OpenEnds(NamedTuple):
-    at: NDArray[Any]
+    at: Array
     """The rows."""
-    whole: NDArray[Any]
+    whole: Array
     """Those of them whose list ends in this window."""
-    close: NDArray[Any]
+    close: Array
     """The offset of the end of each whole list."""
-    number: NDArray[Any]
+    number: Array
     """Its number in ``FrameLists``; −1 if it is not a list of frames."""
 
 
-def _open_ends(found: Decoded, at: NDArray[Any], given: tuple[bytes | bytearray, FrameLists]) -> _OpenEnds:
+def _open_ends(found: Decoded, at: Array, given: tuple[bytes | bytearray, FrameLists]) -> _OpenEnds:
     """Find the lists of frames of the events *at*, which contain it; reads only starts and ends of events.
 
     Such an event ends where the next one begins, possibly with ``e(`` between them.

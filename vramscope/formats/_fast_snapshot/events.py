@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.torch_history.events import DEFAULT_POOL, Events, Rows, events_of
 from vramscope.formats._fast_snapshot import Packed
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 from vramscope.formats._fast_snapshot.runs import MOST_ACTIONS, EventRun
-from vramscope.model.table import stretches
+from vramscope.model.table import Array, stretches
 
 _COLUMNS = {"addr": "address", "size": "size", "stream": "stream", "time_ns": "time_ns"}
 _STRETCH = 1 << 16
@@ -83,7 +82,7 @@ class _Joined:
             column = numbers[of_events] = self._columns.column(name, layout.rows)
             column[layout.at_dicts] = getattr(rest, of_events)
         # Zeros that may be anywhere in the heap would be written to memory.
-        device_free: NDArray[Any] = np.broadcast_to(np.int64(0), layout.n_rows)
+        device_free: Array = np.broadcast_to(np.int64(0), layout.n_rows)
         if rest.device_free.any():
             device_free = np.zeros(layout.n_rows, "i8")
             device_free[layout.at_dicts] = rest.device_free
@@ -100,7 +99,7 @@ class _Joined:
             **numbers,
         )
 
-    def _actions(self, layout: _Layout, rest: Events) -> tuple[tuple[str, ...], NDArray[Any]]:
+    def _actions(self, layout: _Layout, rest: Events) -> tuple[tuple[str, ...], Array]:
         words: list[Any] = [self._found.objects[memo] for memo in self._found.actions]
         if any(type(word) is not str for word in words) or len(words) + len(rest.words) > MOST_ACTIONS:
             raise Irregular
@@ -121,7 +120,7 @@ class _Joined:
         of_runs = [(row, text) for row, text in zip(rows.tolist(), texts, strict=True) if text]
         return tuple(sorted([*of_dicts, *of_runs]))
 
-    def _pools(self, layout: _Layout, rest: Events) -> tuple[tuple[tuple[int, int], ...], NDArray[Any]]:
+    def _pools(self, layout: _Layout, rest: Events) -> tuple[tuple[tuple[int, int], ...], Array]:
         pool_ids: dict[tuple[int, int], int] = {}
         pool = np.zeros(layout.n_rows, "i4")
         places = [pool_ids.setdefault(each, len(pool_ids)) for each in (DEFAULT_POOL, *rest.pool_ids)]
@@ -143,7 +142,7 @@ class _Joined:
             raise Irregular
         return pool
 
-    def _stacks(self, layout: _Layout, rest: Events) -> tuple[tuple[list[Any], ...], NDArray[Any]]:
+    def _stacks(self, layout: _Layout, rest: Events) -> tuple[tuple[list[Any], ...], Array]:
         """Return the lists of frames and the index of each event's list.
 
         The lists are those inside events, those that events refer to, and those of the dicts.
@@ -176,7 +175,7 @@ def _layout(trace: Sequence[Any], runs: Sequence[EventRun], first_row: int) -> _
     return found
 
 
-def _in_order(values: tuple[Any, ...], index: NDArray[Any]) -> tuple[tuple[Any, ...], NDArray[Any]]:
+def _in_order(values: tuple[Any, ...], index: Array) -> tuple[tuple[Any, ...], Array]:
     """Return the *values* that *index* uses, in the order of their first use; *index* becomes that of these.
 
     −1 in *index* stands for no value.

@@ -2,10 +2,10 @@
 
 import hashlib
 import re
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from vramscope.model.table import Array
 
 _GET = rb"(?:h.|j....)"
 _CONTENTS = re.compile(rb"(?:\(" + _GET + rb"+e)*(?:" + _GET + rb"a)?", re.DOTALL)
@@ -54,16 +54,14 @@ class _Recent:
         any_numbers = hashlib.shake_128(b"slots").digest(width)
         self._weights = np.frombuffer(any_numbers, "<u8") | np.uint64(1)
 
-    def find(
-        self, data: bytes | bytearray, begin: NDArray[Any], size: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def find(self, data: bytes | bytearray, begin: Array, size: Array) -> tuple[Array, Array]:
         """Return the number of each piece's list (−1 if unknown) and its slot.
 
         *data* must reach ``width`` bytes beyond the beginning of the last piece.
         """
         width = max(-(-int(size.max()) // 8), 1)
         row = f"V{8 * width}"
-        anywhere: NDArray[Any] = np.ndarray((len(data) - 8 * width + 1,), row, data, strides=(1,))
+        anywhere: Array = np.ndarray((len(data) - 8 * width + 1,), row, data, strides=(1,))
         rows = anywhere[begin].view("<u8").reshape(-1, width)
         rows &= self._masks[:, :width].copy().view(row)[:, 0][size].view("<u8").reshape(-1, width)
         slot = (rows @ self._weights[:width]) >> np.uint64(64 - _SLOT_BITS)
@@ -93,15 +91,15 @@ class FrameLists:
         self._known = _ListNumbers()
         self._recent: dict[int, _Recent] = {}
         """The cache of each width, made when it is first needed."""
-        self._memo: list[NDArray[Any]] = []
-        self._numbers: list[NDArray[Any]] = []
+        self._memo: list[Array] = []
+        self._numbers: list[Array] = []
 
     @property
     def frames(self) -> list[list[int]]:
         """The memo indices of each list's frames."""
         return self._known.frames
 
-    def find(self, data: bytes | bytearray, begin: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    def find(self, data: bytes | bytearray, begin: Array, end: Array) -> Array:
         """Return the number of the list that each piece of *data* contains; −1 if it is not one.
 
         *data* must reach beyond the last piece by the length of the longest list that has a slot.
@@ -119,9 +117,7 @@ class FrameLists:
         ]
         return found
 
-    def _found(
-        self, data: bytes | bytearray, begin: NDArray[Any], size: NDArray[Any], width: int
-    ) -> NDArray[Any]:
+    def _found(self, data: bytes | bytearray, begin: Array, size: Array, width: int) -> Array:
         """Find lists that have a slot; the first window has few distinct lists, each very often."""
         recent = self._recent[width] = self._recent.get(width) or _Recent(width)
         found, rest, few = np.full(len(begin), -1, "i4"), np.arange(len(begin)), _FEW
@@ -140,17 +136,17 @@ class FrameLists:
             rest, few = rest[few:], few * 4
         return found
 
-    def highest(self) -> NDArray[Any]:
+    def highest(self) -> Array:
         """Return the highest memo index of each list (−1 if empty), and at the end −1 for list −1."""
         return np.array([*self._known.highest, -1], "i8")
 
-    def number(self, memo: NDArray[Any], lists: NDArray[Any]) -> None:
+    def number(self, memo: Array, lists: Array) -> None:
         """Note which list each of the memo indices is; they are higher than all before."""
         if len(memo):
             self._memo.append(memo.astype("i4"))
             self._numbers.append(lists.astype("i4"))
 
-    def numbers_of(self, memo: NDArray[Any]) -> NDArray[Any]:
+    def numbers_of(self, memo: Array) -> Array:
         """Return the number of the list of each memo index; −1 for other objects."""
         found = np.full(len(memo), -1, "i4")
         piece = np.searchsorted([known[0] for known in self._memo], memo, side="right") - 1

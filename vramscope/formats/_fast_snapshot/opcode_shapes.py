@@ -6,12 +6,11 @@ NumPy then compares thousands of others with it at once, byte by byte.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vramscope.model.table import stretches
+from vramscope.model.table import Array, stretches
 
 LONGEST = 400
 """The longest event in bytes that is compared; a longer one is built like anything else."""
@@ -61,9 +60,9 @@ class Shape:
     """The memo indices of what stands for an empty text of the program."""
     n_memo: int
     """The number of memo objects that the event defines."""
-    mask: NDArray[Any] = field(repr=False)
+    mask: Array = field(repr=False)
     """The bits that all events of the shape share, in words of 8 bytes."""
-    bits: NDArray[Any] = field(repr=False)
+    bits: Array = field(repr=False)
     """The values of these bits, in words of 8 bytes."""
     n_found: int = 0
 
@@ -213,16 +212,16 @@ class _Learner:
 class EventCandidates:
     """The places where an event may begin, and their bytes."""
 
-    start: NDArray[Any]
-    shape: NDArray[Any]
+    start: Array
+    shape: Array
     """The index of the shape; −1 if none fits."""
-    words: NDArray[Any] = field(repr=False)
+    words: Array = field(repr=False)
     """The bytes at each place, a column per 8 bytes, so that many events are compared at once."""
 
-    def numbers(self, offset: int, width: int) -> NDArray[Any]:
+    def numbers(self, offset: int, width: int) -> Array:
         """Return the *width* bytes at *offset* from each place; the bits above them are undefined."""
         at, skipped = divmod(offset, 8)
-        found: NDArray[Any] = self.words[at] >> np.uint64(8 * skipped)
+        found: Array = self.words[at] >> np.uint64(8 * skipped)
         if skipped + width > 8:
             found |= self.words[at + 1] << np.uint64(64 - 8 * skipped)
         return found
@@ -239,7 +238,7 @@ class Shapes:
         """The memo indices of empty strings."""
         self._order: list[int] = []
 
-    def match(self, data: bytes | bytearray, start: NDArray[Any], n_known: int) -> EventCandidates:
+    def match(self, data: bytes | bytearray, start: Array, n_known: int) -> EventCandidates:
         """Return the shapes of the events that begin at *start* in *data*.
 
         *data* must reach ``LONGEST`` + 8 bytes further. *n_known* is the number of memo objects so far: the
@@ -268,14 +267,14 @@ class Shapes:
         return rows
 
     @staticmethod
-    def _rows(data: bytes | bytearray, start: NDArray[Any], width: int) -> EventCandidates:
-        anywhere: NDArray[Any] = np.ndarray((len(data) - width,), f"V{width}", data, strides=(1,))
+    def _rows(data: bytes | bytearray, start: Array, width: int) -> EventCandidates:
+        anywhere: Array = np.ndarray((len(data) - width,), f"V{width}", data, strides=(1,))
         words = np.empty((width // 8, len(start)), "<u8")
         for at in stretches(len(start), _FEW_ROWS):
             words[:, at] = anywhere[start[at]].view("<u8").reshape(-1, width // 8).T
         return EventCandidates(start, np.full(len(start), -1, "i2"), words)
 
-    def _mark(self, at: int, rows: EventCandidates, rest: NDArray[Any]) -> NDArray[Any]:
+    def _mark(self, at: int, rows: EventCandidates, rest: Array) -> Array:
         """Mark the rows of *rest* that have the shape *at*; return the others."""
         shape = self.known[at]
         found = rest

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.torch_history.events import nanoseconds
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 from vramscope.formats._fast_snapshot.opcode_shapes import Shape
+from vramscope.model.table import Array
 
 _DTYPES = {
     "action": "u1", "stack": "i4", "pool": "i8", "text": "i4",
@@ -48,12 +48,12 @@ class ActionNumbers:
         """The memo index of each action."""
         self._number = np.full(256, MOST_ACTIONS, "u1")
 
-    def of(self, memo: NDArray[Any]) -> NDArray[Any]:
+    def of(self, memo: Array) -> Array:
         """Return the number of each action, given by memo index. Raises Irregular if there are too many."""
         if (highest := int(memo.max())) >= len(self._number):
             more = np.full(highest + 1 - len(self._number), MOST_ACTIONS, "u1")
             self._number = np.concatenate([self._number, more])
-        found: NDArray[Any] = self._number[memo]
+        found: Array = self._number[memo]
         is_new = found == MOST_ACTIONS
         for each in np.unique(memo[is_new]).tolist():
             if len(self.memos) == MOST_ACTIONS:
@@ -77,12 +77,12 @@ class RunColumns:
         self._beside = beside
         self._columns = {name: np.zeros(0, dtype) for name, dtype in _DTYPES.items()}
         self._room = 0
-        self._pending: list[tuple[int, Mapping[str, NDArray[Any]]]] = []
+        self._pending: list[tuple[int, Mapping[str, Array]]] = []
         """The columns that have no place yet, each with its first row."""
         self._copied: Future[None] | None = None
         self.n_rows = 0
 
-    def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
+    def append(self, columns: Mapping[str, Array]) -> None:
         """Append rows; *columns* must not be written to any more."""
         self._pending.append((self.n_rows, columns))
         self.n_rows += len(columns["action"])
@@ -101,7 +101,7 @@ class RunColumns:
         if self._copied is not None:
             self._copied.result()
 
-    def _copy(self, pending: list[tuple[int, Mapping[str, NDArray[Any]]]]) -> None:
+    def _copy(self, pending: list[tuple[int, Mapping[str, Array]]]) -> None:
         for first, columns in pending:
             for name, column in columns.items():
                 if name == "time_us":
@@ -109,12 +109,12 @@ class RunColumns:
                 elif column.any():
                     self._put(name, first, column)
 
-    def _put(self, name: str, first: int, rows: NDArray[Any]) -> None:
+    def _put(self, name: str, first: int, rows: Array) -> None:
         if len(self._columns[name]) < first + len(rows):
             self._columns[name] = _grown(self._columns[name], self._room)
         self._columns[name][first : first + len(rows)] = rows
 
-    def column(self, name: str, rows: slice) -> NDArray[Any]:
+    def column(self, name: str, rows: slice) -> Array:
         """Return a column's *rows*: a view, or zeros that take no memory yet if it is 0 in all rows."""
         if self.is_zero(name):
             return np.zeros(rows.stop - rows.start, _DTYPES[name])
@@ -138,7 +138,7 @@ class RunColumns:
                 _move(self._columns[name], run, to)
 
 
-def _grown(column: NDArray[Any], room: int) -> NDArray[Any]:
+def _grown(column: Array, room: int) -> Array:
     if len(column) >= room:
         return column
     found = np.zeros(room, column.dtype)
@@ -146,7 +146,7 @@ def _grown(column: NDArray[Any], room: int) -> NDArray[Any]:
     return found
 
 
-def _move(column: NDArray[Any], run: EventRun, to: int) -> None:
+def _move(column: Array, run: EventRun, to: int) -> None:
     """Move the rows of *run* towards the end, beginning with the last ones."""
     shift = to - run.first_row
     if not shift:

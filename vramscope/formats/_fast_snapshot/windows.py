@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.formats._fast_snapshot.opcode_blocks import Body, Irregular
 from vramscope.formats._fast_snapshot.opcode_shapes import LONGEST
+from vramscope.model.table import Array
 
 PAD = bytes(LONGEST + 1024)
 """What follows a window, so that what is compared may reach beyond its end."""
@@ -29,7 +29,7 @@ class LoadedWindow(NamedTuple):
     """The offset after the last opcode; ``PAD`` follows."""
     n_new: int
     """The bytes that were read for this window; 0 at the end of the file."""
-    starts: NDArray[Any] | None
+    starts: Array | None
     """The offsets at which events may begin; None where it was not known yet how they begin."""
 
 
@@ -37,7 +37,7 @@ class _Loaded(NamedTuple):
     data: bytearray
     end: int
     begins: tuple[bytes, ...]
-    starts: NDArray[Any]
+    starts: Array
 
 
 class Windows:
@@ -100,10 +100,10 @@ class Windows:
         return _Loaded(data, end, begins, candidates(data, _HEAD, end, begins))
 
 
-def candidates(data: bytearray, first: int, end: int, begins: Sequence[bytes]) -> NDArray[Any]:
+def candidates(data: bytearray, first: int, end: int, begins: Sequence[bytes]) -> Array:
     """Return the offsets from *first* to *end* at which events may begin: with one of *begins*."""
     found = np.flatnonzero(np.frombuffer(data, "u1")[first:end] == ord("}")) + first
-    anywhere: NDArray[Any] = np.ndarray((len(data) - 8,), "<u8", data, strides=(1,))
+    anywhere: Array = np.ndarray((len(data) - 8,), "<u8", data, strides=(1,))
     words, fits = anywhere[found], np.zeros(len(found), "?")
     for begin in begins:
         bits = np.uint64(int.from_bytes(begin, "little"))

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from vramscope.columns import GrowingColumn
 from vramscope.columns.scratch import Scratch
 from vramscope.model.past import StretchPeaks, SummarizedSteps
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
+from vramscope.model.table import Array
 from vramscope.store.batches import Names, numbers, strings
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import Owner
@@ -108,7 +108,7 @@ class ColumnStream:
         for column in self._columns.values():
             column.reserve(n_bytes // row_bytes)
 
-    def _decode(self, batch: pa.RecordBatch) -> dict[str, NDArray[Any]]:
+    def _decode(self, batch: pa.RecordBatch) -> dict[str, Array]:
         check_columns(batch, self._required)
         return {
             name: numbers(batch, name, dtype, self._absent)
@@ -125,7 +125,7 @@ class ColumnStream:
         columns = ((self._columns[name], limit) for name, limit in limits.items())
         return all(column.low >= 0 and column.high < limit for column, limit in columns)
 
-    def columns(self) -> dict[str, NDArray[Any]]:
+    def columns(self) -> dict[str, Array]:
         """Return the rows so far, by column name."""
         return {name: column.view() for name, column in self._columns.items()}
 

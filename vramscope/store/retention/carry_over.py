@@ -7,11 +7,10 @@ as without the deletion.
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from vramscope.allocator.levels import levels
 from vramscope.allocator.replay import state_at
@@ -22,6 +21,7 @@ from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, MarkKind, Marks
 from vramscope.model.past import StretchPeaks
 from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 from vramscope.steps.retained import drop_older_marks
 from vramscope.store.batches import arrays, batch, write_compressed
@@ -92,7 +92,7 @@ def compact_part(
     return CarriedState(state, labels, holders), replace(peaks, event=peaks.event + first), marks
 
 
-def _peaks(trace: Trace, initial: Snapshot, edges: NDArray[Any]) -> StretchPeaks:
+def _peaks(trace: Trace, initial: Snapshot, edges: Array) -> StretchPeaks:
     """Return the peaks between *edges*; an instant with two marks or more gets a stretch of its own."""
     n_events = len(trace)
     edges = np.append(edges[(edges >= 0) & (edges <= n_events)], 0)
@@ -149,7 +149,7 @@ def _holders(before: CarriedState, part: DevicePart, following: DevicePart, stat
     return replace(kept, event=np.maximum(kept.event, state.event))
 
 
-def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapshot) -> NDArray[Any]:
+def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapshot) -> Array:
     """Return whether each row is about a block that is live at the end, or about a later moment."""
     events = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))[::-1]
     address, at = np.unique(trace.address[events], return_index=True)
@@ -158,7 +158,7 @@ def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapsh
     return (table.event > state.event) | ((handed_out < table.event) & np.isin(table.address, in_use))
 
 
-def _looked_up(known: tuple[NDArray[Any], NDArray[Any]], address: NDArray[Any]) -> NDArray[Any]:
+def _looked_up(known: tuple[Array, Array], address: Array) -> Array:
     addresses, events = known
     if not len(addresses):
         return np.full(len(address), -1)
