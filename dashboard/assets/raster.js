@@ -29,7 +29,7 @@
     return `${query.url}?${url}`;
   }
 
-  const RESTED_MS = 40;
+  const RESTED_MS = 20;
   function refresh(figure, force, hasRested) {
     const view = ranges(figure);
     if (!view || view.width < 2 || view.height < 2) return;

@@ -56,13 +56,17 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
     known = sampled_peaks(view.recording) if view else SampledPeaks()
     levels = (("allocated", known.allocated_bytes), ("reserved", known.reserved_bytes))
     most = ", ".join(f"{format_bytes(n_bytes)} {word}" for word, n_bytes in levels if n_bytes >= 0)
-    fall = dcc.Link("Waterfall", href=Address("/waterfall", *view.here).url, className="link") if view else ""
+    fall, steps = (
+        dcc.Link(name, href=Address(f"/{name.lower()}", *view.here).url, className="link") if view else ""
+        for name in ("Waterfall", "Phases")
+    )
     sampled = [getattr(view.recording.counters, f"{name}_bytes") for name in _SAMPLED] if view else []
     has_samples = any((column >= 0).any() for column in sampled)
     return state(
         f"Peak {'' if known.is_exact else 'at least '}{most}" if most else "No single allocation is in it",
         "Totals at moments are in it, and no single allocation: who allocated is not known.",
         *([["The totals are shown in the ", fall, "."]] if has_samples else []),
+        *([["The peak of each step is in ", steps, "."]] if view and len(view.recording.steps) else []),
         ["To see who allocated: ", *_TO_RECORD],
     )
 

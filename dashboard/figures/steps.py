@@ -183,7 +183,7 @@ def stack(
         x = every[chosen]
         axis = anatomy.axis(by_module, bounds, inside)
         shown = [(each, levels[each]) for each in ORDER if levels[each].any()]
-        margin = {"l": 72, "r": 16, "t": 10, "b": 152}
+        margin = {"l": 72, "r": 16, "t": 10, "b": 26 + 6 * max(map(len, axis["ticktext"]))}
         more: dict[str, Any] = {"margin": margin, "annotations": anatomy.labels(shown, every),
                                 "shapes": anatomy.bands(by_module)}  # fmt: skip
     else:

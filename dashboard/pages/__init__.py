@@ -63,7 +63,9 @@ def counting(*kinds: str) -> Callable[[Data, View], Behind]:
     """Return what counts the findings of these kinds, once they are known: no page waits for its menu."""
 
     def behind(data: Data, view: View) -> Behind:
-        is_known = view.is_live or data.is_open(view.run_id, (view.key, "findings"))
+        if not view.is_live and not len(view.recording.trace):
+            return Behind(nothing="No single allocation was recorded")
+        is_known = kinds and (view.is_live or data.is_open(view.run_id, (view.key, "findings")))
         found = findings(data, view).findings if is_known else []
         return Behind(sum(each.kind in kinds for each in found))
 

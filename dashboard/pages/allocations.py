@@ -25,7 +25,7 @@ from ..figures.drawing.paint import WAYS, Paint, by_age, by_category, by_line, b
 from ..figures.drawing.series import EVENTS, TIME
 from ..server import api
 from ..server.callbacks import Stored, view_or_nothing
-from . import Context, Page
+from . import Context, Page, counting
 
 _COARSER = ((200_000, 400, 480), (20_000, 600, 560))
 """Events, columns, rows: views of more events have at most this resolution; more is heavier, not clearer."""
@@ -267,4 +267,4 @@ def _mistake(error: SearchError) -> Any:
 
 
 PAGE = Page(name="allocations", title="Allocations", order=30, path="/allocations", layout=_layout,
-            register=_register, has_timeline=True)  # fmt: skip
+            register=_register, has_timeline=True, behind=counting())  # fmt: skip

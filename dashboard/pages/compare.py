@@ -174,6 +174,8 @@ def _opening(data: Data, found: Comparison, view: View, other: View) -> html.Sec
 
 
 def _steps(found: Comparison) -> list[Any]:
+    if len(found.steps) < 2:
+        return []
     levels = np.stack([found.after_bytes, found.before_bytes])
     is_known = (levels >= 0).all(axis=0)
     steps, levels = found.steps[is_known], levels[:, is_known]
@@ -195,14 +197,10 @@ def _overlaid(data: Data, view: View, other: View) -> TreeDifference:
 def _calls(data: Data, view: View, other: View, root: int | None) -> html.Section:
     found = _overlaid(data, view, other)
     drawn = icicle.difference(found, call_tree.known_root(found.tree, root))
-    words = (("more", icicle.MORE), ("less", icicle.LESS), ("as much", icicle.SAME))
-    key = [
-        html.Span([html.I(className="swatch", style={"background": color}), word]) for word, color in words
-    ]
     before, after = (format_bytes(int(n[0])) for n in (found.before_bytes, found.after_bytes))
     sentence = f"Calls that lead to the memory at the peaks: {before} before, {after} after."
-    width = html.Span("A box is as wide as the larger of both.", className="dim")
-    legend = html.Div([*key, width], className="lane-key band-key")
+    legend = color_key(((icicle.MORE, "more"), (icicle.LESS, "less"), (icicle.SAME, "as much")), "band")
+    legend.children.append(html.Span("A box is as wide as the larger of both.", className="dim"))
     return call_tree.panel("cp", "Both peaks by call", found.tree, drawn, sentence, legend)
 
 

@@ -24,7 +24,7 @@ from ..components.scripts import in_browser
 from ..data import Data
 from ..queries.settings_search import SettingsSearch, devices, searches, target, verdict, verdict_so_far
 from ..server.callbacks import Stored
-from . import Context, Page
+from . import Context, Page, counting
 
 _AT_ONCE_S = 0.2
 """Seconds after which the page shows what is known so far: the cards of a long run need no replay."""
@@ -417,4 +417,5 @@ def _search(data: Data, stored: Stored | None) -> SettingsSearch:
     return searches(data).of(data.view(restore(stored)))
 
 
-PAGE = Page(name="fit", title="Fit", order=65, path="/fit", layout=_layout, register=_register)
+PAGE = Page(name="fit", title="Fit", order=65, path="/fit", layout=_layout, register=_register,
+            behind=counting())  # fmt: skip

@@ -35,7 +35,7 @@ from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
 from ..queries.kept_sources import kept_sources
 from ..server.callbacks import Stored, view_or_nothing
-from . import Behind, Context, Page
+from . import Behind, Context, Page, counting
 
 MOST_LINES = 8
 _SAID = (
@@ -322,7 +322,7 @@ def _register(app: Any, data: Data) -> None:
 
 def _behind(data: Data, view: View) -> Behind:
     if not len(view.recording.trace):
-        return Behind()
+        return counting()(data, view)
     if last_oom(data, view) >= 0:
         return Behind(int((view.recording.trace.action == Action.OOM).sum()))
     return Behind(nothing=_without_failure(view)[0])

@@ -17,7 +17,7 @@ from ..figures import icicle
 from ..queries.headline import bound
 from ..server.callbacks import Stored, view_or_nothing
 from ..server.plain import plain
-from . import Context, Page
+from . import Context, Page, counting
 
 _NO_BOX = {"display": "contents"}
 """Style of a frame that only names a part."""
@@ -157,5 +157,5 @@ def _is_live_at(data: Data, view: View, at: int | None) -> bool:
 
 PAGE = Page(
     name="peak", title="Peak", order=20, path="/peak", layout=_layout, register=_register,
-    instant_store="pk-at",
+    instant_store="pk-at", behind=counting(),
 )  # fmt: skip

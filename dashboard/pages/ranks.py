@@ -18,7 +18,7 @@ from vramscope.units import format_bytes, format_count
 from ..address import UNZOOMED, Address, restore
 from ..components import header, states
 from ..components.graph import graph
-from ..components.panel import panel
+from ..components.panel import panel, segments
 from ..components.panels.ranks import chosen, groups, pair, ranks_in_words, typical
 from ..components.prose import claim_heading
 from ..components.scripts import in_browser
@@ -45,11 +45,8 @@ def _layout(context: Context) -> Any:
         return [header.bare(path.name), states.state("Nothing to compare", text)]
     found = queries_of(data).get(address.run)
     if not any(device.n_events for rank in found.read.summaries.values() for device in rank.devices):
-        return [
-            _head(data, address, found),
-            states.nothing_recorded(bool(found.fleet.running)),
-            *_notes(found),
-        ]
+        nothing = states.nothing_recorded(bool(found.fleet.running))
+        return [_head(data, address, found), nothing, *_notes(found)]
     is_alone = found.fleet.n_ranks == found.fleet.world_size == 1
     return [
         _head(data, address, found),
@@ -198,14 +195,10 @@ def _heat(found: RankAnswers, address: Address) -> Any:
         return html.Section(html.P(text, className="dim nothing"), className="panel", id="rk-map")
     quantity = _quantity(address)
     figure = _figure(found, quantity, *_window(found, address))
-    choice = html.Div(
-        [
-            dcc.Link(word.capitalize(), href=address.go(by="" if word == "allocated" else word).url,
-                     className="here" if word == quantity else "")
-            for word in QUANTITIES
-        ],
-        className="segments",
-    )  # fmt: skip
+    choice = segments("Peak", (
+        (word.capitalize(), address.go(by="" if word == "allocated" else word).url, word == quantity)
+        for word in QUANTITIES
+    ))  # fmt: skip
     title = html.Div(
         [html.H3(f"Peak {quantity} of every rank in every step"),
          html.Span(_REST, className="dim", id="rk-readout", **{"data-rest": _REST})],

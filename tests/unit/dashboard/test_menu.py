@@ -51,6 +51,19 @@ def test_a_run_without_steps_and_one_that_ran_out_of_memory(tmp_path, make_progr
     ]
 
 
+def test_without_events_what_is_about_single_allocations_is_dimmed(tmp_path):
+    path = tmp_path / "levels.csv"
+    path.write_text(
+        "timestamp, index, memory.used [MiB], memory.total [MiB]\n"
+        "2026/01/03 15:36:53.507, 0, 1129 MiB, 40960 MiB\n"
+    )
+    found = entries(Data(tmp_path))
+
+    dimmed = {name for name, link in found.items() if link.title == "No single allocation was recorded"}
+    assert dimmed == {"Peak", "Allocations", "Fragmentation", "Leaks", "Out of memory", "Fit"}
+    assert found["Waterfall"].className == ""
+
+
 def test_findings_are_counted_once_they_are_known():
     data = Data(Path(__file__).parents[3] / "sample_traces")
     run = next(run for run, path in data.runs.paths().items() if path.name == "gan-retain-graph")
