@@ -182,12 +182,10 @@ def largest_words(size: Size, found: LargestSize, card: str, *, is_stopped: bool
         return f"no {size.name} is known to fit on {card}{limit}{stopped}"
     if found.is_exact:
         return f"largest {size.name} on {card}: {fitting:,} fits, {too_large:,} does not"
-    if too_large is None and found.first_open is not None:
-        return (
-            f"{size.name} {fitting:,} fits on {card}; for {found.first_open:,} that is not certain{stopped}"
-        )
-    if too_large is None:
-        why = stopped or "; the need hardly grows with it"
-        return f"{size.name} {fitting:,} fits on {card}, and no limit was found{why}"
-    between = "which of the sizes between them fit is not known"
-    return f"{size.name} {fitting:,} fits on {card}, {too_large:,} does not; {between}"
+    if too_large is not None:
+        limit = f", {too_large:,} does not; which of the sizes between them fit is not known"
+    elif found.first_open is not None:
+        limit = f"; for {found.first_open:,} that is not certain{stopped}"
+    else:
+        limit = f", and no limit was found{stopped or '; the need hardly grows with it'}"
+    return f"{size.name} {fitting:,} fits on {card}{limit}"

@@ -72,7 +72,7 @@ def _refuse(word: str) -> NoReturn:
 def _check(kind: Any) -> Callable[[Any], bool]:
     """Return the check for a type, which is looked at once: 10,000 summaries have millions of values."""
     base, inner = get_origin(kind), get_args(kind)
-    while hasattr(base, "__value__"):  # from NumPy 2.5 on, NDArray is the name of a type: it has no subclasses
+    while hasattr(base, "__value__"):  # NumPy 2.5 names a type by NDArray: it has no subclasses
         base = get_origin(base.__value__)
     if kind in _PLAIN:
         return _PLAIN[kind]
