@@ -4,7 +4,7 @@ without us."""
 import gc
 import sys
 import weakref
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from itertools import count
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from vramscope.capture import Options, holders
 from vramscope.capture.holders import growth_watch, search
 from vramscope.capture.holders.parts import (
+    PlainData,
     ends_of_dict,
     ends_of_sequence,
     some_of_set,
@@ -99,6 +100,55 @@ def test_a_local_variable_that_was_seen_dies_when_its_function_lets_go_of_it():
         return reference()
 
     assert function() is None
+
+
+def test_a_tensor_deep_in_plain_data_is_reached():
+    data = {"rows": [[{"n": [n]} for n in range(30)] for _ in range(30)], "set": {1, 2}, "pair": (1, (2, 3))}
+    data["self"] = [data]
+    hidden = [torch.zeros(10) for _ in range(4)]
+    data["rows"][29][29]["n"].append(hidden[0])
+    data["rows"][3][7][frozenset({1})] = (1, [hidden[1]])
+    data["queue"] = deque([[], {"last": hidden[2]}])
+    data["ordered"] = OrderedDict(last={"last": hidden[3]})
+    found = {way.storage._cdata for way in search(10.0, sys._getframe()).ways}
+
+    assert {each.untyped_storage()._cdata for each in hidden} <= found
+
+
+def test_plain_data_is_told_from_what_holds_anything_else():
+    circle = []
+    circle.append(circle)
+    many = [[[n]] for n in range(PlainData.MOST)]
+    plain = [{}, [], (1, "a", None), {"a": [{1: (2.5, b"x")}]}, circle, [circle, {"a": circle}], deque([[1]])]
+    others = [
+        [torch.zeros(1)],
+        {"a": [[object()]]},
+        [[lambda: 1]],
+        OrderedDict(),
+        [{1: OrderedDict()}],
+        many,
+        1,
+    ]
+
+    assert [each in PlainData() for each in plain] == [True] * len(plain)
+    assert [each in PlainData() for each in others] == [False] * len(others)
+
+
+def test_plain_data_that_refers_to_itself_is_not_looked_through_again_and_again():
+    nodes = [{"parent": None, "children": []}]
+    for at in range(1, 100_000):
+        nodes.append({"parent": nodes[at // 3], "children": []})
+        nodes[at // 3]["children"].append(nodes[-1])
+    looks = PlainData()
+    calls = Counter()
+    with_count = lambda *containers: calls.update(n=len(containers)) or referents(*containers)  # noqa: E731
+    referents, gc.get_referents = gc.get_referents, with_count
+    try:
+        assert not any(node in looks for node in nodes if node["children"])
+    finally:
+        gc.get_referents = referents
+
+    assert calls["n"] < 20 * len(nodes)
 
 
 def test_the_program_s_own_locals_dict_is_left_as_it_is():

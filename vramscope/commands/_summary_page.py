@@ -185,7 +185,8 @@ def _sampled(summary: Summary) -> Iterator[Block]:
 
 def _samples(summary: Summary) -> Iterator[Block]:
     """Yield the maxima of the counters; events, if there are any, give torch's part in more detail."""
-    yield from _highest(summary, "Highest values that the driver reported", _DRIVERS_VIEW)
+    by = "the program printed" if summary.recording.source == "log" else "the driver reported"
+    yield from _highest(summary, f"Highest values that {by}", _DRIVERS_VIEW)
     yield from _highest(summary, "Most host memory", _HOST)
 
 

@@ -13,7 +13,7 @@ import pytest
 from vramscope.cli import main
 from vramscope.errors import FormatError
 from vramscope.formats import log
-from vramscope.formats.log import patterns, series
+from vramscope.formats.log import lines, patterns, series
 from vramscope.loading import discover, load
 from vramscope.model.recording import Run
 
@@ -64,7 +64,7 @@ def test_there_are_samples_of_many_programs():
 def test_every_program_of_the_table_is_in_the_documents():
     origins = {wording.origin for wording in patterns._wordings()}
     origins |= {row[3] for row in patterns.table_rows() if row[0] == "head"}
-    own = {"nothing to read", "the driver", "torch's counters, in words"}
+    own = {"nothing to read", "the driver", "the program", "torch's counters, in words"}
 
     text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
     assert {origin for origin in origins - own if origin not in text} == set()
@@ -426,3 +426,49 @@ def test_two_logs_are_compared_by_their_highest_figures(tmp_path, capsys):
     assert (found["peak_a_bytes"], found["peak_b_bytes"]) == (round(53.25 * GIB), round(63.25 * GIB))
     (change,) = found["changes"]
     assert (change["kind"], change["name"], change["bytes"]) == ("total", "allocated peak", 10 * GIB)
+
+
+def test_words_are_sought_at_once_as_one_by_one():
+    chance = random.Random(5)
+    parts = ["cuda", "nvidia", "gpu", "device", "using ", "rtx", "a100", "mi300x", "l40s", "mem", "gb", "GiB"]
+    parts += [":", "1", "=", " ", "true", "x", "\n", "_", "v10", "h20", "available", "inuse:", "max_ma"]
+    found = 0
+    for _ in range(3000):
+        text = "".join(chance.choice(parts) for _ in range(chance.randrange(1, 8))).lower().encode()
+        text = text.rjust(lines._AT_ONCE_BYTES + len(text) // 2 if chance.random() < 0.05 else 0, b".")
+        gpus = [at for at in lines._beginnings(lines._GPU_WORDS, text) if lines._GPU.match(text, at)]
+        assert gpus == [at for at in range(len(text)) if lines._GPU.match(text, at)]
+        words = [at for at in lines._beginnings(lines._WORDS, text) if text.startswith(lines._WORDS, at)]
+        assert words == [at for at in range(len(text)) if text.startswith(lines._WORDS, at)]
+        found += bool(gpus) + bool(words)
+    assert found > 1000
+
+
+def test_what_a_program_calls_used_is_not_said_to_be_the_devices(tmp_path):
+    run = opened(tmp_path, "step 1 VRAM used: 11.5 GB\nstep 2 VRAM used: 12.5 GB\n")
+
+    assert highest(run) == {(0, 0, "device_used"): int(12.5 * GIB)}
+    said = " ".join(note.text for note in run.recordings[0].notes)
+    assert "used, by the program's words: of the whole device, or by torch alone" in said
+    assert "driver" not in said
+    assert run.recordings[0].source == "log"
+
+
+def test_what_another_framework_allocated_is_not_said_to_be_torchs(tmp_path):
+    text, _ = SAMPLES["statistics of TensorFlow's allocator"]
+    said = " ".join(note.text for note in opened(tmp_path, text).recordings[0].notes)
+
+    assert "InUse of TensorFlow: allocated by its allocator" in said
+    assert "torch" not in said
+
+
+def test_a_name_alone_is_no_statistic_of_an_allocator(tmp_path):
+    with pytest.raises(FormatError):
+        opened(tmp_path, "pool InUse: 1234567 connections\nMaxInUse: 12345678\nLimit:    123456789012\n")
+
+
+def test_a_line_of_many_escaped_lines_is_cut_into_them_at_once(tmp_path):
+    one = "[rank1]: Tried\\nmemory allocated: 3.5 GB\\n"
+    run = opened(tmp_path, one * 20_000)
+
+    assert highest(run) == {(0, 0, "allocated"): int(3.5 * GIB)}

@@ -16,7 +16,7 @@ import torch
 
 from vramscope.capture.holders.code_places import file_of_class
 from vramscope.capture.holders.containers import dict_of, global_hooks, hooks_of_tensor, kept_by_hooks
-from vramscope.capture.holders.parts import ObjectParts
+from vramscope.capture.holders.parts import ATOMS, ObjectParts
 from vramscope.capture.holders.reset import reset_of
 from vramscope.capture.holders.roots import Word, named, of_modules
 from vramscope.capture.holders.statement import carried, class_files
@@ -26,12 +26,6 @@ from vramscope.capture.hooks.gradients import backwards, gradients_now, is_leaf
 from vramscope.capture.storages import storages_of
 from vramscope.capture.undisturbed.tracked import tracked_objects
 
-_ATOMS = frozenset(
-    {str, int, float, bool, bytes, complex, type(None), type(Ellipsis), bytearray, range, slice}
-    | {types.CodeType, types.BuiltinFunctionType, types.ModuleType, types.WrapperDescriptorType}
-    | {types.MethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType}
-    | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, torch.Generator}
-)
 _FIRST = (torch.Tensor, torch.nn.Module)
 _MOST_CLOCK = 20
 """Longest time by the clock, in CPU times. With 4, a search on two cores at a load of 20 to 30 ended early,
@@ -192,19 +186,15 @@ class _HolderWalk:
 
     def forget(self) -> None:
         """Release every reference, the newest first, as a stack would."""
-        self._found.clear()
-        self._hooks.clear()
-        self._later.clear()
-        self._queue.clear()
-        self._first.clear()
-        self._kinds.clear()
+        for kept in (self._found, self._hooks, self._later, self._queue, self._first, self._kinds):
+            kept.clear()
         while self._objects:
             self._objects.pop()
 
     # ------------------------------------------------------------------------------------ one step
 
     def _meet(self, thing: Any, before: int, word: Word) -> None:
-        if type(thing) in _ATOMS or id(thing) in self._met:
+        if type(thing) in ATOMS or id(thing) in self._met:
             return
         self._met[id(thing)] = at = len(self._objects)
         self._objects.append(thing)

@@ -16,7 +16,7 @@ from vramscope.formats import Format
 from vramscope.formats._file import Stream, beginning, contents
 from vramscope.formats.log import summaries
 from vramscope.formats.log.documents import CsvReader, Records, is_csv_head, parsed_line, take_json
-from vramscope.formats.log.lines import LineReader, TextLine, texts
+from vramscope.formats.log.lines import PATTERNS, LineReader, TextLine, rank_in, texts
 from vramscope.formats.log.oom_messages import messages
 from vramscope.formats.log.patterns import amounts, names_memory
 from vramscope.formats.log.places import LogMoment
@@ -26,12 +26,6 @@ from vramscope.formats.log.times import LOCAL_TIME, moment
 from vramscope.model.recording import Run
 
 _LARGEST_JSON_BYTES = 64 << 20
-_SOURCES = re.compile(
-    r"\.(py|pyi|ipy|c|cc|cpp|cuh?|h|hpp|[jt]sx?|java|go|rs|rb|sh|bash|lua|kt|swift|cs|php|s?css"
-    r"|toml|lock|cfg|ini|diff|patch)",
-    re.IGNORECASE,
-)
-"""Names of source code, which may quote a message and is no run."""
 _FAILURES = ("out of memory", "allowed memory", "resource_exhausted")
 _RESTART = re.compile(r"will restart worker group|restart_count[=:] ?[1-9]|restarting (?:the )?worker")
 """What torchrun writes when it begins another attempt."""
@@ -39,7 +33,7 @@ _RESTART = re.compile(r"will restart worker group|restart_count[=:] ?[1-9]|resta
 
 def sniff(head: bytes, path: Path) -> bool:
     """Return whether it is a text that says anything of memory; looks through it until the first figure."""
-    if _SOURCES.fullmatch(path.suffix) or not _is_text(beginning(head), head):
+    if PATTERNS["source_code"].fullmatch(path.suffix) or not _is_text(beginning(head), head):
         return False
     try:
         about = path.stat()
@@ -181,7 +175,7 @@ class _TextReader:
     def _summary(self, line: TextLine) -> None:
         table = summaries.table(line.text, line.after)
         if table is not None:
-            self._found.at(line.rank, table.device).items.append(table)
+            self._found.at(rank_in(line.shaped), table.device).items.append(table)
 
     def _counters(self, line: TextLine) -> None:
         found = amounts(line.shaped, is_cut=line.is_cut, names_gpu=self.names_gpu)
@@ -190,7 +184,7 @@ class _TextReader:
         named = moment(line.shaped)
         self._last = named._replace(time_ns=named.time_ns or self._last.time_ns)
         for device in dict.fromkeys(each.device for each in found):
-            place = self._found.at(line.rank, device, self._last)
+            place = self._found.at(rank_in(line.shaped), device, self._last)
             place.add([each for each in found if each.device == device], self._last)
 
 

@@ -20,6 +20,7 @@ _TIME_NAMES = ("timestamp", "_timestamp", "time", "wall time", "wall_time", "que
 _SINCE_NAMES = ("relative time (process)", "relative time (wall)", "_runtime", "elapsed")
 _DEVICE_NAMES = ("index", "gpu", "gpu_index", "gpu_id", "device", "card", "device_id", "minor_number")
 _UUID_NAMES = ("uuid", "gpu_uuid", "gpu_bus_id", "hostname")
+_DEVICE = re.compile(r"(?:card|gpu|cuda:|nvidia)?\s*(\d{1,3})")
 _BUSY = re.compile(r"utilization[._ ]?gpu|gpu_utilization", re.IGNORECASE)
 _IS_EVENT = "memoryOperationType"
 """A column of the table of allocations of Nsight Systems."""
@@ -32,7 +33,6 @@ class Records:
 
     def __init__(self, into: Figures) -> None:
         self.into = into
-        self._known: dict[str, bool] = {}
         self._devices: dict[str, int] = {}
 
     def take(self, record: Mapping[str, Any], path: str = "", outer: LogMoment | None = None) -> bool:
@@ -53,18 +53,16 @@ class Records:
     def _amounts(self, name: str, value: Any) -> list[Amount]:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)) or len(name) > 400:
             return []
+        if not names_memory(name):
+            return []
         text = f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value).strip()
         if len(text) > 30 or not re.match(r"\d", text):
             return []
-        if name not in self._known:
-            self._known[name] = names_memory(name)
-        return amounts(Shaped(f"{name}: {text} "))[:1] if self._known[name] else []
+        return amounts(Shaped(f"{name}: {text} "))[:1]
 
     def _device(self, names: Mapping[str, Any], path: str) -> int:
         for name in _DEVICE_NAMES:
-            found = re.fullmatch(
-                r"(?:card|gpu|cuda:|nvidia)?\s*(\d{1,3})", str(names.get(name, "")).strip().lower()
-            )
+            found = _DEVICE.fullmatch(str(names[name]).strip().lower()) if name in names else None
             if found:
                 return int(found[1])
         named = next((str(names[name]) for name in _UUID_NAMES if names.get(name)), "")
@@ -117,6 +115,8 @@ def take_json(
         return False
     flat = {str(name): each for name, each in value.items() if not isinstance(each, (dict, list))}
     found = int(records.take(flat, path, moment))
+    if len(flat) == len(value):
+        return found > 0
     own = records.moment({str(name).lower(): each for name, each in flat.items()}, moment or LogMoment())
     for name, each in value.items():
         if isinstance(each, (dict, list)):
@@ -131,9 +131,9 @@ def is_csv_head(line: str) -> bool:
     cells = _cells(line)
     if not 2 <= len(cells) <= _MOST_COLUMNS or any(map(_is_number, cells)):
         return False
-    if any(amounts(Shaped(cell)) for cell in cells):
+    if not (_IS_EVENT in cells or any(map(names_memory, cells)) or _is_long(cells)):
         return False
-    return _IS_EVENT in cells or any(map(names_memory, cells)) or _is_long(cells)
+    return not any(amounts(Shaped(cell)) for cell in cells)
 
 
 def _is_long(cells: list[str]) -> bool:

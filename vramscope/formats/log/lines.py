@@ -7,68 +7,57 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+
+import numpy as np
 
 from vramscope.errors import FormatError
 from vramscope.formats._file import UTF8_MARK, Stream, opened
 from vramscope.model.counters import UNKNOWN
+from vramscope.package_data import rows
 
+PATTERNS = {name: re.compile(words) for name, words in rows(__file__, "patterns.tsv")}
+"""The regular expressions of ``patterns.tsv``."""
 CHUNK_BYTES = 1 << 20
 AROUND_BYTES = 8 << 10
 """What is seen of the text before and after a line: the longest message, and the head of a table."""
 _LONGEST_BYTES = 32 << 10
 """The longest piece of one line that is looked at as a whole."""
-_WORDS = re.compile(b"mem|max_ma|vram|alloc|reserved|cached|mib|gib|gb|fb|# gpu|bytes|# date|restart|mb \\|")
-"""Words of which every line about memory has one, in small letters; a class of letters makes it slow."""
-_FAILURES = (b"out of memory", b"allowed memory", b"resource_exhausted")
-_GPU = re.compile(
-    rb"\bcuda:\d|\bcuda\W{0,3}(?:true|available|version|out of memory)|nvidia|\bnccl\b|vram|\brocm\b"
-    rb"|\bgpu(?:s| available)?\W{1,3}(?:\d|true)|device\W{1,4}cuda|using (?:device\W{1,3})?(?:cuda|gpu)"
-    rb"|\b(?:rtx|tesla|geforce|a100|h100|h200|b200|v100|l40s?|mi300x?)\b"
+_WORDS = (
+    *(b"mem", b"max_ma", b"vram", b"alloc", b"reserved", b"cached", b"mib", b"gib", b"gb", b"fb", b"bytes"),
+    *(b"# gpu", b"# date", b"restart", b"mb |", b"inuse:"),
 )
-"""What a log has that was written beside a GPU."""
+"""Words of which every line about memory has one, in small letters."""
+_FAILURES = (b"out of memory", b"allowed memory", b"resource_exhausted")
+_GPU = re.compile(PATTERNS["gpu"].pattern.encode())
+_GPU_WORDS = tuple(
+    b"cuda nvid nccl vram rocm gpu devi usin rtx tesl gefo a100 h100 h200 b200 v100 l40 mi30".split()
+)
+"""What each of these begins with."""
 _MOST_PIECES = 64
 """The pieces of one line that are looked at for figures; beyond them only errors count."""
-_ESCAPES = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033|\\e)\[[0-9;?]*[ -/]*[A-Za-z]", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
-_PREFIX = re.compile(
-    rf"""^(?:\s|[│┃|>"']|\[?{_TIME}\]?(?:[ ](?:stdout|stderr)[ ][FP][ ])?
-    |\[(?:default|rank|Rank[ ])?\d{{1,6}}\](?:<std(?:err|out)>)?:?|\[\d+,\d+\]<std\w{{2,4}}>:|\d{{1,5}}:[ ]
-    |\([A-Za-z_][^()\n]{{0,80}}pid=\d+[^()\n]{{0,40}}\)|[A-Za-z][\w-]*-\d+:[ ]|E[ ]{{2,}})+""",
-    re.VERBOSE,
-)
-_SUFFIX = re.compile(r"(?:\\n)?[\"']?,?\s*[│┃|]?\s*$")
-_RANKS = tuple(
-    re.compile(words, re.IGNORECASE)
-    for words in (
-        r"\[(?:default_?|rank[ :_]?)(\d{1,6})\]",
-        r"^\s*\[\d+,(\d{1,6})\]<std",
-        r"^\s*\[?(\d{1,5})\]?:[ ]",
-        r"\b(?:global_)?rank[ \"'=:#]{1,4}(\d{1,6})\b",
-    )
-)
-"""How launchers and programs say which rank a line is of."""
 _ZEROS = str.maketrans("123456789", "0" * 9)
 _NUMBER = re.compile(r"(\d+(?:[.,]\d+)*)", re.ASCII)
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13)
 """Lengths of whole numbers that some pattern tells apart: of dates, times, devices, ranks and seconds."""
 _LONGEST = 20
 """Digits from which on a number has a shape of its own, as no pattern takes them."""
+_AT_ONCE_BYTES = 1 << 15
+"""What is searched at once: few enough bytes for the processor's cache."""
 
 
 class TextLine:
     """One line about memory, clean, with the text around it."""
 
-    __slots__ = ("_after", "_around", "_before", "is_cut", "shaped", "text")
+    __slots__ = ("_around", "_inner", "is_cut", "shaped", "text")
 
     def __init__(
-        self, text: str, around: tuple[bytes, int, int], inner: tuple[str, str], *, is_cut: bool
+        self, text: str, around: tuple[bytes, int, int], inner: tuple[str, int, int], *, is_cut: bool
     ) -> None:
         self.text, self.shaped = text, Shaped(text)
-        self._around = around
-        self._before, self._after = inner
+        self._around, self._inner = around, inner
         self.is_cut = is_cut
         """Whether the text ends with this line, without an end of line."""
 
@@ -76,36 +65,37 @@ class TextLine:
     def before(self) -> str:
         """The text before it, as it is in the file."""
         data, start, _ = self._around
-        return data[max(start - AROUND_BYTES, 0) : start].decode("utf-8", "replace") + self._before
+        whole, at, _ = self._inner
+        own = f"\n{whole[max(at - 1 - AROUND_BYTES, 0) : at - 1]}"[-AROUND_BYTES:] if at else ""
+        return data[max(start - AROUND_BYTES, 0) : start].decode("utf-8", "replace") + own
 
     @property
     def after(self) -> str:
         """The text after it."""
         data, _, end = self._around
-        return self._after + data[end : end + AROUND_BYTES].decode("utf-8", "replace")
-
-    @property
-    def rank(self) -> int:
-        """The rank that the line names; 0 if it names none."""
-        place = _rank_in(self.shaped.shape)
-        return int(self.shaped.number(place).partition(",")[0]) if place >= 0 else 0
+        whole, _, at = self._inner
+        return whole[at : at + AROUND_BYTES] + data[end : end + AROUND_BYTES].decode("utf-8", "replace")
 
 
-def rank_in(text: str) -> int:
+def rank_in(line: "Shaped") -> int:
     """Return the rank that a line names; 0 if it names none."""
-    return TextLine(text, (b"", 0, 0), ("", ""), is_cut=False).rank
+    place = _rank_in(line.shape)
+    return int(line.number(place).partition(",")[0]) if place >= 0 else 0
 
 
 @lru_cache(maxsize=4096)
 def _rank_in(shape: str) -> int:
     """Return the place of the rank in lines of that shape; −1 if they name none."""
-    found = next((found for words in _RANKS if (found := words.search(shape[:400]))), None)
+    own = (words.search(shape[:400]) for name, words in PATTERNS.items() if name.startswith("rank"))
+    found = next(filter(None, own), None)
     return places(shape).get(found.start(1), UNKNOWN) if found else UNKNOWN
 
 
 def clean(text: str) -> str:
     """Return *text* without colours and control characters; an escaped end of line is one."""
-    text = _ESCAPES.sub("", text) if "\x1b" in text or "\\" in text else text
+    if text.isprintable() and "\\" not in text:
+        return text
+    text = PATTERNS["escapes"].sub("", text) if "\x1b" in text or "\\" in text else text
     return _CONTROL.sub(
         " ", text.replace("\\r", "\n").replace("\\n", "\n").replace('\\"', '"').replace("\\t", " ")
     )
@@ -113,7 +103,9 @@ def clean(text: str) -> str:
 
 def joined(text: str) -> str:
     """Return the lines of a wrapped message as one, without what a launcher or notebook put around."""
-    return " ".join(_SUFFIX.sub("", _PREFIX.sub("", line)) for line in clean(text).split("\n"))
+    return " ".join(
+        PATTERNS["suffix"].sub("", PATTERNS["prefix"].sub("", line)) for line in clean(text).split("\n")
+    )
 
 
 @contextmanager
@@ -137,6 +129,32 @@ def _members(path: Path) -> Iterator[Stream]:
         raise FormatError(
             f"{path}: damaged or locked zip ({error}): unpack it, and open what was in it"
         ) from None
+
+
+@cache
+def _letters(words: tuple[bytes, ...]) -> list[bytes]:
+    """Return a table for each of the first four letters: for each byte the words that have it, as bits.
+
+    Several words share a bit, as a byte has eight.
+    """
+    return [
+        bytes(
+            sum({1 << at % 8 for at, word in enumerate(words) if word[place : place + 1] in (b"", letter)})
+            for letter in (bytes([each]) for each in range(256))
+        )
+        for place in range(4)
+    ]
+
+
+def _beginnings(words: tuple[bytes, ...], small: bytes) -> Iterator[int]:
+    """Yield where one of *words* may begin in a text in small letters, all of them sought at once."""
+    for start in range(0, len(small), _AT_ONCE_BYTES):
+        n_bytes = min(_AT_ONCE_BYTES, len(small) - start)
+        begun = np.full(n_bytes, 255, dtype="u1")
+        for place, table in enumerate(_letters(words), start):
+            part = small[place : place + n_bytes].ljust(n_bytes, b"\n")
+            begun &= np.frombuffer(part.translate(table), dtype="u1")
+        yield from (np.flatnonzero(begun != 0) + start).tolist()
 
 
 def pieces(file: Stream) -> Iterator[bytes]:
@@ -167,6 +185,8 @@ class LineReader:
         self._data = b""
         self._at = 0
         """Where the part begins that was not looked at; before it lies what was."""
+        self._hit, self._beginnings = -1, _beginnings(_WORDS, b"")
+        """The latest word that a line about memory has, and where others may begin after it."""
         self._n_pieces = 0
         """The pieces of the present line that were looked at."""
         self.wants_all = True
@@ -180,7 +200,9 @@ class LineReader:
             is_end = not piece
             keep = max(self._at - AROUND_BYTES, 0)
             self._data, self._at = self._data[keep:] + piece, self._at - keep
-            self.names_gpu = self.names_gpu or _GPU.search(piece.lower()) is not None
+            self.names_gpu = self.names_gpu or any(
+                _GPU.match(small, at) for small in [piece.lower()] for at in _beginnings(_GPU_WORDS, small)
+            )
             yield from self._lines(self._ready(is_end=is_end), is_end=is_end)
 
     def _ready(self, *, is_end: bool) -> int:
@@ -195,9 +217,10 @@ class LineReader:
     def _lines(self, until: int, *, is_end: bool) -> Iterator[TextLine]:
         small = self._data[self._at : until].lower()
         offset = self._at
+        self._hit, self._beginnings = -1, _beginnings(_WORDS, small)
         while self._at < until:
             hit = self._at if self.wants_all else self._next(small, offset)
-            if hit < 0:
+            if hit >= until:
                 break
             if self._n_pieces > _MOST_PIECES and not any(
                 word in small[hit - offset : hit - offset + 200] for word in _FAILURES
@@ -226,22 +249,21 @@ class LineReader:
         return min(found) + offset
 
     def _next(self, small: bytes, offset: int) -> int:
-        """Return where the next word is that a line about memory has; −1 if there is none."""
-        found = _WORDS.search(small, self._at - offset)
-        return found.start() + offset if found else -1
+        """Return where the next word is that a line about memory has; beyond the end if there is none."""
+        if self._hit < self._at:
+            least = self._at - offset
+            own = (at for at in self._beginnings if at >= least and small.startswith(_WORDS, at))
+            self._hit = next(own, len(self._data)) + offset
+        return self._hit
 
     def _line(self, start: int, end: int, *, is_cut: bool) -> Iterator[TextLine]:
         around = (self._data, start, end)
-        parts = clean(self._data[start:end].decode("utf-8", "replace")).split("\n")
-        if len(parts) == 1:
-            yield TextLine(parts[0], around, ("", ""), is_cut=is_cut)
-            return
-        for at, text in enumerate(parts):
-            inner = (
-                "\n".join(("", *parts[:at]))[-AROUND_BYTES:],
-                "\n".join(("", *parts[at + 1 :]))[:AROUND_BYTES],
-            )
-            yield TextLine(text, around, inner, is_cut=is_cut and at == len(parts) - 1)
+        whole = clean(self._data[start:end].decode("utf-8", "replace"))
+        start = 0
+        for text in whole.split("\n"):
+            inner = whole, start, start + len(text)
+            start += len(text) + 1
+            yield TextLine(text, around, inner, is_cut=is_cut and start > len(whole))
 
 
 class Shaped:

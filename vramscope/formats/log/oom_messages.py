@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from vramscope.formats.log.lines import clean, joined, rank_in
+from vramscope.formats.log.lines import PATTERNS, Shaped, clean, joined, rank_in
 from vramscope.formats.log.patterns import table_rows
 from vramscope.units import parse_bytes
 
@@ -27,9 +27,7 @@ _MPS = _phrase(
     "Tried to allocate SIZE"
 )
 """The message on Apple's chips; its KB, MB and GB are powers of 1024 too."""
-_ASYNC = re.compile(
-    r"Allocation\s+on\s+device\s+(?P<device>\d{0,3})\s*would\s+exceed\s+allowed\s+memory", re.IGNORECASE
-)
+_ASYNC = PATTERNS["oom_async"]
 """The message of cudaMallocAsync, whose figures follow in lines of their own."""
 _JAX = re.compile(
     r"(?:RESOURCE_EXHAUSTED:?[^\n]{0,200}?(?:Out of memory (?:while trying to allocate|allocating)|"
@@ -44,10 +42,6 @@ _LEGACY, _MODERN, _OF_ASYNC = (
 )
 """The figures of a message by their names: before torch 2.1, since, and of cudaMallocAsync."""
 _OTHERS = _phrase(r"Process (\d{1,10}) has SIZE memory in use")
-_WARNING = re.compile(
-    r"memory allocation failed with OOM on device (\d{1,4}) while trying to allocate (\d{1,19}) bytes "
-    r"\(free: (\d{1,19}), total: (\d{1,19})\)"
-)
 _LONGEST = 4000
 """The longest message in bytes; it may list many processes."""
 _MOST = 1 << 50
@@ -114,7 +108,7 @@ def _of(start: re.Match[str], text: str, before: str) -> Message | None:
     if start.re is _ASYNC:
         known = _figures(_OF_ASYNC, text)
         asked = known.pop("requested", -1)
-        rank = rank_in(before[before.rfind("\n") + 1 :])
+        rank = rank_in(Shaped(before[before.rfind("\n") + 1 :]))
         return Message(rank, int(start["device"] or 0), asked, known, ()) if asked >= 0 else None
     if start.re is _JAX:
         device = re.search(r"device ordinal (\d{1,3})", text[:200])
@@ -134,14 +128,14 @@ def _message(start: re.Match[str], text: str, before: str) -> Message:
     requested = size_bytes(start[2], start[3])
     device = _DEVICE.search(text)
     index = int(device[1]) if device else 0
-    warnings = _WARNING.findall(before)
+    warnings = PATTERNS["oom_warning"].findall(before)
     if warnings and _is_same(int(warnings[-1][1]), start):
         # The allocator's own warning before it contains the same numbers unrounded.
         index, requested, known["free"], known["capacity"] = (min(int(word), _MOST) for word in warnings[-1])
     known = {name: n_bytes for name, n_bytes in known.items() if n_bytes < _MOST}
     named = [(int(pid), size_bytes(size, unit)) for pid, size, unit in _OTHERS.findall(text)]
     others = tuple((pid, n_bytes) for pid, n_bytes in named if n_bytes < _MOST)
-    rank = rank_in(before[before.rfind("\n") + 1 :])
+    rank = rank_in(Shaped(before[before.rfind("\n") + 1 :]))
     return _with_own_process(Message(rank, index, requested, known, others, start["kind"].lower()))
 
 

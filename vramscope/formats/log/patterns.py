@@ -8,7 +8,7 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from vramscope.formats.log.lines import Shaped, places
+from vramscope.formats.log.lines import PATTERNS, Shaped, places
 from vramscope.model.counters import UNKNOWN
 from vramscope.package_data import rows
 
@@ -22,12 +22,6 @@ _BETWEEN = (
     r"['\"`*]*[ \t]{0,40}(?:[:=|]|->|is|was)?[ \t|]{0,40}['\"]?(?:np\.float\d\d\(|tensor\()?"
 )
 _FACTORS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
-_DEVICE = re.compile(
-    r"(?:gpu|cuda|card|device|npu|xpu|rocm|index|minor_number)(?:_id|\.process)?s?"
-    r"['\"]?[ :=#._\[/]{0,3}['\"]?(\d{1,2})"
-    r"(?![\d.]*[ ]?(?:[kmgt]i?b|%|gpu|\d|x|\.\d))",
-    re.IGNORECASE,
-)
 _DEVICE_WORDS = ("gpu", "cuda", "card", "device", "npu", "xpu", "rocm", "index", "minor_number")
 _OTHERS = re.compile(
     r"(?<![a-z])(max(?:imum)?|peak|highest|min(?:imum)?|avg|average|mean|estimated|theoretical|expected|required|"
@@ -99,7 +93,7 @@ def _wordings() -> tuple[Wording, ...]:
 def _literals() -> tuple[tuple[Wording, tuple[str, ...]], ...]:
     """Return each row with the words that every text of it has, so that most rows cost one look."""
     return tuple(
-        (row, tuple(word.lower() for word in re.findall(r"[a-zA-Z]{2,}", _without_options(words))))
+        (row, tuple(word.lower() for word in re.findall(r"[^\W\d_]{2,}", _without_options(words))))
         for row in _wordings()
         for words in [row.words if "|" in row.needs or _OF_LOG in row.needs else f"{row.words} {row.needs}"]
     )
@@ -112,6 +106,13 @@ def _rows_by_word() -> dict[str, list[int]]:
     for place, (_, literals) in enumerate(_literals()):
         rows.setdefault(max(literals, key=len, default=""), []).append(place)
     return rows
+
+
+@cache
+def _any_word() -> re.Pattern[str]:
+    """Return what finds a word of a row that is read; most texts have none."""
+    words = {max(literals, key=len) for row, literals in _literals() if row.column}
+    return re.compile("|".join(sorted(words)))
 
 
 def _without_options(words: str) -> str:
@@ -209,16 +210,17 @@ def _place(row: Wording, found: re.Match[str], numbers: dict[int, int]) -> _Amou
     )
 
 
+@lru_cache(maxsize=1 << 14)
 def names_memory(name: str) -> bool:
     """Return whether a value of that name is an amount of memory."""
-    shape = Shaped(f"{name}: 0 ").shape
+    shape = Shaped(f"{name}: 0 ").shape if _any_word().search(name.lower()) else ""
     return any(row.column and _has_needs(row, shape) for row in _rows_in(shape)[:1])
 
 
 def _rows_in(shape: str) -> tuple[Wording, ...]:
     """Return the rows that a line of that shape fits."""
     lower = shape.lower()
-    if "0" not in lower:
+    if "0" not in lower or not _any_word().search(lower):
         return ()
     likely_places = sorted(place for word, rows in _rows_by_word().items() if word in lower for place in rows)
     likely = [
@@ -258,14 +260,12 @@ def _bytes(row: Wording, number: float, unit: str) -> int:
 
 def device_in(text: str) -> int:
     """Return the number of the device that *text* names last; −1 if it names none."""
-    found = _DEVICE.findall(text[-300:])
-    return int(found[-1]) if found else UNKNOWN
+    at = _device_at(text)
+    return int(re.split(r"\D", text[at:], maxsplit=1)[0]) if at >= 0 else UNKNOWN
 
 
 def _device_at(text: str) -> int:
     start = max(len(text) - 300, 0)
     lower = text[start:].lower()
-    if not any(word in lower for word in _DEVICE_WORDS):
-        return UNKNOWN
-    found = list(_DEVICE.finditer(lower))
+    found = list(PATTERNS["device"].finditer(lower)) if any(word in lower for word in _DEVICE_WORDS) else []
     return start + found[-1].start(1) if found else UNKNOWN

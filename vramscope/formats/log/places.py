@@ -11,7 +11,7 @@ from vramscope.model.counters import UNKNOWN
 
 MOST_ROWS = 1 << 15
 """The samples of a file that are kept; of more, neighbours become one that has the highest of both."""
-_KINDS = {"AMD SMI": "hip", "MLX": "mps", "JAX": "unknown"}
+_KINDS = {"AMD SMI": "hip", "MLX": "mps", "JAX": "unknown", "TensorFlow": "unknown"}
 _MOST_RUNS = 64
 """The most runs of a log: more are rather lines of several processes in turn, and count as one run."""
 

@@ -1,6 +1,7 @@
 """Collects what a text says of each rank and device, in its order, and makes recordings of it."""
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +20,7 @@ from vramscope.units import format_bytes
 
 _MOST_NOTED = 20
 _DRIVERS = frozenset({"device_used", "device_total", "device_free", "process_used", "others_used"})
+_NOT_TORCH = ("JAX", "MLX", "TensorFlow")
 _NOTES = {row[1]: Note(NoteCode(row[2]), row[3]) for row in table_rows() if row[0] == "note"}
 
 
@@ -162,6 +164,8 @@ def _completed(values: dict[str, int]) -> dict[str, int]:
     total, used, free = (values.get(f"device_{name}", UNKNOWN) for name in ("total", "used", "free"))
     if used < 0 and total >= free >= 0:
         values["device_used"] = total - free
+    if "used" in values:
+        values.setdefault("device_used", values["used"])
     if "spared" in values and total >= values["spared"]:
         values["allocated_peak"] = total - values["spared"]
     if "start" in values and values.keys() & {"grown", "above"}:
@@ -220,6 +224,8 @@ def _notes(
 
 def _series_note(series: LoggedSeries, most: int) -> Note:
     what = column_words().get(series.column, "")
+    if series.origin in _NOT_TORCH:
+        what = re.sub(r"\btorch\b", "its allocator", what)
     return Note(
         NoteCode.SERIES, f"{series.name} of {series.origin}: {what}; highest {format_bytes(most)}", most
     )

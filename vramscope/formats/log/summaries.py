@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from vramscope.formats._totals_trace import TotalsAt
-from vramscope.formats.log.lines import clean
+from vramscope.formats.log.lines import PATTERNS, clean
 from vramscope.formats.log.oom_messages import size_bytes
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note
@@ -16,9 +16,6 @@ from vramscope.units import format_bytes
 
 TITLE = re.compile(r"PyTorch \w+ memory summary, device ID (\d{1,4})")
 _FAILURES = re.compile(r"\w+ OOMs: +(\d{1,12}) +\| +\w+ retries: +(\d{1,12})")
-_LINE = re.compile(
-    r"\| ([A-Za-z][\w \-]{3,20}?) +\| +(\d{1,19}) ((?:[KMGTP]i?)?B) *\| +(\d{1,19}) ((?:[KMGTP]i?)?B) *\|"
-)
 _NEEDED = ("allocated", "active", "reserved")
 
 _TOTALS_ONLY = Note(
@@ -60,13 +57,13 @@ def table(title: str, after: str) -> SummaryTable | None:
 
 def is_row(line: str) -> bool:
     """Return whether *line* is one of a table."""
-    return _LINE.search(line) is not None
+    return PATTERNS["summary_line"].search(line) is not None
 
 
 def _table(device: int, text: str) -> SummaryTable:
     now: dict[str, int] = {}
     peak: dict[str, int] = {}
-    for line in _LINE.finditer(text):
+    for line in PATTERNS["summary_line"].finditer(text):
         name = _metric(line[1])
         if name and name not in now:  # the first line is the total, "from large pool" follows
             now[name], peak[name] = size_bytes(line[2], line[3]), size_bytes(line[4], line[5])

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from vramscope.formats.log.lines import TextLine
+from vramscope.formats.log.lines import PATTERNS, TextLine
 from vramscope.formats.log.patterns import Amount, Wording, table_rows
 from vramscope.formats.log.places import LogMoment
 from vramscope.formats.log.series import Figures
@@ -27,35 +27,11 @@ class _Head(NamedTuple):
 _COLUMNS = {row[1]: row[2] for row in table_rows() if row[0] == "head"}
 _ORIGINS = {row[1]: row[3] for row in table_rows() if row[0] == "head"}
 """What columns of dmon, dcgmi dmon and amd-smi monitor are, and the tool whose table has one of that name."""
-_GPU_LINE = re.compile(
-    r"\|[ ]{1,4}(\d{1,3})[ ]+([A-Za-z][^|\n]*?)(?:[ ]{2,}| )(?:On|Off|N/A|WDDM|TCC|MCDM)?"
-    r"[ ]*\|[ ]*[0-9A-Fa-f]{4,8}:"
-)
-_BOX = re.compile(
-    r"\|[^|\n]*(?:\d+[ ]?[C%W]|P\d|N/A|ERR)[^|\n]*\|[ ]*(\d{1,7})[ ]?MiB[ ]*/"
-    r"[ ]*(\d{1,7})[ ]?MiB[ ]*\|[ ]*(?:(\d{1,3})[ ]?%)?"
-)
-_PROCESS_BOX = re.compile(
-    r"\|[ ]+(\d{1,3})[ ]+(?:\S+[ ]+\S+[ ]+)?(\d{1,8})[ ]+([CGM+]{1,3})[ ]+(.*?)[ ]+(\d{1,7})[ ]?MiB[ ]*\|"
-)
-_GPUSTAT = re.compile(
-    r"\[(\d{1,3})\][ ]([^|]{1,80}?)[ ]*\|(?:[^|]*?(\d{1,3})[ ]?%)?[^|]*\|"
-    r"[ ]*(\d{1,7})[ ]*/[ ]*(\d{1,7})[ ]?MB"
-)
-_ULTRALYTICS = re.compile(r"^\s*(\d{1,6})/(\d{1,6})\s+(\d{1,4}(?:\.\d{1,4})?)([GM])\s")
-_SECTION = re.compile(r"(FB Memory[ ]Usage|<fb_memory_usage>)", re.IGNORECASE)
-_SECTION_ROW = re.compile(
-    r"\s*<?(total|reserved|used|free)>?\s*:?\s*(\d{1,7}) MiB(?:</\w+>)?\s*\n", re.IGNORECASE
-)
-_BUS = re.compile(r"(?:^GPU |<gpu id=\")([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]{4,12})", re.MULTILINE)
-
-
-_MARKS = re.compile(r"mib.*\||\|.*(?:mib|[ ]mb)|gpu_mem|nvidia-smi|fb[ _]memory[ _]usage", re.IGNORECASE)
 
 
 def may_be_table(text: str) -> bool:
     """Return whether *text* may begin or be a part of a table; its numbers do not matter."""
-    return _head_of(text) is not None or _MARKS.search(text) is not None
+    return _head_of(text) is not None or PATTERNS["marks"].search(text) is not None
 
 
 class TableReader:
@@ -85,19 +61,19 @@ class TableReader:
             return True
         if self._epochs(text, lower) or ("mib" in lower and "|" in text and self._box(line)):
             return True
-        if " mb" in lower and (found := _GPUSTAT.search(text)):
+        if " mb" in lower and (found := PATTERNS["gpustat"].search(text)):
             return self._gpustat(found, line)
         if "nvidia-smi" in lower:
             before = line.before
             self._moment = LogMoment(time_ns(before[-200:].rpartition("\n\n")[2]) or time_ns(before[-120:]))
             return "driver version" in lower
-        return _SECTION.search(text) is not None and self._section(line)
+        return PATTERNS["section"].search(text) is not None and self._section(line)
 
     def _epochs(self, text: str, lower: str) -> bool:
         if "gpu_mem" in lower and "epoch" in lower and not any(each.isdigit() for each in text):
             self._in_epochs = True
             return True
-        found = _ULTRALYTICS.match(text) if self._in_epochs else None
+        found = PATTERNS["ultralytics"].match(text) if self._in_epochs else None
         if found is None:
             self._in_epochs = self._in_epochs and not text.strip()
             return False
@@ -136,9 +112,9 @@ class TableReader:
             self._into.at(0, device).process(int(pid), cells[-1]).add([amount], moment, int(pid))
 
     def _box(self, line: TextLine) -> bool:
-        found = _BOX.search(line.text)
+        found = PATTERNS["box"].search(line.text)
         if found is not None:
-            above = list(_GPU_LINE.finditer("\n".join(line.before.rstrip("\n").split("\n")[-1:])))
+            above = list(PATTERNS["gpu_line"].finditer("\n".join(line.before.rstrip("\n").split("\n")[-1:])))
             if not above:
                 return True
             device = int(above[-1][1])
@@ -150,7 +126,7 @@ class TableReader:
             ]
             place.add(found_bytes, self._moment, busy=int(found[3]) if found[3] else UNKNOWN)
             return True
-        process = _PROCESS_BOX.search(line.text)
+        process = PATTERNS["process_box"].search(line.text)
         if process is not None:
             place = self._into.at(0, int(process[1]))
             place.other(int(process[2]), process[4].strip(), int(process[5]) * _MIB)
@@ -169,10 +145,10 @@ class TableReader:
 
     def _section(self, line: TextLine) -> bool:
         """Read the memory of a device in what ``nvidia-smi -q`` writes, as text or XML."""
-        buses = _BUS.findall(line.before)
+        buses = PATTERNS["bus"].findall(line.before)
         device = self._buses.setdefault(buses[-1] if buses else "", len(self._buses))
         rows, text = dict[str, int](), line.after.lstrip("\n")
-        while (row := _SECTION_ROW.match(text)) is not None:
+        while (row := PATTERNS["section_row"].match(text)) is not None:
             rows[row[1].lower()], text = int(row[2]) * _MIB, text[row.end() :]
         if not {"total", "used", "free"} <= rows.keys() or rows["used"] + rows["free"] > rows["total"]:
             return True
@@ -187,14 +163,8 @@ class TableReader:
         return True
 
 
-_UNIT_WORDS = re.compile(
-    r"[\s#]*(?:(?:idx?|w|c|%|mhz|mi?b|[mg]b/s|c/g|name|yyyymmdd|hh:mm:ss|m?j|n|bool|count)(?=[\s#]|$)[\s#]*)+",
-    re.IGNORECASE,
-)
-
-
 def _is_units(text: str) -> bool:
-    return _UNIT_WORDS.fullmatch(text) is not None
+    return PATTERNS["unit_words"].fullmatch(text) is not None
 
 
 def _head_of(text: str) -> _Head | None:

@@ -1,10 +1,9 @@
 """The moment that a line names: its time and its step."""
 
-import re
 from datetime import datetime, timezone
 from functools import lru_cache
 
-from vramscope.formats.log.lines import Shaped, places
+from vramscope.formats.log.lines import PATTERNS, Shaped, places
 from vramscope.formats.log.places import LogMoment
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN
@@ -13,29 +12,7 @@ from vramscope.model.marks import Note
 LOCAL_TIME = Note(NoteCode.LOCAL_TIME, "times have no zone in this file: they are shown as if they were UTC")
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST_NS = 1 << 62
-_STAMP = re.compile(
-    r"(?<!\d)(?:(?P<year>\d{4})(?P<dash>[-/.])(?P<month>\d\d?)(?P=dash)(?P<day>\d\d?)"
-    r"|(?P<first>\d\d)(?P<slash>[-/.])(?P<second>\d\d)(?P=slash)(?P<late>\d{4})"
-    r"|(?P<packed>\d{8}))"
-    r"[T _,]{1,2}(?P<clock>\d\d?:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?[ ]?(?P<half>[AP]M)?"
-    r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
-)
-_C_DATE = re.compile(
-    r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[ ]+(\d{1,2})[ ,]+"
-    r"(?:(\d\d:\d\d:\d\d)[ ]+(?:[A-Z]{3,4}[ ]+)?(\d{4})"
-    r"|(\d{4})[ ]+(\d\d:\d\d:\d\d))"
-)
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
-_WHOLE = r"[ \t]{0,10}\[?[ ]{0,6}['\"]?(\d{1,3}(?:,\d{3})+|\d{1,12})(?![\d.]*\d*[smh%]|\.\d|,\d)(?=\W|$)"
-_STEP = re.compile(
-    r"(?:global[ _]?step|iteration|\biters?|\bsteps?|_step|\bafter|train_batch|micro_step)"
-    rf"['\"]?[ ]?[:=#]?{_WHOLE}",
-    re.IGNORECASE,
-)
-_EPOCH = re.compile(
-    r"\bepochs?(?:\(\w{2,8}\))?['\"]?[ ]?[:=#]?[ \t]{0,10}\[?[ ]{0,6}['\"]?(\d{1,6}(?:\.\d{1,20})?)(?=\W|$)",
-    re.IGNORECASE,
-)
 
 
 def moment(line: Shaped) -> LogMoment:
@@ -52,10 +29,10 @@ def moment(line: Shaped) -> LogMoment:
 def _places_in(shape: str) -> tuple[int, int, int]:
     """Return where a line of that shape has its time, and the places of its epoch and step; −1 if none."""
     numbers = places(shape)
-    time = (_STAMP.search(shape) or _C_DATE.search(shape)) if ":" in shape else None
+    time = (PATTERNS["stamp"].search(shape) or PATTERNS["c_date"].search(shape)) if ":" in shape else None
     epoch, step = (
         numbers.get(found.start(1), UNKNOWN) if (found := words.search(shape)) else UNKNOWN
-        for words in (_EPOCH, _STEP)
+        for words in (PATTERNS["epoch"], PATTERNS["step"])
     )
     return time.start() if time else UNKNOWN, epoch, step
 
@@ -65,7 +42,7 @@ def time_ns(text: str) -> int:
 
     Of ``03-11-2026`` the day comes first unless it cannot.
     """
-    found = _STAMP.search(text) if ":" in text else None
+    found = PATTERNS["stamp"].search(text) if ":" in text else None
     if found is None:
         return _of_c_date(text) if ":" in text else 0
     if found["packed"]:
@@ -88,7 +65,7 @@ def _hour(clock: str, half: str | None) -> tuple[int, int, int]:
 
 
 def _of_c_date(text: str) -> int:
-    found = _C_DATE.search(text)
+    found = PATTERNS["c_date"].search(text)
     if found is None:
         return 0
     clock, year = (found[3], found[4]) if found[3] else (found[6], found[5])
