@@ -253,7 +253,7 @@ def test_items_of_a_large_container_keep_their_numbers():
 
 def test_a_data_set_in_memory_does_not_hide_what_is_beside_it(monkeypatch):
     """The time is over (by a clock that ticks every 64 objects) before the walk has been through the data."""
-    data = [[[number] for number in range(3000)] for _ in range(300)]
+    data = [[[object()] for _ in range(3000)] for _ in range(300)]
     beside = [torch.zeros(797) for _ in range(20)]
     monkeypatch.setattr(holders, "thread_time", lambda: 0.0)
     monkeypatch.setattr(holders, "perf_counter", count().__next__)
