@@ -54,7 +54,19 @@ def collect(ask: Callable[[str], Any]) -> list[Finding]:
         if analysis.findings is not None and analysis.name != "peak":
             with shared_results():  # 30 MB of a million events, which no other analysis needs
                 found += analysis.findings(ask(analysis.name))
-    return ranked(found)
+    return ranked(_without_consequences(found))
+
+
+def _without_consequences(found: list[Finding]) -> list[Finding]:
+    """Leave out a peak of the evaluation that is a leak's: smaller batches keep as much."""
+    leaks = [each for each in found if each.kind == FindingKind.LEAK]
+    rate, lines = sum(each.bytes_per_step or 0 for each in leaks), {(each.file, each.line) for each in leaks}
+    return [
+        each
+        for each in found
+        if each.kind != FindingKind.EVALUATION_PEAK
+        or (2 * rate < (each.n_bytes or 0) and (each.file, each.line) not in lines)
+    ]
 
 
 def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Finding]:

@@ -8,6 +8,7 @@ from torch import nn
 
 import vramscope
 from vramscope.analysis import analyses
+from vramscope.analysis.findings import findings
 from vramscope.analysis.strategies import strategies
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
@@ -132,3 +133,31 @@ def test_an_evaluation_that_keeps_its_results_does_not_shrink_with_its_batch(tmp
     assert kept.evidence["kept_bytes"] == pytest.approx(8 * 8 * MIB, rel=0.02)
     assert "smaller batches keep as much" in kept.advice
     assert large.kind == "evaluation_peak"
+
+
+def test_a_peak_of_evaluation_that_is_a_leaks_advises_nothing_else(tmp_path):
+    """Each of twelve evaluations keeps two tensors of 12 MiB for ever, which is all that it needs more."""
+
+    def program():
+        net = nn.Sequential(nn.Linear(16, 4096))
+        optimizer, kept = torch.optim.SGD(net.parameters(), lr=0.1), []
+        for _ in range(12):
+            optimizer.zero_grad()
+            net(torch.randn(8, 16)).square().mean().backward()
+            optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                kept += [net(torch.randn(768, 16)) for _ in range(2)]
+            net.train()
+
+    recording = recorded(tmp_path, program)
+    (alone,) = findings_of(recording, "evaluation_peak")
+
+    assert alone.kind == "evaluation_peak"
+    assert [each.kind for each in findings(recording) if each.kind in ("leak", alone.kind)] == ["leak"]
+
+
+def test_a_peak_of_evaluation_without_a_leak_stays(tmp_path):
+    found = findings(recorded(tmp_path, evaluating(keeps=False)))
+
+    assert "evaluation_peak" in {each.kind for each in found}
