@@ -98,8 +98,10 @@
       context.fillStyle = t.line;
       context.fillRect(x - 0.5, foot, 1, 4);
       context.fillStyle = t.ink3;
-      if (x - half > free) context.fillText(text, x, foot + 8);
-      free = Math.max(free, x + half + 8);
+      // The last one does not leave the picture.
+      const at = Math.min(x, box.left + box.width + 14 - half);
+      if (at - half > free) context.fillText(text, at, foot + 8);
+      free = Math.max(free, at + half + 8);
     }
   }
 
