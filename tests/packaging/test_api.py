@@ -6,11 +6,13 @@ import importlib.util
 import inspect
 import re
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 import vramscope
 from vramscope import results
+from vramscope.analysis import own_analyses
 
 ROOT = Path(__file__).parents[2]
 API = ROOT / "docs" / "api.md"
@@ -70,6 +72,28 @@ def test_examples_in_documents_run(name, capsys):
 
     assert attempted > 10
     assert failed == 0, capsys.readouterr().out
+
+
+def public() -> dict[str, object]:
+    """Every public name, and every method and property of the public classes that is no question."""
+    names = [name for name in vramscope.__all__ if not name.startswith("_")]
+    found = {name: getattr(vramscope, name) for name in names}
+    for kind in [each for each in found.values() if inspect.isclass(each)]:
+        for name in dir(kind) if not issubclass(kind, Exception) else ():
+            member = inspect.getattr_static(kind, name)
+            if not name.startswith("_") and isinstance(member, FunctionType | property | classmethod):
+                found[f"{kind.__name__}.{name}"] = member
+    return {name: each for name, each in found.items() if name.partition(".")[2] not in own_analyses()}
+
+
+def test_every_public_name_has_a_docstring_and_stands_in_an_example_that_is_run():
+    examples = doctest.DocTestParser().get_examples(API.read_text(encoding="utf-8"))
+    used = set(re.findall(r"\w+", "\n".join(example.source for example in examples)))
+    names = public()
+
+    assert len(names) > 40
+    assert [name for name, each in names.items() if len((inspect.getdoc(each) or "").split()) < 3] == []
+    assert [name for name in names if name.rpartition(".")[2] not in used] == []
 
 
 @pytest.mark.parametrize("kind", [vramscope.Recorder, vramscope.Run, vramscope.Recording, results.Follower])
