@@ -113,7 +113,7 @@ def _opening(data: Data, view: View) -> list[Any]:
     facts = [
         _most(data, view, parts) if found.was_asked else "",
         f"{found.churn.n_made:,} segments from cudaMalloc, {found.churn.n_released:,} released by cudaFree",
-        f"{found.churn.n_retries:,} retries after releasing the cache" if found.churn.n_retries else "",
+        f"cache released {found.churn.n_retries:,} × for a retry" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",
     ]
     return [claim_heading(claim),
