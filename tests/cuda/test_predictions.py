@@ -208,6 +208,13 @@ for _ in range(2):
     table.grad = None
 """
 
+LISTS = """
+many, factors = [torch.ones(300, 700, device="cuda") for _ in range(3)], torch.full((3,), 0.5)
+for _ in range(2):
+    made = torch._foreach_addcdiv(many, many, many, factors)
+    torch._foreach_addcmul_(made, many, torch._foreach_addcmul(many, many, many, factors), factors)
+"""
+
 RUNS = {
     "packed sequences": _recurrent(
         "LSTM(96, 160, 2, batch_first=True, bidirectional=True)", "37, 29", packed=True
@@ -231,6 +238,7 @@ RUNS = {
     "a learned mask in one piece": BIAS.replace("{then}", ".contiguous()"),
     "a learned mask, transposed": BIAS.replace("{then}", ""),
     "lazy modules": LAZY,
+    "numbers in a tensor for a list of tensors": LISTS,
     "an odd length": "train(torch.optim.Adam, torch.bfloat16, length=333)",
 }
 
