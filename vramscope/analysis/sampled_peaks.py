@@ -84,12 +84,12 @@ def _of(counters: Counters, known: Steps | Phases, *, is_reset: bool) -> Sampled
 def _intervals(counters: Counters, start_ns: Array, end_ns: Array, *, is_reset: bool) -> SampledIntervals:
     """Peaks over intervals, both ends included: the recorder reads the counters exactly there."""
     at, to, has_any, is_between = _ends(counters, start_ns, end_ns)
-    tops = counters.allocated_peak_bytes
+    tops, _ = all_tops = counters.allocated_peak_bytes, counters.reserved_peak_bytes
     most, is_known = _most(counters, (at, to, has_any, is_between), ("allocated", "reserved"))
     # A peak that rose between two samples of the interval belongs to the interval.
     risen = np.minimum(at + 1, to), to, at < to
-    allocated = np.maximum(most["allocated"], _highest(_risen(tops), *risen))
-    reserved = np.maximum(most["reserved"], _highest(_risen(counters.reserved_peak_bytes), *risen))
+    highest = np.where(is_known, UNKNOWN, [_highest(_risen(peaks), *risen) for peaks in all_tops])
+    allocated, reserved = np.maximum([most["allocated"], most["reserved"]], highest)
     may_tell = has_any & is_between & (tops[at] >= 0) & (not is_reset)
     return SampledIntervals.of(
         allocated_bytes=np.where(has_any, allocated, UNKNOWN),
@@ -122,18 +122,25 @@ def _ends(counters: Counters, start_ns: Array, end_ns: Array) -> tuple[Array, ..
 def _most(
     counters: Counters, ends: tuple[Array, ...], quantities: tuple[str, ...]
 ) -> tuple[dict[str, Array], Array]:
-    """The most of levels, and of peaks since the samples before, by quantity, and where that is exact."""
+    """The most of levels, and of peaks since the samples before, by quantity, and where that is exact.
+
+    Between two such samples no other counts: a background thread that had to wait stamped it late.
+    """
     at, to, has_any, is_between = ends
-    cuts = np.flatnonzero(counters.allocated_highest_bytes >= 0)
+    is_cut = counters.allocated_highest_bytes >= 0
+    is_exact = has_any & is_between & is_cut[at] & is_cut[to]
+    cuts = np.flatnonzero(is_cut)
     # The first cut of an interval tells of what was before it as well.
     later = np.append(cuts, len(counters))[np.searchsorted(cuts, at)] + 1
     found = {}
     for name in quantities:
-        level = _highest(getattr(counters, f"{name}_bytes"), at, to)
+        levels = getattr(counters, f"{name}_bytes")
+        of_cuts = _highest(np.where(is_cut, levels, UNKNOWN), at, to)
+        level = np.where(is_exact, of_cuts, _highest(levels, at, to))
         highest = getattr(counters, f"{name}_highest_bytes")
         most = np.maximum(level, _highest(highest, np.minimum(later, to), to, later <= to))
         found[name] = np.where(has_any, most, UNKNOWN)
-    return found, has_any & is_between & np.isin(at, cuts) & np.isin(to, cuts)
+    return found, is_exact
 
 
 def _risen(tops: Array) -> Array:

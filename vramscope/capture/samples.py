@@ -156,6 +156,7 @@ class Sampler:
         self._has_looked_for_peaks = False
         self._is_first = True
         self._n_samples = 0
+        self._n_marks = 0
         self._limit_bytes: int | None = None
         self._limits: list[Note] = []
 
@@ -218,6 +219,7 @@ class Sampler:
         """
         if not torch.cuda.is_initialized():
             return
+        self._n_marks += 1
         peaks = None if backwards or hooks.other_threads() else self._own_peaks()
         if peaks is None:
             self._keep(now, torch_counters(self._device), _UNASKED)
@@ -249,11 +251,11 @@ class Sampler:
             self._failed(error)
 
     def _sample(self) -> None:
-        stats, memory = torch_counters(self._device), self._memory.memory()
+        (now, stats), memory = self._torch_now(), self._memory.memory()
         for _ in range(_MOST_TRIES):
             shares = self._memory.shares()
             earlier, memory = memory, self._memory.memory()
-            before, stats = stats, torch_counters(self._device)
+            before, (now, stats) = stats, self._torch_now()
             moved_bytes = _moved_bytes(before) - _moved_bytes(stats), earlier.used - memory.used
             if not any(moved_bytes):
                 break
@@ -263,7 +265,15 @@ class Sampler:
             self.ask_limit()
         self._n_samples += 1
         utilization, host = self._memory.utilization(), host_memory()
-        self._keep(time_ns(), stats, DriverReading(memory, shares, utilization, drift_bytes, host))
+        self._keep(now, stats, DriverReading(memory, shares, utilization, drift_bytes, host))
+
+    def _torch_now(self) -> tuple[int, dict[str, Any]]:
+        """torch's counters and their time (ns): no step or phase begins or ends between the two readings."""
+        for _ in range(_MOST_TRIES):
+            n_marks, now, stats = self._n_marks, time_ns(), torch_counters(self._device)
+            if n_marks == self._n_marks:
+                break
+        return now, stats
 
     def _keep(
         self,

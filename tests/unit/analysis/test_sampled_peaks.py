@@ -88,3 +88,14 @@ def test_torchs_own_peaks_of_the_time_since_the_last_cut_are_the_steps():
     assert found.reserved_bytes.tolist() == [110, 100, 110, 100]
     assert found.is_exact.tolist() == [True, True, False, False]
     assert found.at_most_bytes.tolist() == [7, 60, -1, -1]
+
+
+def test_a_sample_that_a_background_thread_stamped_late_changes_no_peak_between_cuts():
+    # Read in the step before, whose 90 bytes it has, and stamped in the middle of this one.
+    found = recording([5, 90, 5, 5], [95, 95, 9, 9], [(0, 20), (20, 30)])
+    highest = np.array([5, -1, 9, 7])
+    counters = replace(found.counters, allocated_highest_bytes=highest, reserved_highest_bytes=highest)
+    found = sampled_peaks(replace(found, counters=counters)).per_step
+
+    assert found.allocated_bytes.tolist() == [9, 7]
+    assert found.is_exact.all()

@@ -119,3 +119,30 @@ def test_the_drivers_total_and_its_shares_are_of_one_moment_or_the_sample_says_b
     assert row.reserved_drift_bytes == drift
     assert row.process_used_bytes == driver.held
     assert row.device_used_bytes - row.process_used_bytes == GIB
+
+
+def test_a_step_that_begins_while_the_background_reads_has_no_level_of_the_step_before(monkeypatch):
+    monkeypatch.setattr(samples, "bus_id", lambda _: "")
+    monkeypatch.setattr(samples, "backend", lambda: "native")
+    sampler = samples.Sampler(0, "GPU-none", pytest.fail)
+    at_mark: list[int] = []
+    calls: list[int] = []
+
+    def counted(_):
+        # The training's own thread takes its turn while the background has not yet stamped what it read.
+        calls.append(1)
+        level = {"current": 3 + len(at_mark), "peak": 9, "allocated": 9, "freed": 0}
+        if len(calls) == 2:  # the reading that is kept
+            at_mark.append(samples.time_ns())
+            sampler.sample_at_mark(at_mark[0])
+        return {"allocated_bytes": {"all": level}, "reserved_bytes": {"all": level}}
+
+    monkeypatch.setattr(samples, "torch_counters", counted)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    sampler._peaks, sampler._has_looked_for_peaks = None, True
+    sampler._memory = Driver([])
+
+    sampler._on_time()
+
+    rows = sampler.take().to_pandas()
+    assert [3 + (row.time_ns >= at_mark[0]) for row in rows.itertuples()] == rows.allocated_bytes.tolist()
