@@ -134,9 +134,7 @@ def _most(
     later = np.append(cuts, len(counters))[np.searchsorted(cuts, at)] + 1
     found = {}
     for name in quantities:
-        levels = getattr(counters, f"{name}_bytes")
-        of_cuts = _highest(np.where(is_cut, levels, UNKNOWN), at, to)
-        level = np.where(is_exact, of_cuts, _highest(levels, at, to))
+        level = _highest(getattr(counters, f"{name}_bytes"), at, to, ~is_exact | (later > to))
         highest = getattr(counters, f"{name}_highest_bytes")
         most = np.maximum(level, _highest(highest, np.minimum(later, to), to, later <= to))
         found[name] = np.where(has_any, most, UNKNOWN)
