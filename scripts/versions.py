@@ -31,13 +31,14 @@ SIMULATED = ("tests/unit/capture", "tests/unit/test_record.py")
 DRY_RUNS = "tests/unit/prediction"
 WITH_FILES = ("allocator", "analysis", "columns", "export", "following", "formats", "model", "steps", "store")
 FILES = tuple(f"tests/unit/{name}" for name in WITH_FILES)
+TRAININGS = ("tests/cuda/test_truth.py", "tests/cuda/test_every.py")
 COMMANDS = ("tests/unit", *(f"--ignore={path}" for path in (*SIMULATED, *FILES, DRY_RUNS)))
 PYTHON_COLUMNS = {
     "bare": "the wheel alone",
     "dashboard": "the wheel with `[dashboard]`",
     "files": "analyses and files",
     "simulated": "recording, simulated device",
-    "truth": "twelve trainings, CUDA",
+    "truth": "trainings, CUDA",
     "commands": "commands and pages",
 }
 TORCH_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -159,7 +160,7 @@ def python_cells(version: str, python: Path | None) -> Cells:
         "dashboard": lambda: tested(sys.executable, wheel, "-k", "dashboard", **variables),
         "files": lambda: tested(with_torch(), *FILES, "-m", "not standin", **without_device),
         "simulated": lambda: tested(with_torch(), *SIMULATED, "-m", "not standin", **without_device),
-        "truth": lambda: tested(with_torch(), "tests/cuda/test_truth.py", **on_device),
+        "truth": lambda: tested(with_torch(), *TRAININGS, **on_device),
         "commands": lambda: tested(with_torch(), *COMMANDS, "-m", "not standin", **without_device),
     }
 

@@ -192,3 +192,49 @@ def test_what_gets_longer_in_the_steps_with_events_is_held_against_all_steps(pyt
     found = recording.leaks()
 
     assert bool(found.leaks or found.batch) == (kind == "gets longer")
+
+
+FAILS = """
+import sys
+import vramscope
+
+answer = []
+wide = torch.ones(1, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([wide], lr=1e-6)
+
+def too_much():
+    return torch.empty(1 << 46, device="cuda")
+
+def in_backward():
+    # The gradient of the row has the shape of the whole, 4 TiB, and is made by autograd's thread.
+    wide.expand(1 << 20, 1 << 20)[0].sum().backward()
+
+with vramscope.record(sys.argv[1], quiet=True, every=8):
+    for number in range(20):
+        (wide * 2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        try:
+            number == 13 and globals()[sys.argv[2]]()
+        except torch.OutOfMemoryError:
+            answer.append(number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "innermost"), [("too_much", ["too_much", "<module>"]), ("in_backward", [])]
+)
+def test_what_fails_between_steps_with_events_has_its_line_and_ends_nothing(
+    python, tmp_path, function, innermost
+):
+    (tmp_path / "script.py").write_text(BEFORE + FAILS + AFTER.format(path=str(tmp_path / "answer.json")))
+    done = python(tmp_path / "script.py", tmp_path / "run", function, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "answer.json").read_text()) == [13]
+    (recording,) = load(tmp_path / "run").recordings
+
+    (stack,) = recording.trace.stack_id[recording.trace.action == Action.OOM].tolist()
+
+    assert [frame.function for frame in recording.stacks.frames(stack)][:2] == innermost
+    assert len(recording.steps) == 20
+    assert not [note.text for note in recording.notes if "stopped" in note.text]

@@ -221,9 +221,12 @@ class Cuda(LabelingListener):
             self._oom_at = monotonic()
             with self._guard:
                 if self._stretches is not None and not self._stretches.is_on:
-                    callers = [(f.f_code.co_name, f.f_code.co_filename, n) for f, n in walk_stack(None)]
+                    # A thread of autograd has no frame of Python but the observer's.
+                    own = sys._getframe(1).f_back
+                    walked = walk_stack(own) if own is not None else ()
+                    callers = [(frame.f_code.co_name, frame.f_code.co_filename, n) for frame, n in walked]
                     unheld(self._stretches.go_on)
-                    unheld(lambda: self._reader.write_failure(device, (asked, free), callers[2:]))
+                    unheld(lambda: self._reader.write_failure(device, (asked, free), callers))
                 unheld(lambda: self._read_at_error(device))
 
     def _read_at_error(self, device: int) -> None:
