@@ -180,7 +180,7 @@ def _places_in(shape: str) -> tuple[_AmountPlace, ...]:
     for row in rows:
         for found in _expression(row).finditer(shape):
             start = found.start("number")
-            before = _OTHERS.search(found.string, 0, found.start())
+            before = _OTHERS.search(found.string, max(found.start() - 20, 0), found.start())
             is_peak = before is not None and before[1].lower()[:3] in ("max", "pea", "hig")
             if is_peak and row.column in ("allocated", "reserved", "active", "requested"):
                 continue  # a row that names the peak takes it
