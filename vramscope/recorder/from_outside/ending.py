@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.util
 import sys
 import threading
+import traceback
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
@@ -25,8 +26,9 @@ def when_process_ends(leave: Leave) -> None:
     atexit.register(once.at_exit)
     if multiprocessing.parent_process() is not None:
         # multiprocessing prints what a child raises, and exits as if nothing had been raised. It runs its
-        # finalizers while the exception is on its way.
+        # finalizers while the exception is on its way; from Python 3.13 on, after it was printed.
         multiprocessing.util.Finalize(None, once.in_child, exitpriority=0)
+        traceback.print_exc = once.watching(traceback.print_exc)
 
 
 def leave(recorder: Recorder, error: BaseException | None) -> None:
@@ -86,10 +88,23 @@ class _Once:
     def __init__(self, leave: Leave) -> None:
         self._leave: Leave | None = leave
         self._exits = _Exits()
+        self._printed: BaseException | None = None
+
+    def watching(self, print_exc: Callable[..., None]) -> Callable[..., None]:
+        """Return *print_exc*, which remembers the exception that multiprocessing prints with it."""
+
+        @functools.wraps(print_exc)
+        def printing(*words: Any, **options: Any) -> None:
+            if sys._getframe(1).f_code is multiprocessing.Process._bootstrap.__code__:  # type: ignore[attr-defined]
+                self._printed = sys.exc_info()[1]
+            print_exc(*words, **options)
+
+        return printing
 
     def at_exit(self) -> None:
         """Leave with the exception that Python printed, or the exit code that the program gave."""
-        self._call(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None) or self._exits.last)
+        last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        self._call(self._printed or last or self._exits.last)
 
     def in_child(self) -> None:
         """Leave with the exception that is on its way through ``multiprocessing``."""
