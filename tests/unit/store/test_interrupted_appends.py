@@ -37,6 +37,9 @@ class InterruptAt:
         return self._trace
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 12), reason="Python 3.12 tells a frame that asks late of no instruction"
+)
 def test_an_interrupt_at_any_instruction_damages_no_batch(tmp_path: Path) -> None:
     outcomes = []
     for number in itertools.count():
