@@ -94,6 +94,10 @@ class ModuleBytes(Table):
             found[self.paths[module]] = found.get(self.paths[module], 0) + n_bytes
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
+    def under(self, path: str) -> int:
+        """Bytes of a module and of all modules within it."""
+        return sum(n for name, n in self.totals.items() if name == path or name.startswith(f"{path}."))
+
 
 def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
     """Allocated bytes by module at one instant.

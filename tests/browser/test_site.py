@@ -6,7 +6,6 @@ import subprocess
 import sys
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -83,19 +82,6 @@ def test_the_first_page_is_the_readme_with_its_pictures(site):
     for picture in re.findall(r'src(?:set)?="(images/[^"]+)"', text):
         assert (site / picture).exists()
     assert "exact to the byte, live or afterwards" in text
-
-
-@pytest.fixture(scope="module")
-def chromium(module_at: Any) -> Any:
-    """The browser of the dashboard's tests, which asks no network."""
-    browser = module_at(ROOT / "tests" / "browser" / "conftest.py")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not Path(browser.CHROMIUM).exists():
-        pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=browser.CHROMIUM, args=list(browser.FLAGS))
-        yield running
-        running.close()
 
 
 GRAVE = ("moderate", "serious", "critical")
