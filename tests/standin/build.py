@@ -217,7 +217,10 @@ def download(requirements: Sequence[str], wheels: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--implementation", "cp", "--python-version", version, "--dest", str(wheels)]
     command += [part for name in PLATFORMS for part in ("--platform", name)]
-    result = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    # A machine's constraints are for what is installed there; this wheel is only unpacked.
+    unconstrained = os.environ | {"PIP_CONSTRAINT": os.devnull}
+    asked = [*command, *requirements]
+    result = subprocess.run(asked, capture_output=True, text=True, check=False, env=unconstrained)
     if result.returncode:
         raise BuildError(
             f"pip could not fetch {' '.join(requirements)} for Python {version}:\n{result.stderr.strip()}\n"
