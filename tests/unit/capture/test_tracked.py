@@ -1,6 +1,7 @@
 """Objects of the program are selected without harm to what other threads build."""
 
 import gc
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -87,6 +88,23 @@ def test_no_code_of_a_class_runs() -> None:
     found = tracked_objects(lambda kind: type(kind) is Hostile)
 
     assert [each is hostile for each in found] == [True]
+
+
+AUDITED = """
+import sys
+from vramscope.capture.undisturbed.tracked import tracked_objects
+events = []
+sys.addaudithook(lambda event, _: events.append(event))
+tracked_objects(lambda kind: kind is dict)
+print(sorted(set(events[:])))
+"""
+
+
+def test_no_hook_of_audits_runs_while_the_objects_are_held() -> None:
+    done = subprocess.run([sys.executable, "-c", AUDITED], capture_output=True, text=True, check=True)
+
+    # Only when all of them are asked for: nothing is held then.
+    assert done.stdout.strip() == "['gc.get_objects']"
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -25,7 +25,7 @@ def tracked_objects(is_wanted: Callable[[type], bool], generation: int | None = 
     """
     kinds = _Kinds()
     _once(kinds.take, generation)
-    wanted = {id(kind) for kind in kinds.found.values() if kind is not tuple and is_wanted(kind)}
+    wanted = {_mark(kind) for kind in kinds.found.values() if kind is not tuple and is_wanted(kind)}
     selected = _ObjectsOfTypes(wanted)
     _once(selected.take, generation)
     # The iterators of _once may be among the objects, and refer to the list: with them it would be a cycle.
@@ -38,23 +38,29 @@ Each = Callable[[], Iterator[Any]]
 """Iterates over all objects once they are held."""
 
 
+_mark = object.__hash__
+"""A number for each object, out of its address. ``id`` calls the hooks of ``sys.addaudithook``, such as
+filelock's: code in Python that runs between two objects, while all of them are held.
+"""
+
+
 class _Kinds:
-    """The types of all objects, by their ids: the hash of a type may be code of the program."""
+    """The types of all objects, by their marks: the hash of a type may be code of the program."""
 
     def __init__(self) -> None:
         self.found: dict[int, type] = {}
 
     def take(self, each: Each) -> Callable[[], None]:
-        return partial(self.found.update, zip(map(id, map(type, each())), map(type, each()), strict=False))
+        return partial(self.found.update, zip(map(_mark, map(type, each())), map(type, each()), strict=False))
 
 
 class _ObjectsOfTypes:
-    def __init__(self, ids_of_types: set[int]) -> None:
-        self._ids = ids_of_types
+    def __init__(self, marks_of_types: set[int]) -> None:
+        self._marks = marks_of_types
         self.found: list[Any] = []
 
     def take(self, each: Each) -> Callable[[], None]:
-        is_wanted = map(self._ids.__contains__, map(id, map(type, each())))
+        is_wanted = map(self._marks.__contains__, map(_mark, map(type, each())))
         return partial(self.found.extend, compress(each(), is_wanted))
 
 
