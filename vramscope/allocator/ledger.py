@@ -6,7 +6,7 @@ A small block has the rounded size of its request, whatever is free beside it. S
 own address decides about it, and a batch is grouped by address, in a third of the time that a loop takes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -196,6 +196,14 @@ class Ledger:
     def totals(self) -> tuple[int, int, int, int]:
         """Requested, allocated, active and reserved bytes."""
         return self.requested, self.allocated, self.active, self.reserved
+
+    def keep(self, before: "Ledger", blocks: Mapping[int, Block]) -> None:
+        """Add blocks in use since *before*, which the state of this ledger left out."""
+        self.blocks |= blocks
+        self._large |= before._large & blocks.keys()
+        n_bytes = sum(block[0] for block in blocks.values())
+        self.allocated, self.active = self.allocated + n_bytes, self.active + n_bytes
+        self.requested += sum(block[1] for block in blocks.values())
 
     # --------------------------------------------------------------------------------- at first
 

@@ -25,6 +25,7 @@ from vramscope.capture.cuda.ring.events import n_of_actions, ring_events
 from vramscope.capture.cuda.ring.instants import UNCOUNTED, instants
 from vramscope.capture.log import MarkRow, joined_by_time, marks_table, table_of_batches
 from vramscope.model.codes import NoteCode
+from vramscope.model.device import HOST
 from vramscope.model.holders import Holders
 from vramscope.model.marks import ANY_THREAD, MarkKind, Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
@@ -71,6 +72,15 @@ class DeviceLog:
         self._maker = ANY_THREAD
         self._lost_before: int | None = None
         """Events that are missing before those that are written next; None where none are."""
+
+    @property
+    def place(self) -> tuple[EntryCounts | None, list[Key]]:
+        """The last entry that was read; where ``find`` is to begin if it is set back."""
+        return self._counts, self._tail
+
+    @place.setter
+    def place(self, place: tuple[EntryCounts | None, list[Key]]) -> None:
+        self._counts, self._tail = place
 
     @property
     def is_begun(self) -> bool:
@@ -134,6 +144,14 @@ class DeviceLog:
         n_allocations = UNCOUNTED if is_reset else self._counts.alloc
         return NewEntries(start or 0, is_whole, n_lost, n_allocations, events)
 
+    def stands_alone(self, new: NewEntries) -> bool:
+        """Whether entries say it all without segments: none is missing, nor the pool of any."""
+        if not new.is_whole or new.events is None:
+            return False
+        # Up to torch 2.11 entries name no pool; a second one begins with a segment.
+        makes_segments = any(word.startswith("segment") for word in new.events.words)
+        return new.events.tells_pools or not (len(self._pools) > 1 or makes_segments)
+
     def write(self, sink: Sink, reading: Reading, entries: NewEntries, records: HookRecords) -> None:
         """Write the new events with their block sizes, and the marks and labels that belong to them."""
         history = reading.events(self.device)
@@ -148,7 +166,8 @@ class DeviceLog:
         self._append(sink, reading, trace)
         switches = self._thread_switches(reading, (entries, trace, n_before), records.makers)
         self._append_marks(sink, (entries, trace, n_before), records, (history.marks, switches))
-        if reading.raw.is_consistent and self._ledger.totals != reading.raw.totals(self.device):
+        is_known = reading.raw.is_consistent and reading.raw.has_segments
+        if is_known and self._ledger.totals != reading.raw.totals(self.device):
             self._resync(sink, reading)
         self._count_missing_stacks(trace)
 
@@ -202,15 +221,26 @@ class DeviceLog:
 
     def bridge_pause(self, sink: Sink, reading: Reading, *, is_planned: bool) -> bool:
         """Write events that lead to the state after a pause; returns whether they fill a gap, unplanned."""
-        if self._ledger is None:
-            return False
         before = self.n_events
-        state = self._state(reading)
-        self._move_to(sink, reading, (Ledger(state, reading.settings(self.device)), reading.time_ns))
+        if is_planned and self.device != HOST:
+            self._bridge_changes(sink, reading)
+        else:
+            after = Ledger(self._state(reading), reading.settings(self.device))
+            self._move_to(sink, reading, (after, reading.time_ns))
         if self.n_events == before or is_planned:
             return False
         sink.append(marks_table([_gap_mark(self._time_ns, self.n_events, 0)]), self.device)
         return True
+
+    def _bridge_changes(self, sink: Sink, reading: Reading) -> None:
+        """Bridge what changed alone, as nearly all blocks are those from before."""
+        before = self._ledger
+        assert before is not None  # noqa: S101 -- for the type checker: a begun log has it
+        history, stayed = reading.state(self.device, before, self._pools)
+        after = Ledger(self._renumbered(history), history.settings)
+        kept = {address: before.blocks.pop(address) for address in stayed}
+        self._move_to(sink, reading, (after, reading.time_ns))
+        after.keep(before, kept)
 
     def write_failure(self, sink: Sink, sizes: tuple[int, int], stack_id: int) -> None:
         """Write an allocation that failed, with its request and the bytes that were free."""
@@ -318,7 +348,10 @@ class DeviceLog:
         )
 
     def _state(self, reading: Reading) -> Snapshot:
-        history = reading.state(self.device)
+        return self._renumbered(reading.state(self.device)[0])
+
+    def _renumbered(self, history: DeviceHistory) -> Snapshot:
+        """The state of a reading, with pools in the recording's numbering."""
         segments = history.final.segments
         segments = replace(segments, pool=self._pool_index(history)[segments.pool])
         return Snapshot(history.final.event, history.final.time_ns, segments, history.final.blocks)

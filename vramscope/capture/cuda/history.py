@@ -22,6 +22,7 @@ from vramscope.allocator.torch_history.pinned import host_events
 from vramscope.capture.cuda.history_calls import clears_when_asked, left_out, record_call
 from vramscope.capture.cuda.ring.counts import BytesInUse, EntryCounts, counts_of, totals_of
 from vramscope.capture.hooks.gradients import backwards
+from vramscope.capture.torch_versions import version
 from vramscope.capture.torch_versions.private_functions import (
     HOST_STATISTICS,
     IS_HISTORY_ON,
@@ -66,6 +67,8 @@ class RawReading:
     """The statistics of each device after the snapshot; equal to *before* if nothing happened."""
     is_emptied: bool
     """Whether the ring was emptied after the snapshot."""
+    has_segments: bool = True
+    """Whether the snapshot has the segments and blocks."""
 
     @property
     def is_consistent(self) -> bool:
@@ -220,7 +223,16 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
+@cache
+def _snapshot_of_traces() -> Callable[[], Any]:
+    """The call for a snapshot without segments, where torch can leave them out (checked from 2.11 on)."""
+    whole = call_of(SNAPSHOT)
+    if whole.args != (None,) or version(torch.__version__) < (2, 11):
+        return whole
+    return partial(whole.func, (1, 1))  # those of a pool that none is: one of its two numbers is always 0
+
+
+def take(devices: Sequence[int], restart_with: int = 0, *, has_segments: bool = True) -> RawReading:
     """Read the whole history, and empty the ring if requested and nothing happened meanwhile.
 
     From the first statistics to the emptying no other Python thread runs: the calls are chained in C, where
@@ -239,7 +251,7 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
     calls = [
         _all_of([*ask_statistics, dict]),
         partial(lazy.discard, "_inductor"),
-        call_of(SNAPSHOT),
+        call_of(SNAPSHOT) if has_segments else _snapshot_of_traces(),
         partial(lazy.add, "_inductor"),
         _all_of([*ask_statistics, backwards.copy]),
     ]
@@ -255,7 +267,7 @@ def take(devices: Sequence[int], restart_with: int = 0) -> RawReading:
     if HOST in devices:
         snapshot["host_traces"] = host_events(snapshot)
     stats = [{i: _of_device(i, of) for i, of in zip(devices, each, strict=False)} for each in (before, after)]
-    return RawReading(snapshot, stats[0], stats[1], bool(begun))
+    return RawReading(snapshot, stats[0], stats[1], bool(begun), has_segments)
 
 
 def _all_of(calls: Sequence[Callable[[], Any]]) -> Callable[[], list[Any]]:

@@ -9,7 +9,7 @@ import torch
 
 from vramscope.capture import Sink
 from vramscope.capture.cuda import history
-from vramscope.capture.cuda.device_log import DeviceLog
+from vramscope.capture.cuda.device_log import DeviceLog, NewEntries
 from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.hook_records import HookLog
 from vramscope.capture.cuda.reading import NewOfDevice, Reading
@@ -116,8 +116,8 @@ class HistoryReader:
         """Write everything, and stop the history until ``go_on``; not where the program keeps it."""
         with self._lock, history.uncollected():
             if not self.is_shared:
-                self.read()
-                self._unwritten_state = None  # a snapshot of all blocks; go_on takes a later one
+                self.read(is_last=True)
+                self._unwritten_state = None  # go_on takes a later one
                 history.stop()
                 self.is_resting = True
                 self._switched(is_on=False)
@@ -193,8 +193,13 @@ class HistoryReader:
                 break
         return raw
 
-    def read(self, *, with_state: bool = False, wait_s: float = _LONGEST_WAIT_S) -> bool:
-        """Read everything new and write it as tables; returns whether no other thread prevented it."""
+    def read(
+        self, *, with_state: bool = False, is_last: bool = False, wait_s: float = _LONGEST_WAIT_S
+    ) -> bool:
+        """Read everything new and write it as tables; returns whether no other thread prevented it.
+
+        After the *last* reading of a stretch the history stops, and ``go_on`` begins with the state.
+        """
         if not self._lock.acquire(timeout=wait_s):
             return False
         try:
@@ -202,7 +207,7 @@ class HistoryReader:
             if sink is not None and not getattr(self._moment, "is_reading", False):
                 self._moment.is_reading = True
                 with history.uncollected():
-                    self._read_all(sink, with_state=with_state)
+                    self._read_all(sink, with_state=with_state, is_last=is_last)
         finally:
             self._moment.is_reading = False
             self._lock.release()
@@ -232,17 +237,16 @@ class HistoryReader:
         if self._unwritten_state is not None and self.sink is not None:
             self._write_states(self.sink, self._unwritten_state)
 
-    def _read_all(self, sink: Sink, *, with_state: bool) -> None:
+    def _read_all(self, sink: Sink, *, with_state: bool, is_last: bool) -> None:
         if not history.is_on():
             self._restart_history()
         # Before the entries: marks and labels that come later wait for the next reading.
         records_of = self._records.take()
-        wants_empty = not self.is_shared and self.pace.wants_emptying(self.n_new)
+        wants_empty = not (self.is_shared or is_last) and self.pace.wants_emptying(self.n_new)
         read_ns = time_ns()
         began_s = thread_time()
-        raw = history.take(list(self.logs), self.pace.n_entries if wants_empty else 0)
+        raw, new_entries = self._take(self.pace.n_entries if wants_empty else 0, has_segments=not is_last)
         self.pace.take_s = thread_time() - began_s
-        new_entries = {device: log.find(raw) for device, log in self.logs.items()}
         reading = self._reading(raw, {i: (new.start, new.events) for i, new in new_entries.items()})
         # Each column is as long as the ring: it goes before the events are written.
         new_entries = {device: replace(new, events=None) for device, new in new_entries.items()}
@@ -261,6 +265,17 @@ class HistoryReader:
         else:
             self._unwritten_state = reading
         self.pace.has_read(raw.counts(self._device)[1].alloc)
+
+    def _take(self, restart_with: int, *, has_segments: bool) -> tuple[RawReading, dict[int, NewEntries]]:
+        """Take a reading and find what is new; with segments after all if that needs them."""
+        places = {log: log.place for log in self.logs.values()}
+        raw = history.take(list(self.logs), restart_with, has_segments=has_segments)
+        new_entries = {device: log.find(raw) for device, log in self.logs.items()}
+        if has_segments or all(log.stands_alone(new_entries[i]) for i, log in self.logs.items()):
+            return raw, new_entries
+        for log, place in places.items():
+            log.place = place
+        return self._take(0, has_segments=True)
 
     def _write_states(self, sink: Sink, reading: Reading) -> None:
         for log in self.logs.values():

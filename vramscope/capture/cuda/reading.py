@@ -8,10 +8,11 @@ from itertools import repeat
 from time import time_ns
 from typing import Any, TypeAlias
 
+from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history import DeviceHistory, histories
 from vramscope.allocator.torch_history.annotations import OWN_REGIONS
-from vramscope.allocator.torch_history.events import Events
+from vramscope.allocator.torch_history.events import DEFAULT_POOL, Events
 from vramscope.allocator.torch_history.pinned import SETTINGS, host_history
 from vramscope.capture import Sink
 from vramscope.capture.cuda.history import RawReading
@@ -39,8 +40,7 @@ class Reading:
         self.time_ns = time_ns()
         self._stacks = stacks
         self._torch, self._annotated_us = given
-        self._events = self._read(new)
-        self._states: dict[int, DeviceHistory] | None = None
+        self._events = self._read(new) if new else {}
 
     @property
     def annotated_us(self) -> int:
@@ -52,15 +52,25 @@ class Reading:
         """The new events of *device*."""
         return self._events.get(device) or self._nothing(device)
 
-    def state(self, device: int) -> DeviceHistory:
-        """The state of *device*: ``final`` is what the allocator holds; takes some µs a block."""
-        if self._states is None:
-            snapshot = self.raw.snapshot | {"device_traces": [], "external_annotations": []}
-            found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
-            if HOST in self.raw.after:
-                found.append(host_history([], snapshot.get("host_segments", []), self._stacks.builder))
-            self._states = {history.device: history for history in found}
-        return self._states.get(device) or self._nothing(device)
+    def state(
+        self, device: int, held: Ledger | None = None, pools: Sequence[Any] = ()
+    ) -> tuple[DeviceHistory, set[int]]:
+        """What the allocator holds on *device*, as ``final``, some µs a block; without what stayed as *held*.
+
+        While its history was off torch took no stacks, so a block with a stack that was held is the same one;
+        one without stays if its segment did. The addresses of those that stayed come second. *pools* are
+        those that the segments of *held* have an index of.
+        """
+        if device == HOST:
+            return host_history([], self.raw.snapshot.get("host_segments", []), self._stacks.builder), set()
+        segments = [segment for segment in self.raw.snapshot["segments"] if segment["device"] == device]
+        stayed: set[int] = set()
+        if held is not None:
+            stayed.update(*(_stayed(segment, held, pools) for segment in segments))
+            segments = [segment | {"blocks": _others(segment["blocks"], stayed)} for segment in segments]
+        snapshot = self.raw.snapshot | {"device_traces": [], "external_annotations": [], "segments": segments}
+        found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
+        return found[0] if segments else self._nothing(device), stayed
 
     def settings(self, device: int) -> Settings:
         """The allocator's settings as this reading reports them."""
@@ -114,6 +124,29 @@ class Reading:
         }
         found, _ = histories(empty, StackBuilder(), torch=self._torch)
         return DeviceHistory(device, *_fields(found[0]))
+
+
+def _stayed(segment: Mapping[str, Any], held: Ledger, pools: Sequence[Any]) -> set[int]:
+    """The addresses of the blocks in a segment that are as they were *held*."""
+    place = held.segments.get(segment["address"])
+    pool = segment.get("segment_pool_id", DEFAULT_POOL)
+    here = segment["total_size"], segment["stream"], pools.index(pool) if pool in pools else -1
+    is_same = place is not None and place[:3] == here
+    blocks, pending = held.blocks, held.pending
+    return {
+        address
+        for block in segment["blocks"]
+        if (before := blocks.get(address := block["address"])) is not None
+        and before[0] == block["size"]
+        and before[1] == block["requested_size"]
+        and (before[4] if block["frames"] else is_same and not before[4])
+        and block["state"] == "active_allocated"
+        and address not in pending
+    }
+
+
+def _others(blocks: list[Any], stayed: set[int]) -> list[Any]:
+    return [block for block in blocks if block["address"] not in stayed]
 
 
 def _fields(history: DeviceHistory) -> tuple[Any, ...]:

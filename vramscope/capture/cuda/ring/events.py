@@ -18,6 +18,7 @@ _KEYS = ("action", "time_us", "addr", "size", "stream", "frames")
 _WORDS = frozenset(action.name.lower() for action in Action if action != Action.OOM) | {"annotate"}
 _YOUNGER = ("pool_id", "user_metadata")
 """Keys that not every version of torch writes."""
+_NO_STACK: dict[str, list[Any]] = {"frames": []}
 _FREES = frozenset({"free_requested", "free_completed"})
 
 
@@ -70,16 +71,18 @@ def n_of_actions(events: torch_events.Events) -> dict[str, int]:
 
 
 def _columns(ring: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:
-    """The values by key; None if entries have other keys than the first, or that lacks one.
+    """The values by key; None if entries differ in their keys, but for the stack, or those lack one.
 
     torch puts the same keys into the same order, so the values alone are taken: a third of the time that
-    looking for the keys takes.
+    looking for the keys takes. The stack is the last one; a block from before the history has none.
     """
-    keys = list(ring[0]) if ring else []
+    n_keys = max(map(len, ring), default=0)
+    keys = next((list(row) for row in ring if len(row) == n_keys), [])
     if not set(_KEYS).issubset(keys) or "forward_frames" in keys:
         return None
-    values = list(chain.from_iterable(map(dict.values, ring)))
-    if len(values) != len(keys) * len(ring):
+    whole = (row if len(row) == n_keys else row | _NO_STACK for row in ring)
+    values = list(chain.from_iterable(map(dict.values, whole)))
+    if keys[-1] != "frames" or len(values) != len(keys) * len(ring):
         return None
     return {key: values[i :: len(keys)] for i, key in enumerate(keys) if key in _KEYS or key in _YOUNGER}
 
