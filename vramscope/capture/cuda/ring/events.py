@@ -18,7 +18,6 @@ _KEYS = ("action", "time_us", "addr", "size", "stream", "frames")
 _WORDS = frozenset(action.name.lower() for action in Action if action != Action.OOM) | {"annotate"}
 _YOUNGER = ("pool_id", "user_metadata")
 """Keys that not every version of torch writes."""
-_NO_STACK: dict[str, list[Any]] = {"frames": []}
 _FREES = frozenset({"free_requested", "free_completed"})
 
 
@@ -74,16 +73,16 @@ def _columns(ring: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:
     """The values by key; None if entries differ in their keys, but for the stack, or those lack one.
 
     torch puts the same keys into the same order, so the values alone are taken: a third of the time that
-    looking for the keys takes. The stack is the last one; a block from before the history has none.
+    looking for the keys takes. A block from before the history has no stack.
     """
     n_keys = max(map(len, ring), default=0)
     keys = next((list(row) for row in ring if len(row) == n_keys), [])
     if not set(_KEYS).issubset(keys) or "forward_frames" in keys:
         return None
-    whole = (row if len(row) == n_keys else row | _NO_STACK for row in ring)
-    values = list(chain.from_iterable(map(dict.values, whole)))
-    if keys[-1] != "frames" or len(values) != len(keys) * len(ring):
+    if any(set(keys) - row.keys() != {"frames"} for row in ring if len(row) != n_keys):
         return None
+    whole = (row if len(row) == n_keys else {key: row.get(key, []) for key in keys} for row in ring)
+    values = list(chain.from_iterable(map(dict.values, whole)))
     return {key: values[i :: len(keys)] for i, key in enumerate(keys) if key in _KEYS or key in _YOUNGER}
 
 
