@@ -50,6 +50,8 @@ class NewEntries:
     """The allocation count at their end; UNCOUNTED if the program reset the statistics meanwhile."""
     events: Events | None
     """They as columns, if they are converted already."""
+    stand_alone: bool = False
+    """Whether they say it all without segments: none is missing, nor the pool of any."""
 
 
 class DeviceLog:
@@ -64,8 +66,9 @@ class DeviceLog:
         """Number of allocations so far that have no call stack."""
         self.gaps = GapNotes(lambda note: add_note(note, device))
         self._add_note = add_note
-        self._counts: EntryCounts | None = None
-        self._tail: list[Key] = []
+        self.counts: EntryCounts | None = None
+        self.tail: list[Key] = []
+        """The last entries that were read; where ``find`` begins, with *counts*, if both are set back."""
         self._ledger: Ledger | None = None
         self._pools: list[tuple[int, int]] = [(0, 0)]
         self._time_ns = 0
@@ -74,26 +77,17 @@ class DeviceLog:
         """Events that are missing before those that are written next; None where none are."""
 
     @property
-    def place(self) -> tuple[EntryCounts | None, list[Key]]:
-        """The last entry that was read; where ``find`` is to begin if it is set back."""
-        return self._counts, self._tail
-
-    @place.setter
-    def place(self, place: tuple[EntryCounts | None, list[Key]]) -> None:
-        self._counts, self._tail = place
-
-    @property
     def is_begun(self) -> bool:
         """Whether the initial state is written."""
         return self._ledger is not None
 
     def has_unread(self, stats: Any) -> bool:
         """Whether the allocator has made entries that are not read yet."""
-        return self._counts != counts_of(stats)
+        return self.counts != counts_of(stats)
 
     def n_new(self, stats: Any) -> int:
         """Number of entries of the counted kinds that are not read yet."""
-        made = counts_of(stats).since(self._counts) if self._counts is not None else None
+        made = counts_of(stats).since(self.counts) if self.counts is not None else None
         return sum(made) if made is not None else 0
 
     def forget_ring(self) -> None:
@@ -101,7 +95,7 @@ class DeviceLog:
 
         The next reading must find as many entries as the statistics count from here on.
         """
-        self._tail = []
+        self.tail = []
 
     def begin(self, sink: Sink, reading: Reading) -> None:
         """Write the current state as the initial state."""
@@ -111,8 +105,8 @@ class DeviceLog:
     def start_at(self, raw: RawReading) -> None:
         """Skip the entries that are in the ring now: the recording begins after them."""
         ring = raw.ring(self.device)
-        self._counts = raw.counts(self.device)[1]
-        self._tail = [_key(row) for row in ring[-TAIL:]]
+        self.counts = raw.counts(self.device)[1]
+        self.tail = [_key(row) for row in ring[-TAIL:]]
 
     def is_idle(self, raw: RawReading) -> bool:
         """Whether the device was never used, so that there is nothing to write."""
@@ -122,35 +116,28 @@ class DeviceLog:
         """Find the new entries and how many are missing before them; from here on they count as read."""
         ring = raw.ring(self.device)
         before, after = raw.counts(self.device)
-        known = self._counts if self._counts is not None else before
+        known = self.counts if self.counts is not None else before
         made = before.since(known), after.since(known)
         bounds = (0, _MANY) if made[0] is None or made[1] is None else (sum(made[0]), sum(made[1]))
         # Nearly always the ring was emptied, and all of it is new: then its entries are gone through once.
-        events = None if self._tail else ring_events(ring)
+        events = None if self.tail else ring_events(ring)
         start: int | None
         if events is not None:
             seen = counted(n_of_actions(events))
             start = 0 if bounds[0] <= sum(seen) <= bounds[1] else None
         else:
             actions = list(map(itemgetter("action"), ring))
-            start = first_new(actions, lambda i: _key(ring[i]), self._tail, bounds)
+            start = first_new(actions, lambda i: _key(ring[i]), self.tail, bounds)
             seen = counted(Counter(actions[start or 0 :]))
         is_whole = start is not None
         is_reset = made[1] is None
         n_lost = 0 if is_whole else lost(made[1] if raw.is_consistent else made[0], seen)
-        self._counts = after if raw.is_consistent or is_reset else known.plus(seen) if is_whole else before
-        kept = self._tail if is_whole and ring else []
-        self._tail = [*kept, *(_key(row) for row in ring[max(start or 0, len(ring) - TAIL) :])][-TAIL:]
-        n_allocations = UNCOUNTED if is_reset else self._counts.alloc
-        return NewEntries(start or 0, is_whole, n_lost, n_allocations, events)
-
-    def stands_alone(self, new: NewEntries) -> bool:
-        """Whether entries say it all without segments: none is missing, nor the pool of any."""
-        if not new.is_whole or new.events is None:
-            return False
-        # Up to torch 2.11 entries name no pool; a second one begins with a segment.
-        makes_segments = any(word.startswith("segment") for word in new.events.words)
-        return new.events.tells_pools or not (len(self._pools) > 1 or makes_segments)
+        self.counts = after if raw.is_consistent or is_reset else known.plus(seen) if is_whole else before
+        kept = self.tail if is_whole and ring else []
+        self.tail = [*kept, *(_key(row) for row in ring[max(start or 0, len(ring) - TAIL) :])][-TAIL:]
+        n_allocations = UNCOUNTED if is_reset else self.counts.alloc
+        stand_alone = is_whole and events is not None and _name_pools(events, len(self._pools))
+        return NewEntries(start or 0, is_whole, n_lost, n_allocations, events, stand_alone)
 
     def write(self, sink: Sink, reading: Reading, entries: NewEntries, records: HookRecords) -> None:
         """Write the new events with their block sizes, and the marks and labels that belong to them."""
@@ -223,7 +210,14 @@ class DeviceLog:
         """Write events that lead to the state after a pause; returns whether they fill a gap, unplanned."""
         before = self.n_events
         if is_planned and self.device != HOST:
-            self._bridge_changes(sink, reading)
+            # What changed alone, as nearly all blocks are those from before.
+            held = self._ledger
+            assert held is not None  # noqa: S101 -- for the type checker: a begun log has it
+            history, stayed = reading.state(self.device, held, self._pools)
+            after = Ledger(self._renumbered(history), history.settings)
+            kept = {address: held.blocks.pop(address) for address in stayed}
+            self._move_to(sink, reading, (after, reading.time_ns))
+            after.keep(held, kept)
         else:
             after = Ledger(self._state(reading), reading.settings(self.device))
             self._move_to(sink, reading, (after, reading.time_ns))
@@ -231,16 +225,6 @@ class DeviceLog:
             return False
         sink.append(marks_table([_gap_mark(self._time_ns, self.n_events, 0)]), self.device)
         return True
-
-    def _bridge_changes(self, sink: Sink, reading: Reading) -> None:
-        """Bridge what changed alone, as nearly all blocks are those from before."""
-        before = self._ledger
-        assert before is not None  # noqa: S101 -- for the type checker: a begun log has it
-        history, stayed = reading.state(self.device, before, self._pools)
-        after = Ledger(self._renumbered(history), history.settings)
-        kept = {address: before.blocks.pop(address) for address in stayed}
-        self._move_to(sink, reading, (after, reading.time_ns))
-        after.keep(before, kept)
 
     def write_failure(self, sink: Sink, sizes: tuple[int, int], stack_id: int) -> None:
         """Write an allocation that failed, with its request and the bytes that were free."""
@@ -396,3 +380,9 @@ def _instants_of(moments: Sequence[tuple[int, int]], trace: Trace, end: tuple[in
     counts = [UNCOUNTED if n == UNCOUNTED else count for _, count in moments]
     at = n_before + instants(trace, n, counts, [now for now, _ in moments])
     return [int(instant) for instant in at]
+
+
+def _name_pools(events: Events, n_pools: int) -> bool:
+    """Whether the pool of each entry is known: up to torch 2.11 none names it; a second makes a segment."""
+    makes_segments = any(word.startswith("segment") for word in events.words)
+    return events.tells_pools or not (n_pools > 1 or makes_segments)

@@ -245,7 +245,8 @@ class HistoryReader:
         wants_empty = not (self.is_shared or is_last) and self.pace.wants_emptying(self.n_new)
         read_ns = time_ns()
         began_s = thread_time()
-        raw, new_entries = self._take(self.pace.n_entries if wants_empty else 0, has_segments=not is_last)
+        restart_with = self.pace.n_entries if wants_empty else 0
+        raw, new_entries = _taken(self.logs, restart_with, has_segments=not is_last)
         self.pace.take_s = thread_time() - began_s
         reading = self._reading(raw, {i: (new.start, new.events) for i, new in new_entries.items()})
         # Each column is as long as the ring: it goes before the events are written.
@@ -265,17 +266,6 @@ class HistoryReader:
         else:
             self._unwritten_state = reading
         self.pace.has_read(raw.counts(self._device)[1].alloc)
-
-    def _take(self, restart_with: int, *, has_segments: bool) -> tuple[RawReading, dict[int, NewEntries]]:
-        """Take a reading and find what is new; with segments after all if that needs them."""
-        places = {log: log.place for log in self.logs.values()}
-        raw = history.take(list(self.logs), restart_with, has_segments=has_segments)
-        new_entries = {device: log.find(raw) for device, log in self.logs.items()}
-        if has_segments or all(log.stands_alone(new_entries[i]) for i, log in self.logs.items()):
-            return raw, new_entries
-        for log, place in places.items():
-            log.place = place
-        return self._take(0, has_segments=True)
 
     def _write_states(self, sink: Sink, reading: Reading) -> None:
         for log in self.logs.values():
@@ -300,3 +290,17 @@ class HistoryReader:
         new = [i for i in self.logs if i not in (*counted, HOST) and any(raw.counts(i)[1])]
         self._records.counted = (*counted, *new)
         self._add_devices(new)
+
+
+def _taken(
+    logs: Mapping[int, DeviceLog], restart_with: int, *, has_segments: bool
+) -> tuple[RawReading, dict[int, NewEntries]]:
+    """Take a reading and find what is new; with segments after all if that needs them."""
+    places = {log: (log.counts, log.tail) for log in logs.values()}
+    raw = history.take(list(logs), restart_with, has_segments=has_segments)
+    new_entries = {device: log.find(raw) for device, log in logs.items()}
+    if has_segments or all(new.stand_alone for new in new_entries.values()):
+        return raw, new_entries
+    for log, (counts, tail) in places.items():
+        log.counts, log.tail = counts, tail
+    return _taken(logs, 0, has_segments=True)
