@@ -77,7 +77,7 @@ def envelope(series: Series, view: Window, around: Window, width_px: int) -> Env
     first = np.clip(np.where(is_exact, edge, edge - 1)[:-1], 0, len(position) - 1)
     stop = np.maximum(edge[1:], first + 1)
     stop[-1] = max(int(np.searchsorted(position, borders[-1], "right")), int(first[-1]) + 1)
-    return Envelope(borders, *(first, stop), np.isin(borders, detail))
+    return Envelope(borders, first, stop, np.isin(borders, detail))
 
 
 def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
