@@ -136,8 +136,8 @@ class DeviceLog:
         kept = self.tail if is_whole and ring else []
         self.tail = [*kept, *(_key(row) for row in ring[max(start or 0, len(ring) - TAIL) :])][-TAIL:]
         n_allocations = UNCOUNTED if is_reset else self.counts.alloc
-        stand_alone = is_whole and events is not None and _name_pools(events, len(self._pools))
-        return NewEntries(start or 0, is_whole, n_lost, n_allocations, events, stand_alone)
+        is_told = not ring if events is None else _name_pools(events, len(self._pools))
+        return NewEntries(start or 0, is_whole, n_lost, n_allocations, events, is_whole and is_told)
 
     def write(self, sink: Sink, reading: Reading, entries: NewEntries, records: HookRecords) -> None:
         """Write the new events with their block sizes, and the marks and labels that belong to them."""
