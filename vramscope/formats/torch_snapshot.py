@@ -42,7 +42,7 @@ def sniff(head: bytes, path: Path) -> bool:
     """
     start = beginning(head)
     if start[:1] == b"\x80" and b"\x02" <= start[1:2] <= b"\x05":
-        return True
+        return start[2:3] != b"\x8a"  # a number comes first in what torch.save wrote before 1.6
     if start[:1] in (b"(", b"]", b"}", b"c") and path.name.lower().endswith(_SUFFIXES):
         return start[:2].isascii()
     return _is_json(start) and any(key in start for key in _JSON_KEYS)

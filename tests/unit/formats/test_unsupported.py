@@ -10,6 +10,7 @@ from pathlib import Path
 
 import captures
 import pytest
+import torch
 
 from vramscope.errors import FormatError
 from vramscope.formats.unsupported import read, sniff
@@ -52,7 +53,14 @@ def in_tar(data: bytes) -> bytes:
     return file.getvalue()
 
 
+def saved_before_1_6() -> bytes:
+    file = io.BytesIO()
+    torch.save({"weight": torch.zeros(3)}, file, _use_new_zipfile_serialization=False)
+    return file.getvalue()
+
+
 PACKED = [
+    (saved_before_1_6(), "torch.save wrote before torch 1.6", "_dump_snapshot"),
     (zipped("snapshot.pickle"), "a zip archive", "unpack it"),
     (zipped("archive/data.pkl"), "torch.save", "data.pkl"),
     (bz2.compress(b"\x80\x04N."), "bzip2", "unpack it"),
