@@ -64,7 +64,9 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
     has_samples = any((column >= 0).any() for column in sampled)
     return state(
         f"Peak {'' if known.is_exact else 'at least '}{most}" if most else "No single allocation is in it",
-        "Totals at moments are in it, and no single allocation: who allocated is not known.",
+        "Totals at moments are in it, and no single allocation: who allocated is not known."
+        if most or has_samples
+        else "The recording ended before anything was allocated on this device.",
         *([["The totals are shown in the ", fall, "."]] if has_samples else []),
         *([["The peak of each step is in ", steps, "."]] if view and len(view.recording.steps) else []),
         ["To see who allocated: ", *_TO_RECORD],

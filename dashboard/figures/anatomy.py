@@ -17,8 +17,6 @@ MOST_MODULES, ENOUGH_MODULES = 60, 12
 _LEAST_SHARE = 0.06
 """Share of the highest level from which an area has room for its name."""
 _OF_PARAMETERS = (Category.GRADIENT, Category.OPTIMIZER_STATE)
-
-
 _ON = {"bgcolor": "rgba(255,255,255,.8)", "font": {"color": "#1F2933"}}
 """The look of a name on an area in Plotly; our own charts draw an outline."""
 
@@ -62,7 +60,8 @@ def axis(found: Sequence[ModuleColumn], edges: NDArray[Any], allocated: NDArray[
     texts = []
     for each, change in zip(found, np.diff(allocated[at]).tolist(), strict=True):
         sign = "+" if change > 0 else "−" if change else ""
-        texts.append(f"{each.name[-18:]} {sign}{format_bytes(abs(change))}")
+        name = each.name if len(each.name) <= 18 else f"…{each.name[-17:].lstrip('.')}"
+        texts.append(f"{name} {sign}{format_bytes(abs(change))}")
     return {"tickprefix": "", "fixedrange": True, "range": [0, len(found)], "ticktext": texts,
             "tickvals": [i + 0.5 for i in range(len(found))], "tickangle": -60}  # fmt: skip
 

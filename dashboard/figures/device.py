@@ -49,7 +49,8 @@ def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
         "type": "scatter", "mode": "lines", "uid": "cursor", "hoverinfo": "skip", "x": [at, at],
         "y": [0, float(max(level.max(initial=1), 1)) / unit], "line": {"width": 1.5, "color": "#1F2933"},
     }  # fmt: skip
-    axis: dict[str, Any] = {"ticksuffix": " s", "nticks": 9}
+    # As on the strip above, a short stretch is in milliseconds.
+    axis = {"nticks": 9, "ticksuffix": " s"} if x[-1] >= 2 else {"ticksuffix": "s", "tickformat": "~s"}
     if word:
         axis = {"tickprefix": f"{word} ", "tickformat": "d", "dtick": spacing(int(x[-1] - x[0]))}
     return plain_chart([*areas, *lines, cursor], axis, byte_axis(unit_name))

@@ -53,8 +53,6 @@ class Page:
     """Whether the page lays out the timeline itself; else the shell puts it above as a strip."""
     instant_store: str = ""
     """Id of the store that gets an instant chosen on the strip; '' where none needs it."""
-    zoom_store: str = ""
-    """Id of the store that gets the edges of the zoom of the strip."""
     behind: Callable[[Data, View], Behind] | None = None
     """What lies behind its entry in the menu, from what is known of the run without an analysis."""
 

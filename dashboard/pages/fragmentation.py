@@ -97,21 +97,29 @@ def _instant(data: Data, view: View, at: int | None) -> int:
     known = totals(data, view)
     if at is not None and 0 <= at < len(known.allocated_bytes):
         return at
-    return int(data.ask(view, "fragmentation").worst)
+    return _worst(data.ask(view, "fragmentation"))[0]
+
+
+def _worst(found: Any) -> tuple[int, int, bool]:
+    """Return the worst call of cudaMalloc, or of all instants if no call met any; its bytes; which it is."""
+    if found.unusable_bytes or not found.was_asked:
+        return found.worst, found.unusable_bytes, found.was_asked
+    at = int(found.parts.inactive_split_bytes.argmax())
+    return at, int(found.parts.inactive_split_bytes[at]), False
 
 
 def _opening(data: Data, view: View) -> list[Any]:
     found = data.ask(view, "fragmentation")
-    at, parts = found.worst, found.parts
-    worst, reserved = found.unusable_bytes, int(parts.reserved_bytes[at])
+    at, worst, was_asked = _worst(found)
     when = moment(data, view, at).words
-    fragmented = f"{format_bytes(worst)} of {format_bytes(reserved)} reserved were fragmented"
-    if found.was_asked:
+    reserved = format_bytes(int(found.parts.reserved_bytes[at]))
+    fragmented = f"{format_bytes(worst)} of {reserved} reserved were fragmented"
+    if was_asked:
         claim = f"{fragmented} when cudaMalloc was called, at {when}"
     else:
         claim = f"{'At least' if bound(view) else 'At most'} {fragmented}, at {when}"
     facts = [
-        _most(data, view, parts) if found.was_asked else "",
+        _most(data, view, found.parts) if was_asked else "",
         f"{found.churn.n_made:,} segments from cudaMalloc, {found.churn.n_released:,} released by cudaFree",
         f"cache released {found.churn.n_retries:,} × for a retry" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",

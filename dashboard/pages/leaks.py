@@ -184,9 +184,6 @@ def _no_leak(found: Leaks) -> list[Any]:
     return [html.P(text.format(format_bytes(rate)), className="notes") for rate, text in rates if rate > 0]
 
 
-def _register(app: Any, data: Data) -> None:
-    renewal.register(app, data, "lk", _content)
-
-
-PAGE = Page(name="leaks", title="Leaks", order=50, path="/leaks", layout=_layout, register=_register,
+PAGE = Page(name="leaks", title="Leaks", order=50, path="/leaks", layout=_layout,
+            register=lambda app, data: renewal.register(app, data, "lk", _content),
             behind=counting("leak", "growing_batch"))  # fmt: skip

@@ -277,7 +277,8 @@ def _register(app: Any, data: Data) -> None:
         at: int | None, zoom: Any, version: Standing | None, shown: int | None, selected: Any,
         stored: Stored | None,
     ) -> Any:  # fmt: skip
-        _check_chosen(at)
+        if at is None and ctx.triggered_id == "ov-at":  # Dash calls back for every new page
+            raise PreventUpdate
         address = restore(stored)
         view = view_or_nothing(data, address)
         known = _shown_instant(data, view, address, zoom, at)
@@ -313,12 +314,6 @@ def _register(app: Any, data: Data) -> None:
         if ctx.triggered_id != "version" and not answered:
             raise PreventUpdate
         return opening(data, view_or_nothing(data, restore(stored)))
-
-
-def _check_chosen(at: int | None) -> None:
-    """Raise PreventUpdate where no instant was chosen: Dash calls back for every new page."""
-    if at is None and ctx.triggered_id == "ov-at":
-        raise PreventUpdate
 
 
 def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int | None) -> int:

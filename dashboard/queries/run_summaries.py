@@ -304,8 +304,8 @@ MOST_EVENTS_JUDGED = 300_000
 
 def _verdict(run: Run, recording: Recording) -> str:
     """Return the verdict in words: out of memory on any device first, then leaks on the fullest device."""
-    n_ooms = sum(int((each.trace.action == Action.OOM).sum()) for each in run.recordings)
-    n_ooms += sum(bool(full_device(each)) for each in run.recordings)
+    failed = [int((each.trace.action == Action.OOM).sum()) for each in run.recordings]
+    n_ooms = sum(n or bool(full_device(each)) for n, each in zip(failed, run.recordings, strict=True))
     if n_ooms:
         return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"
     missing = missing_parts(recording)

@@ -226,8 +226,7 @@ def _top(entry: Page, context: Context, view: View) -> list[Any]:
     above = [head, *header.incomplete(view)]
     if entry.has_timeline:
         return above
-    stores = {"at": entry.instant_store, "view": entry.zoom_store}
-    return [*above, timeline.strip(context.data, view, context.address, stores)]
+    return [*above, timeline.strip(context.data, view, context.address, {"at": entry.instant_store})]
 
 
 def _ignore_deleted_run(error: Exception) -> None:

@@ -201,12 +201,12 @@ def at_in_address(page: Any) -> int:
     return int(page.evaluate("new URL(location).searchParams.get('at')"))
 
 
-def test_the_strip_has_the_unit_of_the_charts_below_it(trained: Any) -> None:
-    words = "document.querySelector('.chart [data-q=position]')?.textContent"
-    trained.go(f"/fragmentation?run={trained.run}&at=40")
-    assert trained.until(words).endswith(" s")
-    trained.go(f"/peak?run={trained.run}&at=40")
-    assert trained.until(words).endswith((" ms", " µs"))
+@pytest.mark.parametrize("path", ["fragmentation", "peak"])
+def test_a_moment_of_a_short_run_is_in_fractions_of_a_second(trained: Any, path: str) -> None:
+    trained.go(f"/{path}?run={trained.run}&at=40")
+
+    words = trained.until("document.querySelector('.chart [data-q=position]')?.textContent")
+    assert words.endswith((" ms", " µs"))
 
 
 def test_a_step_is_looked_into_by_keyboard(trained: Any) -> None:

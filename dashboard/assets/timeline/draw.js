@@ -324,11 +324,11 @@
 
   // In seconds a short stretch would differ in the seventh digit alone.
   /** @returns {[number, string]} */
-  const unitOfTime = (a, b, isInSeconds) => (isInSeconds ? [1, " s"] : b - a < 2e-3 && b < 1 ? [1e6, " µs"] : b - a < 2 && b < 10 ? [1e3, " ms"] : [1, " s"]);
+  const unitOfTime = (a, b) => (b - a < 2e-3 && b < 1 ? [1e6, " µs"] : b - a < 2 && b < 10 ? [1e3, " ms"] : [1, " s"]);
 
   function positions(context, box, view, axis, t) {
     const isTime = view.axis !== "events", span = view.b - view.a;
-    const [scale, unit] = isTime ? unitOfTime(view.a, view.b, view.isInSeconds) : [1, ""];
+    const [scale, unit] = isTime ? unitOfTime(view.a, view.b) : [1, ""];
     const step = spacing(span * scale, box.width, 110, isTime ? 0 : 1);
     context.textAlign = "center";
     context.textBaseline = "top";

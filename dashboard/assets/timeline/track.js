@@ -132,15 +132,13 @@
   // --------------------------------------------------------------------------------- view
   function extent(track) { return track.data.whole ? track.data.whole.extent : [0, 1]; }
   const isEvents = (track) => track.of.axis === "events";
-  // Above charts that follow its zoom, which are in seconds: one page has one unit.
-  const isInSeconds = (track) => track.of.parts || Boolean(track.stores.view) && track.figure.classList.contains("strip-track");
 
   function view(track) {
     const [first, last] = extent(track), a = T.a === null ? first : T.a, b = T.b === null ? last : T.b;
     const box = track.place.plot, top = ceiling(track), isBands = track.figure.classList.contains("bands");
     const lo = isBands && T.lo !== null ? T.lo : 0, hi = isBands && T.hi !== null ? T.hi : top;
     return {
-      a, b, lo, hi, axis: track.of.axis, shown: track.shown, isInSeconds: isInSeconds(track),
+      a, b, lo, hi, axis: track.of.axis, shown: track.shown,
       px: (x) => box.left + (x - a) / (b - a) * box.width,
       py: (y) => box.top + box.height - (y - lo) / (hi - lo) * box.height,
       data: (px) => a + (px - box.left) / box.width * (b - a),
@@ -318,7 +316,7 @@
 
   function words(track, x) {
     if (isEvents(track)) return `instant ${Math.round(x).toLocaleString("en-US")}`;
-    const { a, b } = view(track), [scale, unit] = D.unitOfTime(a, b, isInSeconds(track));
+    const { a, b } = view(track), [scale, unit] = D.unitOfTime(a, b);
     return `${(x * scale).toFixed(Math.max(0, Math.min(9, Math.ceil(3 - Math.log10((b - a) * scale || 1)))))}${unit}`;
   }
   function stepAt(track, x) {

@@ -1,7 +1,7 @@
 // @ts-check
-// The bar of a phone scrolls sideways: the page that is open stays in view.
+// The bar of a narrow page scrolls sideways: the page that is open stays in view.
 (function () {
-  const isNarrow = matchMedia("(max-width: 600px)");
+  const isNarrow = matchMedia("(max-width: 800px)");
   function show() {
     if (isNarrow.matches) document.querySelector("#menu .here")?.scrollIntoView({ inline: "center", block: "nearest" });
   }

@@ -7,6 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from vramscope.dashboard.figures.drawing.theme import CATEGORY_COLOR, PART_COLOR, PHASE_COLOR, palette_css
 
+from vramscope.model.marks import Category
+
 Colors = NDArray[np.float64]
 VISION = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -84,6 +86,16 @@ def test_no_two_colors_look_alike(vision: str) -> None:
             close.append((one, other, round(distance, 3)))
 
     assert close == []
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_what_a_training_keeps_between_steps_is_told_apart_at_a_glance(vision: str) -> None:
+    colors = [
+        oklab(CATEGORY_COLOR[each], vision)
+        for each in (Category.GRADIENT, Category.OPTIMIZER_STATE, Category.WORKSPACE)
+    ]
+
+    assert min(float(np.linalg.norm(a - b)) for a, b in combinations(colors, 2)) > 0.1
 
 
 @pytest.mark.parametrize("palette", PALETTES)
