@@ -110,6 +110,7 @@ class Visit:
     """The addresses of every request so far."""
     n_awaited: int = 0
     """Requests that are not answered yet."""
+    n_followed: int = 0
 
     def __post_init__(self) -> None:
         self.page.set_default_timeout(LONGEST_WAIT_S * 1000)
@@ -123,6 +124,15 @@ class Visit:
         self.page.add_init_script(f"localStorage.setItem('vramscope-theme', '{theme}')")
         self.page.goto(self.base + path)
         return self
+
+    def follow(self, url: str) -> None:
+        """Go where a link of the menu would lead, without loading the scripts again; waits for the menu."""
+        self.n_followed += 1  # the address that is shown already would not be opened again
+        url += f"{'&' if '?' in url else '?'}visit={self.n_followed}"
+        with self.page.expect_response(lambda r: "menu.children" in (r.request.post_data or "")):
+            self.page.evaluate(
+                "url => { history.pushState({}, '', url); dispatchEvent(new PopStateEvent('popstate')) }", url
+            )
 
     def _note(self, url: str) -> None:
         self.asked.append(url)
@@ -151,6 +161,14 @@ class Visit:
         last_s = monotonic() + LONGEST_WAIT_S
         while not (self.page.evaluate(_AT_REST) and self.n_awaited <= 0):
             assert monotonic() < last_s, f"never at rest; {self.n_awaited} requests are not answered"
+
+    def violations(self) -> list[str]:
+        """What axe-core, which was put into the page before, says against it."""
+        return [
+            f"{rule['id']} ({rule['impact']}): {node['html'][:200]} {node.get('failureSummary', '')[:300]}"
+            for rule in self.page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]
+            for node in rule["nodes"][:3]
+        ]
 
     def theme(self, name: str) -> None:
         """Show the page in the theme of that name."""
@@ -183,6 +201,12 @@ class Visit:
             " return d.a === a && d.b === b && d.isFine }",
             [a, b],
         )
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    kept = pytest.importorskip("axe_playwright_python.base", reason="axe-playwright-python is not installed")
+    return (Path(kept.__file__).parent / "axe.min.js").read_text()
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,6 @@ class House:
     root: Path
     visitor: Any
     runs: dict[str, str]
-    n_visits: int = 0
 
     @property
     def page(self) -> Any:
@@ -99,14 +98,8 @@ class House:
 
     def enter(self, room: Page, run: str, **more: str) -> Any:
         """Follow a link to the page."""
-        self.n_visits += 1  # the address that is shown already would not be opened again
         asked = {"run": self.runs[run], **more} if room.about_run else {}
-        asked["visit"] = str(self.n_visits)
-        url = room.path + "?" + "&".join(f"{key}={value}" for key, value in asked.items())
-        with self.page.expect_response(lambda r: "menu.children" in (r.request.post_data or "")):
-            self.page.evaluate(
-                "url => { history.pushState({}, '', url); dispatchEvent(new PopStateEvent('popstate')) }", url
-            )
+        self.visitor.follow(room.path + "?" + "&".join(f"{key}={value}" for key, value in asked.items()))
         self.page.wait_for_selector(THERE)
         self.visitor.at_rest()
         return self.page
