@@ -50,10 +50,9 @@ def ways(kind):
     return {"reshard_after_forward": after[kind]} if kind in after else {}
 
 def sharded(kind, model, group):
-    if kind in ("ddp", "ddp views", "zero"):
-        views = kind == "ddp views"
-        return nn.parallel.DistributedDataParallel(
-            model, device_ids=[0], gradient_as_bucket_view=views, process_group=group)
+    if kind.startswith("ddp") or kind == "zero":
+        options = {option: True for option in kind.split()[1:]}
+        return nn.parallel.DistributedDataParallel(model, device_ids=[0], process_group=group, **options)
     if kind in ("fsdp", "fsdp from the host"):
         from torch.distributed.fsdp import FullyShardedDataParallel
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -122,7 +121,7 @@ def _predicted(kind: str, steps: int) -> Prediction:
     return predict(lambda: exec(compile(text, "<program>", "exec"), {}), steps=None, ranks=8)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "ddp views", "zero"])
+@pytest.mark.parametrize("kind", ["ddp", "ddp gradient_as_bucket_view", "zero"])
 def test_a_rank_of_data_parallel_training_needs_what_torch_counts(run_standin: Any, kind: str):
     truth = _genuine(run_standin, kind, steps=1)
 
@@ -130,6 +129,16 @@ def test_a_rank_of_data_parallel_training_needs_what_torch_counts(run_standin: A
 
     assert [found.peak_allocated_bytes, found.peak_reserved_bytes] == truth
     assert found.certainty == "estimate"
+
+
+@pytest.mark.parametrize("option", ["static_graph", "find_unused_parameters"])
+def test_a_rank_that_looks_for_unused_parameters_needs_a_map_of_them_beside(run_standin: Any, option: str):
+    # The stand-in has no pinned memory, on which torch insists where it makes the map.
+    allocated, reserved = _genuine(run_standin, "ddp", steps=1)
+
+    found = _predicted(f"ddp {option}", steps=1)
+
+    assert [found.peak_allocated_bytes, found.peak_reserved_bytes] == [allocated + 512, reserved]
 
 
 @pytest.mark.parametrize("kind", ["fsdp2 kept", "fsdp2 by two", "fsdp2 hybrid", "fsdp from the host"])

@@ -75,6 +75,8 @@ _PACK = torch.ops.aten._pack_padded_sequence.default
 _OF_EACH = dict.fromkeys(("aten::_foreach_addcdiv", "aten::_foreach_addcmul"), torch.ops.aten.neg.default)
 _OF_EACH["aten::_foreach_sqrt"] = torch.ops.aten.sqrt.default
 _HOST = torch.device("cpu")
+_IS_PINNED = torch.ops.aten.is_pinned.default
+_PINNED = "_vramscope_pinned"
 _SPARSE = "how many rows a sparse tensor has depends on values that a dry run does not have"
 
 
@@ -168,6 +170,10 @@ class DryMode(TorchDispatchMode):
             return func(*args, **kwargs) if func.namespace == "prim" else NotImplemented
         if func.namespace in ("prim", "c10d"):
             return func(*args, **kwargs) if func.namespace == "prim" else ranks.answer(func, args)
+        if kwargs.get("pin_memory"):
+            return pin(self._run(func, types, args, kwargs | {"pin_memory": False}))
+        if func is _IS_PINNED:
+            return hasattr(args[0].untyped_storage(), _PINNED)
         if func is _ADD and self._is_gradient_alone(args, kwargs):
             known.forget(args[0])
             return args[0]
@@ -197,8 +203,6 @@ class DryMode(TorchDispatchMode):
             device is None or device.type == NAME or FakeTensor in types
         ):
             kwargs["generator"] = None
-        if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
         return FakeTensor not in types and (device is None or device.type == "cpu")
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -359,6 +363,13 @@ class DryMode(TorchDispatchMode):
         if events:
             self.operator = func._schema.name
             listener.works(events, extra.perhaps, frame)
+
+
+def pin(tensor: Any, *_: Any) -> Any:
+    """Have *tensor* say that it is pinned, as torch's C++ asserts; without a driver no memory is."""
+    if not is_own(tensor):
+        setattr(tensor.untyped_storage(), _PINNED, True)
+    return tensor
 
 
 def _is_of_the_card(*values: Any) -> bool:

@@ -22,7 +22,7 @@ from vramscope.model.prediction import ChangedAnswer
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import autocast, state, versions
 from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
-from vramscope.prediction.dry.mode import DryMode
+from vramscope.prediction.dry.mode import DryMode, pin
 from vramscope.prediction.dry.operators import RunSoFar
 from vramscope.prediction.dry.shim import (
     checkpoints,
@@ -181,8 +181,6 @@ class FakeCuda:
         self._set(FakeTensor, "tolist", tensor_values.listed)
         self._set(FakeTensor, "numpy", tensor_values.array)
         self._set(FakeTensor, "__array__", tensor_values.array)
-        self._set(FakeTensor, "is_pinned", lambda *_: False)
-        self._set(FakeTensor, "pin_memory", lambda tensor, *_: tensor)
         self._set(FakeTensor, "record_stream", lambda *_: None)
         self._set(FakeTensor, "get_nested_int", _ragged)
         self._set(torch.UntypedStorage, "data_ptr", _address)
@@ -193,7 +191,7 @@ class FakeCuda:
         )
         self._set(FakeTensor, "data", property(_DATA.__get__, _set_data))
         self._set(UninitializedTensorMixin, "materialize", _materialize)
-        self._set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
+        self._set(torch.Tensor, "pin_memory", pin)
         when_imported(self.patches, "torch.distributed.tensor", self._sharded_tensors)
         when_imported(self.patches, "torch.distributed.tensor._sharding_prop", self._propagation)
 
