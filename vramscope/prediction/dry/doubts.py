@@ -108,6 +108,11 @@ def own_line_of(trace: TracebackType | None) -> str:
     return found
 
 
+def is_ours(frame: FrameType) -> bool:
+    """Whether the frame runs our own code."""
+    return frame.f_code.co_filename.startswith(_OURS)
+
+
 def is_of_a_program(frame: FrameType) -> bool:
     """Whether the frame is the program's or that of a library other than torch."""
     return not frame.f_code.co_filename.startswith((_OURS, _TORCH, "<frozen", "<string>"))

@@ -25,6 +25,7 @@ from vramscope.prediction.dry.operators import (
     NOTHING,
     OwnMemory,
     RunSoFar,
+    embedding,
     losses,
     matmul,
     moving,
@@ -33,7 +34,7 @@ from vramscope.prediction.dry.operators import (
 )
 from vramscope.prediction.dry.shapes import ShapeMemo
 from vramscope.prediction.dry.shim import ranks
-from vramscope.prediction.dry.shim.own_device import NAME, device_of, is_own, lies_there
+from vramscope.prediction.dry.shim.own_device import NAME, device_of, is_own, is_pinned, lies_there, pin
 from vramscope.prediction.dry.shim.replacements import WHOLE, replacements
 from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.host_values import HostValues
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 Unknown = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What an operator raises whose result no dry run can know."""
 OutOfMemoryError = torch.OutOfMemoryError
-_SHAPES = matmul.SHAPES | recurrent.SHAPES | moving.SHAPES
+_SHAPES = matmul.SHAPES | recurrent.SHAPES | moving.SHAPES | embedding.SHAPES
 """How big results are, where torch does not say it of a device without content."""
 
 # A data loader's batch and a dataset's index are smaller, a layer of a model is larger; integers may be
@@ -76,7 +77,6 @@ _OF_EACH = dict.fromkeys(("aten::_foreach_addcdiv", "aten::_foreach_addcmul"), t
 _OF_EACH["aten::_foreach_sqrt"] = torch.ops.aten.sqrt.default
 _HOST = torch.device("cpu")
 _IS_PINNED = torch.ops.aten.is_pinned.default
-_PINNED = "_vramscope_pinned"
 _SPARSE = "how many rows a sparse tensor has depends on values that a dry run does not have"
 
 
@@ -173,7 +173,7 @@ class DryMode(TorchDispatchMode):
         if kwargs.get("pin_memory"):
             return pin(self._run(func, types, args, kwargs | {"pin_memory": False}))
         if func is _IS_PINNED:
-            return hasattr(args[0].untyped_storage(), _PINNED)
+            return is_pinned(args[0])
         if func is _ADD and self._is_gradient_alone(args, kwargs):
             known.forget(args[0])
             return args[0]
@@ -281,7 +281,10 @@ class DryMode(TorchDispatchMode):
         return value
 
     def _fake_inside(self, tensor: Any) -> Any:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        if not known.is_tainted(tensor):
+            known.know(made, tensor)
+        return made
 
     def knows_of_unknown(self) -> None:
         """Note that a tensor of the host has values that come from the device."""
@@ -363,13 +366,6 @@ class DryMode(TorchDispatchMode):
         if events:
             self.operator = func._schema.name
             listener.works(events, extra.perhaps, frame)
-
-
-def pin(tensor: Any, *_: Any) -> Any:
-    """Have *tensor* say that it is pinned, as torch's C++ asserts; without a driver no memory is."""
-    if not is_own(tensor):
-        setattr(tensor.untyped_storage(), _PINNED, True)
-    return tensor
 
 
 def _is_of_the_card(*values: Any) -> bool:

@@ -8,7 +8,9 @@ import torch
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import Call, OwnMemory, Row
 from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, passing, taken
+from vramscope.prediction.dry.values import known
 
+_INDEX, _SELECT = torch.ops.aten.index.Tensor, torch.ops.aten.masked_select.default
 _SOURCE = "aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu"
 _BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu"
 _PUT = "aten/src/ATen/native/cuda/Indexing.cu and TensorAdvancedIndexing.cpp"
@@ -116,6 +118,27 @@ def _added(
     plan += [*taken(*copied, 8 * count, 8 * count, 8 * count), *passing(sort_bytes(count, keys))]
     return tuple(plan)
 
+
+def _chosen(source: Any, indices: Any) -> Any:
+    """What known masks choose has a size, though its values are unknown: masks become places."""
+    return _INDEX(source, [place for one in indices for place in _places(one)])
+
+
+def _places(index: Any) -> list[Any]:
+    value = known.value_of(index) if _is_mask(index) and index.dim() else None
+    if value is None:
+        return [index]
+    return [index.new_empty(known.count(value, index.shape), dtype=torch.int64)] * index.dim()
+
+
+def _selected(source: Any, mask: Any) -> Any:
+    value = known.value_of(mask)
+    if value is None:
+        return _SELECT(source, mask)
+    return source.new_empty(known.count(value, torch.broadcast_shapes(source.shape, mask.shape)))
+
+
+SHAPES = {_INDEX: _chosen, _SELECT: _selected}
 
 ROWS = {
     "aten::embedding": Row(_SOURCE),

@@ -7,7 +7,7 @@ loaders. What it puts on ``cpu`` itself stays there.
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
 from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.shim.own_device import is_own
 from vramscope.prediction.dry.shim.patches import Patches
-from vramscope.prediction.dry.shim.tensor_values import READING
+from vramscope.prediction.dry.shim.tensor_values import READING, item
 from vramscope.prediction.dry.values import known
-from vramscope.prediction.dry.values.unknown import assume, is_unknown, plain_within
+from vramscope.prediction.dry.values.unknown import assume, is_unknown, plain, plain_within
 
 _WHY = "what it makes without a device lies on the card, with the batches of its data loaders"
 
@@ -87,6 +87,8 @@ class OwnDevices(TorchFunctionMode):
             return READING[name](*args, **(kwargs or {}))
         if name in _FINITE:
             return _finite(func(*args, **(kwargs or {})), _FINITE[name])
+        if func in _FROM_DATA:
+            args, kwargs = _with_numbers(func, args, kwargs or {})
         if kwargs and kwargs.get("device") is not None:
             kwargs = kwargs | {"device": self._of(kwargs["device"])}
         elif self._as_cuda is not None and self._as_cuda.is_meant(func):
@@ -122,6 +124,8 @@ class OwnDevices(TorchFunctionMode):
         """Call a function with an unknown number: as a size it says so itself, else it needs a plain one."""
         if name in _SIZED_BY_NUMBERS:
             assume(f"torch.{name}", f"{name}{plain_within(args)}", sys._getframe(2))
+        if func in _FROM_DATA:
+            args = plain_within(args)
         try:
             out = func(*args, **kwargs)
         except (TypeError, RuntimeError) as error:
@@ -144,6 +148,9 @@ class OwnDevices(TorchFunctionMode):
 
 
 _MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type})
+_FROM_DATA = {torch.tensor: True, torch.as_tensor: True, torch.asarray: True,
+              torch.Tensor.new_tensor: False, torch.Tensor.new: False}  # fmt: skip
+"""What makes a tensor of nested lists, and whether its type follows from what lies in them."""
 _SIZED_BY_NUMBERS = frozenset({"arange", "range"})
 # Whether all of it is so in a training that goes well.
 _FINITE = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
@@ -151,6 +158,28 @@ _FINITE = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False,
 
 def _itself(tensor: Any) -> Any:
     return tensor
+
+
+def _with_numbers(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the arguments with numbers for tensors within lists, whose values torch's C++ reads past modes."""
+    leaves = [leaf for one in (*args, *kwargs.values()) if type(one) in (list, tuple) for leaf in _leaves(one)]
+    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return args, kwargs
+    if _FROM_DATA[func] and kwargs.get("dtype") is None:
+        kinds = [one.dtype if isinstance(one, torch.Tensor) else torch.tensor(plain(one)).dtype for one in leaves]
+        kwargs = kwargs | {"dtype": functools.reduce(torch.promote_types, kinds)}
+    return tuple(map(_numbers, args)), {name: _numbers(one) for name, one in kwargs.items()}
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    for one in value:
+        yield from _leaves(one) if type(one) in (list, tuple) else (one,)
+
+
+def _numbers(value: Any) -> Any:
+    if type(value) not in (list, tuple):
+        return value
+    return [item(one) if isinstance(one, torch.Tensor) else _numbers(one) for one in value]
 
 
 def _finite(out: Any, answer: bool) -> Any:

@@ -22,7 +22,7 @@ from vramscope.model.prediction import ChangedAnswer
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import autocast, state, versions
 from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
-from vramscope.prediction.dry.mode import DryMode, pin
+from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators import RunSoFar
 from vramscope.prediction.dry.shim import (
     checkpoints,
@@ -37,7 +37,7 @@ from vramscope.prediction.dry.shim import (
 )
 from vramscope.prediction.dry.shim.devices import AsCuda, OwnDevices
 from vramscope.prediction.dry.shim.engine_order import EngineOrder
-from vramscope.prediction.dry.shim.own_device import NAME, is_own, own_device
+from vramscope.prediction.dry.shim.own_device import NAME, is_own, own_device, pin
 from vramscope.prediction.dry.shim.patches import Patches, when_imported
 from vramscope.prediction.dry.shim.ranks import Ranks
 from vramscope.prediction.dry.values.choices import Choices, Enough

@@ -87,3 +87,18 @@ def is_own(value: Any) -> bool:
 def lies_there(value: Any) -> bool:
     """Whether it has a storage on our device: a sparse tensor has none, its indices and values have."""
     return is_own(value) and value.layout is torch.strided
+
+
+_PINNED = "_vramscope_pinned"
+
+
+def pin(tensor: Any, *_: Any) -> Any:
+    """Have *tensor* say that it is pinned, as torch's C++ asserts; without a driver no memory is."""
+    if not is_own(tensor):
+        setattr(tensor.untyped_storage(), _PINNED, True)
+    return tensor
+
+
+def is_pinned(tensor: Any) -> bool:
+    """Whether it was made pinned, or is a view of what was."""
+    return hasattr(tensor.untyped_storage(), _PINNED)

@@ -16,7 +16,7 @@ _LARGEST_ANSWER = 1 << 20
 
 #  Change what they are given and return nothing; torch has no formula for their shapes.
 _IN_PLACE_WITHOUT_SHAPES = frozenset({"aten::_fused_sgd_", "aten::_fused_adagrad_"})
-_COMPARING = frozenset({"aten::is_nonzero", "aten::equal"})
+_COMPARING = frozenset({"aten::is_nonzero", "aten::equal", "aten::allclose"})
 _ANSWERED = (
     _IN_PLACE_WITHOUT_SHAPES
     | _COMPARING
@@ -56,12 +56,12 @@ class HostValues:
             if known.value_of(args[1]) is None:
                 known.taint(args[0])
             return (args[0],)
-        return self._compared(func, args) if name in _COMPARING else None
+        return self._compared(func, args, kwargs) if name in _COMPARING else None
 
-    def _compared(self, func: Any, args: Any) -> tuple[bool]:
-        values = [known.value_of(one) for one in args]
-        if all(value is not None for value in values):
-            return (func(*values),)
+    def _compared(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[bool]:
+        found = known.computed(func, args, kwargs)
+        if found is not None:
+            return (found,)
         return (decide(func._schema.name.replace("::", "."), False, sys._getframe(4)),)
 
     def host_copy(self, tensor: Any, dtype: torch.dtype) -> torch.Tensor:

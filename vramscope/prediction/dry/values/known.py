@@ -93,6 +93,12 @@ def forget(tensor: Any) -> None:
         known.cell.is_valid = False
 
 
+def count(mask: torch.Tensor, shape: torch.Size) -> int:
+    """How many places of a mask are true, once it has that shape."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return int(mask.expand(shape).count_nonzero())
+
+
 _TAINT = "_vramscope_unknown"
 
 
@@ -131,7 +137,7 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
     if name == _FINITE or _is_settled(name, args, given, out):
         return
     values = [value_of(one) for one in given]
-    is_small = all(one.numel() <= _LARGEST for one in tensors((out,)))
+    is_small = func.is_view or all(one.numel() <= _LARGEST for one in tensors((out,)))
     if not is_small or any(map(_is_unusable, values)) or torch.Tag.nondeterministic_seeded in func.tags:
         for one in changed:
             forget(one)

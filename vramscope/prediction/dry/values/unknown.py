@@ -19,7 +19,7 @@ import torch
 from vramscope.prediction.dry import state
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.shim.patches import Patches
-from vramscope.prediction.dry.values import known
+from vramscope.prediction.dry.values import checks, known
 from vramscope.prediction.dry.values.choices import Choices
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ def decide(what: str, assumed: bool, frame: FrameType) -> bool:
     world, of_init = state.running(), of_initialization(frame)
     if world is not None and of_init is not None:
         return world.choices.draws_again(of_init)
+    passes = checks.passes(frame)
+    if passes is not None:
+        return passes
     return bool(_chosen(what, assumed, frame, Choices.truth))
 
 
@@ -256,6 +259,7 @@ def trace_mathematics(patches: Patches) -> None:
         for name in names if module is not None else ():
             patches.set(module, name, _traced(getattr(module, name)))
     patches.set(math, "isclose", _close)
+    patches.set(torch, "_check_with", _held(torch._check_with))
     for name in ("min", "max"):
         patches.set(builtins, name, _least(getattr(builtins, name)))
 
@@ -266,6 +270,16 @@ _isclose = math.isclose
 def _close(one: Any, other: Any, **options: Any) -> Any:
     found = _isclose(plain(one), plain(other), **options)
     return UnknownTruth(found) if is_unknown((one, other)) else found
+
+
+def _held(check: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch._check`` and its like, which take plain truths alone: an unknown one holds."""
+
+    def checked(kind: Any, truth: Any, message: Any) -> None:
+        if not (is_unknown(truth) or type(truth) is UnknownTruth):
+            check(kind, truth, message)
+
+    return checked
 
 
 def _least(function: Callable[..., Any]) -> Callable[..., Any]:
