@@ -134,8 +134,10 @@ class DryMode(TorchDispatchMode):
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return device_of(args[0])  # two of three calls; torch's C++ asks for every argument
         was_inside, self.is_inside = self.is_inside, True
+        is_made_pinned = kwargs is not None and kwargs.pop("pin_memory", False)
         try:
-            return self._run(func, types, args, kwargs or {})
+            out = is_pinned(args[0]) if func is _IS_PINNED else self._run(func, types, args, kwargs or {})
+            return pin(out) if is_made_pinned else out
         except BaseException as error:
             if not self.so_far.is_backward:
                 raise
@@ -170,10 +172,6 @@ class DryMode(TorchDispatchMode):
             return func(*args, **kwargs) if func.namespace == "prim" else NotImplemented
         if func.namespace in ("prim", "c10d"):
             return func(*args, **kwargs) if func.namespace == "prim" else ranks.answer(func, args)
-        if kwargs.get("pin_memory"):
-            return pin(self._run(func, types, args, kwargs | {"pin_memory": False}))
-        if func is _IS_PINNED:
-            return is_pinned(args[0])
         if func is _ADD and self._is_gradient_alone(args, kwargs):
             known.forget(args[0])
             return args[0]

@@ -1,11 +1,11 @@
-"""What does an operator of torch take on CUDA beyond what it returns? One family a file, as tables.
+"""What does an operator of torch take on CUDA beyond what it returns? ``operators.tsv`` says it, one a row.
 
-A file's ``ROWS`` name operators without their overloads. A row's effect gives the extra memory of one call;
-None means that outputs are all it takes. Each row says where that is known from, and a test holds it
-against torch's genuine allocator. An operator without a row makes a prediction an estimate.
+A row names an operator without its overloads, and its effect: a function, in the file of its family, which
+gives the extra memory of one call. Without one outputs are all it takes. Each row says where that is known
+from, and a test holds it against torch's genuine allocator. An operator without a row makes a prediction an
+estimate.
 """
 
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -99,30 +99,21 @@ class Call(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is known of an operator."""
+    """What ``operators.tsv`` says of an operator."""
 
-    source: str
-    effect: Callable[[Call], OwnMemory] | None = None
-    order: tuple[int, ...] = ()
+    effect: Callable[[Call], OwnMemory] | None
+    order: tuple[int, ...]
     """The value of ``OwnMemory.order``, where it is the same in every call."""
-
-
-def grouped(group: str, source: str, effect: Callable[[Call], OwnMemory] | None = None) -> dict[str, Row]:
-    """Return the rows of a group of ``groups.tsv``, which have one source and one effect."""
-    return {name: Row(source, effect) for (name,) in package_data.rows(__file__, "groups.tsv", group)}
 
 
 @cache
 def rows() -> Mapping[str, Row]:
-    """Every row of every family, by the operator's name."""
+    """Every row, by the operator's name."""
     found: dict[str, Row] = {}
-    for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_"):
-            family: Mapping[str, Row] = getattr(import_module(f"{__name__}.{module.name}"), "ROWS", {})
-            twice = found.keys() & family.keys()
-            if twice:
-                raise TypeError(f"{module.name}: {sorted(twice)} have rows in another family already")
-            found.update(family)
+    for name, effect, order, _ in package_data.rows(__file__, "operators.tsv"):
+        family, _, function = effect.partition(".")
+        run = getattr(import_module(f"{__name__}.{family}"), function) if effect else None
+        found[name] = Row(run, tuple(map(int, order.split(","))) if order else ())
     return found
 
 

@@ -16,13 +16,10 @@ from torch.nn.functional import pad
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row
+from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory
 from vramscope.prediction.dry.operators._reduce import n_bytes
 from vramscope.prediction.dry.state import state
 
-_FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
-_CUDNN = "measured on an H100 with cuDNN 9.19, torch 2.11"
-_EFFICIENT = "aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu"
 _CUDNN_BYTES = 256
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -352,15 +349,5 @@ def _safe(call: Call) -> OwnMemory:
     products = call.args[0]
     return OwnMemory(after=(products.numel(), products.numel() // products.size(-1), products.element_size()))
 
-
-ROWS = {
-    "aten::_scaled_dot_product_flash_attention": Row(_FLASH, _flash_forward),
-    "aten::_scaled_dot_product_flash_attention_backward": Row(_FLASH, _flash_backward),
-    "aten::_scaled_dot_product_cudnn_attention": Row(_CUDNN, _cudnn_forward),
-    "aten::_scaled_dot_product_cudnn_attention_backward": Row(_CUDNN, _cudnn_backward),
-    "aten::_scaled_dot_product_efficient_attention": Row(_EFFICIENT, _efficient_forward),
-    "aten::_scaled_dot_product_efficient_attention_backward": Row(_EFFICIENT, _efficient_backward),
-    "aten::_safe_softmax": Row("aten/src/ATen/native/SoftMax.cpp", _safe),
-}
 
 REPLACEMENTS = {"scaled_dot_product_attention": attention, "_scaled_dot_product_attention_math": _plain}

@@ -14,16 +14,13 @@ from typing import Any, NamedTuple
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory
 from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, passing, taken
 from vramscope.prediction.dry.operators.matmul import kept_by_product, taken_by_product
 from vramscope.prediction.dry.operators.reductions import sum_buffers
 
 _CUDNN = (Certainty.CANNOT_TELL, "cuDNN chooses its algorithm and workspace at run time")
 _RANGE = "what torch's own kernel takes for this layout is known within a range"
-_SOURCE = (
-    "aten/src/ATen/native/Convolution.cpp and cuda/ConvolutionMM2d.cu, of cuDNN cuda/../cudnn/Conv_v8.cpp"
-)
 
 _Events = tuple[tuple[str, Any], ...]
 
@@ -141,10 +138,3 @@ def _within_a_range(call: Call, kernel: _Native) -> OwnMemory:
         perhaps=most + sum(n for kind, n in taken_by_product(call.so_far) if kind == "taken"),
         kept=kept_by_product(call.so_far),
     )
-
-
-ROWS = {
-    **{f"aten::{name}": Row(_SOURCE, _forward) for name in ("convolution", "_convolution")},
-    "aten::convolution_overrideable": Row(_SOURCE, _forward),
-    "aten::convolution_backward": Row(_SOURCE, _backward),
-}

@@ -4,12 +4,6 @@ from typing import Any
 
 import torch
 
-from vramscope.prediction.dry.operators import Row
-
-_SOURCE = "aten/src/ATen/native/cuda/Dropout.cu: output and mask, nothing else"
-
-ROWS = {"aten::native_dropout": Row(_SOURCE, order=(1, 0)), "aten::native_dropout_backward": Row(_SOURCE)}
-
 
 def dropout(input: Any, p: float, train: bool) -> Any:  # noqa: A002 -- the schema's names
     """``aten::dropout`` as it chooses on CUDA: on the host it would multiply with noise of full width."""

@@ -6,14 +6,11 @@ from typing import Any
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory
 from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, passing, taken
 from vramscope.prediction.dry.values import known
 
 _INDEX, _SELECT = torch.ops.aten.index.Tensor, torch.ops.aten.masked_select.default
-_SOURCE = "aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu"
-_BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu"
-_PUT = "aten/src/ATen/native/cuda/Indexing.cu and TensorAdvancedIndexing.cpp"
 # cub's own memory, as it asked for it on Hopper: a scan of a few thousand elements, and a sort in one block.
 _SCAN, _SORT_IN_ONE_BLOCK, _LARGEST_BLOCK = 1279, 1, 2048
 _FEW = 3072
@@ -75,6 +72,10 @@ _MASK = (Certainty.ESTIMATE, "what a mask takes to become indices is known withi
 
 def _is_mask(index: Any) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _index(call: Call) -> OwnMemory:
+    return _masked(call.given("indices"))
 
 
 def _masked(indices: Any) -> OwnMemory:
@@ -139,16 +140,3 @@ def _selected(source: Any, mask: Any) -> Any:
 
 
 SHAPES = {_INDEX: _chosen, _SELECT: _selected}
-
-ROWS = {
-    "aten::embedding": Row(_SOURCE),
-    "aten::embedding_dense_backward": Row(_SOURCE, _backward),
-    "aten::_embedding_bag": Row(_BAG, order=(2, 1, 0, 3)),
-    "aten::_embedding_bag_forward_only": Row(_BAG, order=(2, 1, 0, 3)),
-    "aten::_embedding_bag_dense_backward": Row(_BAG, _bag_backward),
-    "aten::_embedding_bag_backward": Row(_BAG, _bag_backward),
-    "aten::index": Row(_PUT, lambda call: _masked(call.given("indices"))),
-    "aten::index_put": Row(_PUT, _put),
-    "aten::index_put_": Row(_PUT, _put),
-    "aten::_index_put_impl_": Row(_PUT, _put),
-}

@@ -6,7 +6,7 @@ What those take cannot be known without the card, so a program that calls them g
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, grouped
+from vramscope.prediction.dry.operators import Call, OwnMemory
 
 _TRANSFORM = (Certainty.CANNOT_TELL, "cuFFT chooses its workspace at run time")
 _SOLVER = (Certainty.CANNOT_TELL, "cuSOLVER and MAGMA choose their workspaces at run time")
@@ -25,14 +25,9 @@ def _batch_norm(call: Call) -> OwnMemory:
     return OwnMemory(doubt=_BATCH_NORM, perhaps=perhaps)
 
 
-ROWS = {
-    **grouped(
-        "transform", "aten/src/ATen/native/cuda/SpectralOps.cpp", lambda _: OwnMemory(doubt=_TRANSFORM)
-    ),
-    **grouped(
-        "solver",
-        "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp",
-        lambda _: OwnMemory(doubt=_SOLVER),
-    ),
-    **grouped("batch_norm", "aten/src/ATen/native/Normalization.cpp", _batch_norm),
-}
+def _transform(_: Call) -> OwnMemory:
+    return OwnMemory(doubt=_TRANSFORM)
+
+
+def _solver(_: Call) -> OwnMemory:
+    return OwnMemory(doubt=_SOLVER)

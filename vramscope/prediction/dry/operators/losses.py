@@ -10,14 +10,11 @@ from typing import Any
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers, first_copied, n_bytes, taken
+from vramscope.prediction.dry.operators import Call, OwnMemory
+from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers, n_bytes, taken
 from vramscope.prediction.dry.state import state
 from vramscope.prediction.dry.values import known
 
-_LOSS = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
-_NLL = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
-_CTC = "aten/src/ATen/native/cuda/LossCTC.cu"
 _NONE, _MEAN = 0, 1
 
 
@@ -121,25 +118,3 @@ def _ctc_backward(call: Call) -> OwnMemory:
     """The lengths again, and the numbers of the other direction."""
     alpha = call.args[6]
     return OwnMemory(after=(n_bytes(alpha), *(8 * alpha.size(0),) * 3))
-
-
-ROWS = {
-    "aten::_ctc_loss": Row(_CTC, _with_lengths),
-    "aten::_ctc_loss_backward": Row(_CTC, _ctc_backward),
-    "aten::multi_margin_loss": Row(_LOSS),
-    "aten::multi_margin_loss_backward": Row(_LOSS),
-    "aten::mse_loss": Row(_LOSS, _in_place),
-    "aten::smooth_l1_loss": Row(_LOSS, _in_place),
-    "aten::binary_cross_entropy": Row(_LOSS, _reduced_after),
-    "aten::soft_margin_loss": Row(_LOSS, _reduced_after),
-    "aten::binary_cross_entropy_with_logits": Row(_LOSS, _with_logits),
-    "aten::huber_loss": Row(_LOSS, _huber),
-    "aten::mse_loss_backward": Row(_LOSS),
-    "aten::smooth_l1_loss_backward": Row(_LOSS),
-    "aten::huber_loss_backward": Row(_LOSS),
-    "aten::binary_cross_entropy_backward": Row(_LOSS),
-    "aten::nll_loss_forward": Row(_NLL),
-    "aten::nll_loss_backward": Row(_NLL, first_copied),
-    "aten::nll_loss2d_forward": Row(_NLL, order=(1, 0)),
-    "aten::nll_loss2d_backward": Row(_NLL),
-}

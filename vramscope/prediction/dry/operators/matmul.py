@@ -13,7 +13,7 @@ import torch
 
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry import versions
-from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, RunSoFar, grouped
+from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, RunSoFar
 from vramscope.prediction.dry.operators._reduce import passing
 
 _LT_KIB = 1024
@@ -92,13 +92,7 @@ def _is_readable(matrix: Any) -> bool:
     return bool((right == 1 and down >= max(1, columns)) or (down == 1 and right >= max(1, rows)))
 
 
-_SOURCE = "aten/src/ATen/cuda/CublasHandlePool.cpp: a handle a thread, a workspace a handle and stream"
-
-ROWS = grouped("product", _SOURCE, _product)
-
-
 _GROUP_BYTES, _MAPS_BYTES = 60, 512
-_SOURCE_OF_GROUPS = "aten/src/ATen/native/cuda/GroupedBlas.cpp and GroupMM.cu"
 
 
 def _grouped(call: Call) -> OwnMemory:
@@ -110,9 +104,6 @@ def _grouped(call: Call) -> OwnMemory:
                          kept=kept_by_product(call.so_far))  # fmt: skip
     count = offsets.numel() if offsets is not None else max(one.size(0), other.size(0))
     return OwnMemory(after=(_GROUP_BYTES * count, _MAPS_BYTES * card.n_multiprocessors))
-
-
-ROWS["aten::_grouped_mm"] = Row(_SOURCE_OF_GROUPS, _grouped)
 
 
 def _grouped_shape(one: Any, other: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None) -> Any:

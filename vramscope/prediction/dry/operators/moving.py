@@ -6,16 +6,11 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory, Row, grouped
-from vramscope.prediction.dry.operators._reduce import copy_of, first_copied, n_bytes, taken
+from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory
+from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, taken
 from vramscope.prediction.dry.operators.embedding import sort_bytes
 
 _BINCOUNT = torch.ops.aten.bincount.default
-_COPY = "aten/src/ATen/native/cuda: the kernel calls contiguous() on the gradient"
-_SORT = "aten/src/ATen/native/cuda/Sort.cpp"
-_SCAN = "aten/src/ATen/native/cuda/ScanKernels.cpp"
-_SCATTER = "aten/src/ATen/native/cuda/ScatterGatherKernel.cu"
-_FOLD = "aten/src/ATen/native/cuda/Im2Col.cu and Col2Im.cu"
 
 
 def _scan(call: Call) -> OwnMemory:
@@ -110,20 +105,3 @@ def _permutation(call: Call) -> OwnMemory:
 
 
 SHAPES = {_BINCOUNT: _counts}
-
-ROWS = {
-    "aten::bincount": Row("aten/src/ATen/native/cuda/SummaryOps.cu", _counted),
-    **grouped("copied", _COPY, first_copied),
-    "aten::roll": Row("aten/src/ATen/native/TensorTransformations.h", _rolled),
-    "aten::cumsum": Row(_SCAN, _scan),
-    "aten::cumprod": Row(_SCAN, _scan),
-    "aten::sort": Row(_SORT, _sort),
-    "aten::topk": Row("aten/src/ATen/native/cuda/TensorTopK.cu", _top),
-    "aten::randperm": Row("aten/src/ATen/native/cuda/Randperm.cu", _permutation),
-    "aten::scatter_reduce": Row(_SCATTER, _gathered),
-    "aten::scatter_reduce_": Row(_SCATTER, _gathered),
-    "aten::unfold_backward": Row("aten/src/ATen/native/cuda/UnfoldBackwardKernel.cu", _unfold),
-    "aten::im2col": Row(_FOLD, _columns),
-    "aten::col2im": Row(_FOLD, _from_columns),
-    "aten::pow": Row("aten/src/ATen/native/Pow.cpp", _power),
-}

@@ -6,14 +6,9 @@ import torch
 
 from vramscope.prediction.dry import versions
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, Row
-from vramscope.prediction.dry.operators._reduce import copy_of, first_copied, n_bytes, taken
+from vramscope.prediction.dry.operators import Call, OwnMemory
+from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, taken
 
-_SOFTMAX = "aten/src/ATen/native/cuda/SoftMax.cu"
-_LAYER = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
-_GROUP = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
-_BATCH = "aten/src/ATen/native/cuda/Normalization.cu"
-_LOGSUMEXP = "aten/src/ATen/native/ReduceOps.cpp"
 _CHANNELS_LAST = (Certainty.ESTIMATE, "what channels that lie last take is known within a range")
 
 
@@ -76,21 +71,6 @@ def _logsumexp(call: Call) -> OwnMemory:
     row, truth = n_bytes(out), out.numel()
     first = (*taken(row, truth), ("given", truth), ("given", row))
     return OwnMemory(plan=(("made", 0), *first, *taken(n_bytes(source), row)))
-
-
-ROWS = {
-    "aten::_softmax": Row(_SOFTMAX, first_copied),
-    "aten::_log_softmax": Row(_SOFTMAX, first_copied),
-    "aten::_log_softmax_backward_data": Row(_SOFTMAX, _both_copied),
-    "aten::_softmax_backward_data": Row(_SOFTMAX, _product),
-    "aten::native_layer_norm": Row(_LAYER, _input_copied),
-    "aten::native_layer_norm_backward": Row(_LAYER, _norm_backward),
-    "aten::_fused_rms_norm": Row(_LAYER, _input_copied),
-    "aten::_fused_rms_norm_backward": Row(_LAYER, _norm_backward),
-    "aten::native_group_norm": Row(_GROUP, _group),
-    "aten::native_group_norm_backward": Row(_GROUP, _group_backward),
-    "aten::logsumexp": Row(_LOGSUMEXP, _logsumexp),
-}
 
 
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:  # noqa: A002

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory
 from vramscope.prediction.dry.operators.reductions import sum_buffers
 
-_SOURCE = "aten/src/ATen/native/cudnn/RNN.cpp; reserves as measured on an H100 with cuDNN 9.19"
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _KEPT_OF_A_LAYER = (1, 1, 5, 6)
 """The results of each step that a layer keeps, by the mode: its gates and states."""
@@ -93,16 +92,6 @@ def _cell_backward(call: Call) -> OwnMemory:
     sums = [sum_buffers(out[one], out[two], {0}, card) for one, two in pairs if out[two] is not None]
     return OwnMemory(after=max(sums, key=sum, default=()))
 
-
-_OWN = "aten/src/ATen/native/RNN.cpp and cuda/RNN.cu"
-ROWS = {
-    "aten::_cudnn_rnn": Row(_SOURCE, _forward),
-    "aten::_cudnn_rnn_backward": Row(_SOURCE),
-    "aten::_thnn_fused_lstm_cell": Row(_OWN, order=(2, 0, 1)),
-    "aten::_thnn_fused_gru_cell": Row(_OWN, order=(1, 0)),
-    "aten::_thnn_fused_lstm_cell_backward_impl": Row(_OWN, _cell_backward),
-    "aten::_thnn_fused_gru_cell_backward": Row(_OWN, _cell_backward),
-}
 
 REPLACEMENTS = {f"{name}.{kind}": _layer(name, kind) for name in _MODES for kind in ("input", "data")}
 

@@ -6,11 +6,9 @@ import torch
 
 from vramscope.prediction.cards import Hardware
 from vramscope.prediction.dry.doubts import Certainty
-from vramscope.prediction.dry.operators import Call, OwnMemory, Row
+from vramscope.prediction.dry.operators import Call, OwnMemory
 from vramscope.prediction.dry.operators._reduce import Dim, Kernel, buffers, n_bytes
 
-_SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
-_OF_LISTS = "aten/src/ATen/native/cuda/ForeachReduceOp.cu"
 _CHUNK = 65_536
 
 
@@ -130,27 +128,5 @@ def _histogram(call: Call) -> OwnMemory:
     return OwnMemory(doubt=(Certainty.ESTIMATE, "its bounds are searched first"), perhaps=2 * n_bytes(source))
 
 
-ROWS = {
-    "aten::histc": Row("aten/src/ATen/native/cuda/SummaryOps.cu", _histogram),
-    "aten::multinomial": Row("aten/src/ATen/native/Distributions.cpp", _choice),
-    "aten::_is_all_true": Row(_SOURCE, _truth),
-    "aten::_is_any_true": Row(_SOURCE, _truth),
-    "aten::_foreach_norm": Row(_OF_LISTS, _norms),
-    "aten::sum": Row(_SOURCE, _sum),
-    "aten::mean": Row(_SOURCE, _mean),
-    "aten::linalg_vector_norm": Row(_SOURCE, _mean),
-    "aten::norm": Row(_SOURCE, _mean),
-    "aten::any": Row(_SOURCE, _truth),
-    "aten::all": Row(_SOURCE, _truth),
-    "aten::amax": Row(_SOURCE, _extreme),
-    "aten::amin": Row(_SOURCE, _extreme),
-    "aten::max": Row(_SOURCE, lambda call: _place(call) if isinstance(call.out, tuple) else _extreme(call)),
-    "aten::min": Row(_SOURCE, lambda call: _place(call) if isinstance(call.out, tuple) else _extreme(call)),
-    "aten::argmax": Row(_SOURCE, _place),
-    "aten::argmin": Row(_SOURCE, _place),
-    "aten::std": Row(_SOURCE, _spread),
-    "aten::var": Row(_SOURCE, _spread),
-    "aten::std_mean": Row(_SOURCE, _spread),
-    "aten::var_mean": Row(_SOURCE, _spread),
-    "aten::prod": Row(_SOURCE, _mean),
-}
+def _extreme_or_place(call: Call) -> OwnMemory:
+    return _place(call) if isinstance(call.out, tuple) else _extreme(call)

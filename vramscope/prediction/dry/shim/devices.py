@@ -125,7 +125,7 @@ class OwnDevices(TorchFunctionMode):
         if name in _SIZED_BY_NUMBERS:
             assume(f"torch.{name}", f"{name}{plain_within(args)}", sys._getframe(2))
         if func in _FROM_DATA:
-            args = plain_within(args)
+            args, kwargs = plain_within(args), {key: plain_within(one) for key, one in kwargs.items()}
         try:
             out = func(*args, **kwargs)
         except (TypeError, RuntimeError) as error:
@@ -161,12 +161,12 @@ def _itself(tensor: Any) -> Any:
 
 
 def _with_numbers(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return the arguments with numbers for tensors within lists, whose values torch's C++ reads past modes."""
-    leaves = [leaf for one in (*args, *kwargs.values()) if type(one) in (list, tuple) for leaf in _leaves(one)]
+    """Return the arguments with numbers for tensors within lists, which torch's C++ reads past every mode."""
+    leaves = list(_leaves(one for one in (*args, *kwargs.values()) if type(one) in (list, tuple)))
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return args, kwargs
     if _FROM_DATA[func] and kwargs.get("dtype") is None:
-        kinds = [one.dtype if isinstance(one, torch.Tensor) else torch.tensor(plain(one)).dtype for one in leaves]
+        kinds = [(one if isinstance(one, torch.Tensor) else torch.tensor(plain(one))).dtype for one in leaves]
         kwargs = kwargs | {"dtype": functools.reduce(torch.promote_types, kinds)}
     return tuple(map(_numbers, args)), {name: _numbers(one) for name, one in kwargs.items()}
 

@@ -1,4 +1,4 @@
-"""Which answer does a check want, if the other one only raises? A training that goes well passes its checks."""
+"""Which answer lets a check pass, if the other one only raises? A training that goes well passes them all."""
 
 import dis
 from functools import cache
