@@ -58,7 +58,8 @@ def _instructions(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]
 def _only_raises(code: CodeType, place: int) -> bool:
     """Whether every way from an instruction ends with ``raise``."""
     steps, places = _instructions(code)
-    waiting, seen = [place], set()
+    waiting: list[int] = [place]
+    seen: set[int] = set()
     while waiting and len(seen) < _MOST_INSTRUCTIONS:
         at = waiting.pop()
         name = steps[at].opname
