@@ -143,6 +143,33 @@ WORDS = [
     ("3: peak_memory_allocated=4294967296 step=3", {(3, 0, "allocated_peak_bytes", 4)}),
     ("| Peak GPU memory (GB) | 12.5 |", {(0, 0, "allocated_peak_bytes", 12.5)}),
     ("torch.cuda.max_memory_reserved() -> 11.25 GiB", {(0, 0, "reserved_peak_bytes", 11.25)}),
+    ("Peak VRAM for batch 8: 7.25 GB", {(0, 0, "allocated_peak_bytes", 7.25)}),
+    ("| Peak VRAM while training | **4608 / 6144 MiB (75%)** |", {(0, 0, "allocated_peak_bytes", 4.5)}),
+    ("Peak memory allocated on cuda:1: 9.75 GB", {(0, 1, "allocated_peak_bytes", 9.75)}),
+    ("Peak memory allocated on cuda:1", set()),
+    ("GPU memory after step 3: max allocated for 8 samples: unknown", set()),
+    (
+        "gpu_mem_alloc=5120MiB, gpu_mem_peak=6144MiB",
+        {(0, 0, "allocated_bytes", 5), (0, 0, "allocated_peak_bytes", 6)},
+    ),
+    (
+        "GPU memory: Allocated: 10.5GB, Reserved: 12.5GB, Max: 11.5GB",
+        {
+            (0, 0, "allocated_bytes", 10.5),
+            (0, 0, "reserved_bytes", 12.5),
+            (0, 0, "allocated_peak_bytes", 11.5),
+        },
+    ),
+    (
+        "[rank3]: iter 120: loss 3.2, mem 33.5GiB alloc / 37.0GiB resv",
+        {(3, 0, "allocated_bytes", 33.5), (3, 0, "reserved_bytes", 37)},
+    ),
+    ("step 12 loss 2.1 GPU 1: 11.5GB / 24.0GB", {(0, 1, "device_used_bytes", 11.5)}),
+    ("30/250 [00:12<01:20, 2.73it/s, loss=1.23, gpu_mem=7.5G]", {(0, 0, "device_used_bytes", 7.5)}),
+    ("loss: 2.1 | VRAM: 21.5 GB | overflow: 0", {(0, 0, "device_used_bytes", 21.5)}),
+    ("GPU: NVIDIA RTX 4090, VRAM: 24 GB, GPU memory: 24 GB", set()),
+    ("first line\n训练阶段峰值显存占用 (Forward + Backward): 9216 MB", {(0, 0, "allocated_peak_bytes", 9)}),
+    ("first line\nGPU内存使用情况: 1536 MB", {(0, 0, "device_used_bytes", 1.5)}),
     (
         "mem: GPU allocated 1,024MiB, cached: 2048 MiB",
         {(0, 0, "allocated_bytes", 1), (0, 0, "reserved_bytes", 2)},

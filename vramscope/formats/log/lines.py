@@ -26,7 +26,7 @@ _LONGEST_BYTES = 32 << 10
 """The longest piece of one line that is looked at as a whole."""
 _WORDS = (
     *(b"mem", b"max_ma", b"vram", b"alloc", b"reserved", b"cached", b"mib", b"gib", b"gb", b"fb", b"bytes"),
-    *(b"# gpu", b"# date", b"restart", b"mb |", b"inuse:"),
+    *(b"# gpu", b"# date", b"restart", b"mb |", b"inuse:", "显存".encode(), "内存".encode()),
 )
 """Words of which every line about memory has one, in small letters."""
 _FAILURES = (b"out of memory", b"allowed memory", b"resource_exhausted")

@@ -16,10 +16,17 @@ _UNITS = r"bytes?|b|[kmgtp]i?b|[kmgtp]i|(?:kilo|mega|giga)bytes|[kmgt]"
 _NUMBER = r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,19}(?:\.\d{1,20})?(?:e[+-]?\d{1,2})?)"
 _AFTER = rf"{_NUMBER}(?:[ ]?(?P<unit>{_UNITS})(?![a-z]))?(?![\w%]|\.\d|,\d|[ ]?%)"
 _AFTER += rf"(?:(?=[ ]?/[ ]?\d{{1,9}}(?:\.\d{{1,9}})?[ ]?(?P<shared>{_UNITS})(?![a-z])))?"
+_OCCASION = (
+    r"(?P<occasion>[ ](?:after|at|before|during|for|in|on|while)(?:[ ](?:cuda:\d{1,2}|[\w.#-]{1,20})){1,4}"
+    r"|[ ]?\([\w +/-]{1,40}\))(?=[ ]?[:=|])"
+)
+"""When a figure was taken, between its name and a colon, as in "Peak VRAM for batch 8: 7 GB"."""
 _BETWEEN = (
     rf"(?:[ _/.-]{{0,2}}(?P<ending>{_UNITS})(?![a-z0-9]))?['\"`*]*(?:[ ]?[\[(](?P<bracket>{_UNITS})[\])])?"
     r"(?:\([\w:]{0,12}\))?(?:\{[^{}]{0,600}\})?(?:/(?:mean|max|last)\b)?"
-    r"['\"`*]*[ \t]{0,40}(?:[:=|]|->|is|was)?[ \t|]{0,40}['\"]?(?:np\.float\d\d\(|tensor\()?"
+    rf"(?:{_OCCASION})?"
+    r"['\"`*]*[ \t]{0,40}(?:[:=|│┃]|->|is|was)?[ \t|*]{0,40}['\"]?(?:np\.float\d\d\(|tensor\()?"
+    rf"(?(occasion)(?=\d[\d.,]{{0,20}}[ ]?(?:/[ ]?\d[\d.,]{{0,20}}[ ]?)?(?:{_UNITS})(?![a-z])))"
 )
 _FACTORS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 _DEVICE_WORDS = ("gpu", "cuda", "card", "device", "npu", "xpu", "rocm", "index", "minor_number")
