@@ -203,6 +203,31 @@ def test_steps_that_differ_in_what_they_do_are_not_replayed_and_why():
     assert "the 3 steps compared differ in what they do" in fit.problem
 
 
+def test_what_the_first_step_alone_made_does_not_count_its_blocks_anew():
+    """Each step keeps its result until the next one begins; the first makes a workspace before it."""
+    rows, steps = [(Action.ALLOC, 3 << 30, MIB)], []
+    for number, batch in enumerate([2, 2, 4, 4]):
+        start, result = len(rows), (1 << 30) + (number << 20)
+        rows += [(Action.ALLOC, 5 << 30, 8 * MIB)] if number == 0 else []
+        rows += [(Action.ALLOC, result, batch * MIB)]
+        if number:
+            older = result - (1 << 20), rows[steps[-1][2] - 1][2]
+            rows += [(Action.FREE_REQUESTED, *older), (Action.FREE_COMPLETED, *older)]
+            rows += [rows.pop(len(rows) - 3)]
+        steps.append((number, start, len(rows)))
+    action, address, size = zip(*rows, strict=True)
+    index, start, end = zip(*steps, strict=True)
+    phases = Phases.of(phase=[Phase.FORWARD] * 4, step=index, start_event=start, end_event=end)
+    trace = Trace.of(action=action, address=address, size=size, block_size=size)
+    recording = Recording(
+        trace=trace, steps=Steps.of(index=index, start_event=start, end_event=end), phases=phases
+    )
+
+    fit = batch_fit(recording, sizes=[[2, 2, 4, 4]])
+
+    assert fit.at(8).likely_bytes == (1 + 8 + 8) * MIB
+
+
 # ------------------------------------------------------------------- what two sizes leave open
 
 

@@ -160,8 +160,8 @@ class Programs(NamedTuple):
 def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | None:
     """Return the program that most of the steps follow; None if these have only one size."""
     ops = [[_ops(part, row) for row in range(len(part.rows))] for part in parts]
-    keys = [each.does.tobytes() for own in ops for each in own]
-    common = max(set(keys), key=keys.count)
+    keys = [_key(each.does) for own in ops for each in own]
+    common = max(keys, key=keys.count)
     of = np.flatnonzero([key == common for key in keys])
     size = np.concatenate([part.size for part in parts])[of]
     if len(np.unique(size)) < 2 or 2 * len(of) < len(keys):
@@ -170,7 +170,8 @@ def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | Non
     alike = [flat[i] for i in of.tolist()]
     requested = np.stack([part.found.size[each.made] for part, _, each in alike])
     likely, low, high = grown(size, requested)
-    part, row, last = alike[-1]
+    exact = [each.does.tobytes() for *_, each in alike]
+    part, row, last = max(reversed(alike), key=lambda each: exact.count(each[2].does.tobytes()))
     found = part.found
     place = np.stack([found.stream[last.made], found.pool[last.made], part.category[last.made]], axis=1)
     standing = _standing(part, row)
@@ -270,6 +271,17 @@ def _ops(part: StepSequence, row: int) -> _Ops:
         within = (died[rows] >= start) & (died[rows] < end)
         does[died[rows][within] - start] = 2 * np.flatnonzero(within) + is_left
     return _Ops(does[events - start], made, events)
+
+
+def _key(does: Array) -> bytes:
+    """Return what a step does, whatever the step before made beside.
+
+    The blocks of the step before are numbered among those that this one frees: with torch 2.11 the first
+    step makes cuBLAS's workspace, and the second one frees block 22 where later ones free block 21.
+    """
+    key, is_left = does.copy(), (does >= 0) & (does % 2 == 1)
+    key[is_left] = 2 * np.unique(does[is_left], return_inverse=True)[1] + 1
+    return key.tobytes()
 
 
 def _between(born: Array, start: int, end: int) -> Array:
