@@ -1,7 +1,9 @@
 """Questions of a person at the dashboard, each answered within two clicks.
 
 The reader finds everything by its role and its name, as a person or a screen reader does; typing and keys
-are no clicks. What is expected was made by the program of the run, or is said by ``vramscope.load``.
+are no clicks. Each question is answered once with a mouse, and once by Tab, Enter and arrows alone, where the
+focus is to be seen at every stop. What is expected was made by the program of the run, or is said by
+``vramscope.load``.
 """
 
 import re
@@ -24,6 +26,19 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MIB = 1 << 20
 BATCHES = {"batch-32": "rank0", "batch-64": "rank2"}
 """Two runs of one program, and which rank of the sample each is."""
+MOST_STOPS = 300
+FOCUSED = """target => {
+  // Whether the focus is on the target, and what it is on if it cannot be seen there.
+  const e = document.activeElement, box = e.getBoundingClientRect();
+  const ringed = [e, e.closest('label'), e.closest('.search'), e.closest('.ag-cell')].some(shown => {
+    const style = shown && getComputedStyle(shown), ring = style && style.outlineStyle !== 'none';
+    return ring && parseFloat(style.outlineWidth) >= 1 || style?.boxShadow.includes('inset');
+  });
+  const isInView = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+  const isShown = isInView && (ringed || e.closest('.ag-root-wrapper'));
+  const isSeen = e === document.body || e.id === 'main' || isShown;
+  return { isThere: e === target, unseen: isSeen ? null : e.outerHTML.slice(0, 200) };
+}"""
 COPIES = "navigator.clipboard.writeText = async text => { window.copied = text; }"
 
 
@@ -34,6 +49,7 @@ class Reader:
     visitor: Any
     root: Path
     clicks: list[str] = field(default_factory=list)
+    has_mouse: bool = True
 
     @property
     def page(self) -> Any:
@@ -46,15 +62,44 @@ class Reader:
         self.page.get_by_role("heading", level=1).first.wait_for()
         return self
 
+    def press(self, target: Any, name: str) -> None:
+        """Click, or go there by Tab and press Enter."""
+        target.wait_for()
+        self.clicks.append(name)
+        if self.has_mouse:
+            target.click()
+            return
+        self.visitor.at_rest()
+        for _ in range(MOST_STOPS):
+            self.page.keyboard.press("Tab")
+            stop = target.evaluate(FOCUSED)
+            assert stop["unseen"] is None
+            if stop["isThere"]:
+                break
+        assert stop["isThere"], f"Tab does not lead to {name}"
+        self.page.keyboard.press("Enter")
+
     def clicks_on(self, role: str, name: str | re.Pattern[str], within: str = "main") -> None:
-        self.page.get_by_role(within).first.get_by_role(role, name=name).first.click()
-        self.clicks.append(f"{role} {name}")
+        target = self.page.get_by_role(within).first.get_by_role(role, name=name).first
+        self.press(target, f"{role} {name}")
 
     def turns_to(self, page: str) -> None:
         """Click a page in the menu."""
         name = re.compile(rf"^{page}")  # its count may follow
-        self.page.get_by_role("navigation", name="Pages").get_by_role("link", name=name).click()
-        self.clicks.append(f"page {page}")
+        self.press(self.page.get_by_role("navigation", name="Pages").get_by_role("link", name=name), page)
+
+    def walks_to(self, cell: Any) -> None:
+        """Go to a cell of a table by Tab, and by arrows within it."""
+        inside = "e => e.closest('.ag-root-wrapper').contains(document.activeElement)"
+        for _ in range(MOST_STOPS):
+            self.page.keyboard.press("Tab")
+            if cell.evaluate(inside):
+                break
+        for _ in range(3):
+            if cell.evaluate("e => e === document.activeElement"):
+                return
+            self.page.keyboard.press("ArrowDown")
+        raise AssertionError("arrows do not lead to the row")
 
     def reads(self, *texts: str) -> None:
         """Wait until the page shows all of it."""
@@ -99,9 +144,10 @@ def guest(staying: Any, runs: Any, tmp_path_factory: pytest.TempPathFactory) -> 
         yield Reader(visitor, root)
 
 
-@pytest.fixture
-def reader(guest: Reader, turn_of: Any) -> Iterator[Reader]:
+@pytest.fixture(params=["mouse", "keyboard"])
+def reader(guest: Reader, turn_of: Any, request: pytest.FixtureRequest) -> Iterator[Reader]:
     guest.clicks.clear()
+    guest.has_mouse = request.param == "mouse"
     with turn_of(guest.visitor):
         yield guest
         assert len(guest.clicks) <= 2, guest.clicks
@@ -134,13 +180,15 @@ def test_the_largest_block_of_an_instant_its_stack_and_who_freed_it(reader: Read
     reader.visitor.at_rest()
     # Rows stand in the document in any order: the upper one is the second, below the head.
     row = reader.page.locator("[role=row][aria-rowindex='2'] [role=gridcell]").first
-    row.focus()
+    if reader.has_mouse:
+        row.focus()
+    else:
+        reader.walks_to(row)
     row.press("Enter")
     panel = reader.page.get_by_role("complementary", name="Inspector")
     panel.get_by_role("button", name="Copy stack").wait_for()
     reader.page.evaluate(COPIES)
-    panel.get_by_role("button", name="Copy stack").click()
-    reader.clicks.append("Copy stack")
+    reader.press(panel.get_by_role("button", name="Copy stack"), "Copy stack")
     reader.visitor.until("window.copied")
     recording = load(reader.root / "transformer").recordings[0]
     live = recording.allocations("live:peak")
@@ -169,8 +217,7 @@ def test_a_link_restores_the_view(reader: Reader) -> None:
 def test_the_run_out_of_memory_among_fifty(reader: Reader) -> None:
     page = reader.opens().page
     reader.reads("ran out of memory")
-    page.get_by_role("button", name=re.compile("^Out of memory")).first.click()
-    reader.clicks.append("Out of memory")
+    reader.press(page.get_by_role("button", name=re.compile("^Out of memory")).first, "Out of memory")
     reader.clicks_on("link", "out-of-memory")
     page.wait_for_url("**run=out-of-memory*")
 
@@ -202,7 +249,8 @@ def test_why_a_rank_is_odd(reader: Reader) -> None:
 def test_a_figure_to_print(reader: Reader) -> None:
     page = reader.opens("transformer").page
     reader.visitor.plotted()
-    page.get_by_role("group", name=re.compile("^Memory over time")).hover()
+    if reader.has_mouse:
+        page.get_by_role("group", name=re.compile("^Memory over time")).hover()
     with page.expect_download() as download:
         reader.clicks_on("button", "SVG")
     figure = download.value.path().read_text(encoding="utf-8")
