@@ -37,7 +37,8 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
         if phase != Phase.OTHER and (found.per_phase.phase == phase).any()
     ]
     rows = np.arange(len(index))
-    whole = _line("step", "#1F2933", index, found.per_step.allocated_bytes, rows)
+    name = "step, at least" if found.per_step.is_lower_bound.any() else "step"
+    whole = _line(name, "#1F2933", index, found.per_step.allocated_bytes, rows)
     whole |= {"uid": "allocated", "line": {"shape": "linear", "width": 2.2, "color": "#1F2933"}}
     # The whole step first: a phase that reaches it is drawn over it, in dashes that show both.
     lines = _told_apart([whole, *lines])

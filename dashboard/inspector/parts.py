@@ -39,9 +39,10 @@ def section(heading: str, *content: Any) -> html.Section:
     return html.Section([html.H4(heading), *content])
 
 
-def amount(n_bytes: int) -> html.Span:
+def amount(n_bytes: int, *, is_lower_bound: bool = False) -> html.Span:
     """Return a size whose exact bytes appear on hover."""
-    return html.Span(format_bytes(n_bytes), title=f"{n_bytes:,} bytes")
+    at_least = "at least " if is_lower_bound else ""
+    return html.Span(f"{at_least}{format_bytes(n_bytes)}", title=f"{n_bytes:,} bytes")
 
 
 def blocks_link(view: View, words: str, search: str) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from dash import html
 
+from vramscope.analysis.step_peaks import IntervalPeaks
 from vramscope.model.marks import Phase
 from vramscope.units import format_bytes, format_duration, format_name
 
@@ -23,9 +24,9 @@ def content(data: Data, view: View, number: int, _: int) -> Any:
     row, peaks = int(hit[0]), all_steps.found.per_step
     top = int(peaks.allocated_bytes[row])
     return [
-        title("Step", f"Step {number}", _change(peaks.allocated_bytes, row)),
+        title("Step", f"Step {number}", _change(peaks, row)),
         facts(
-            ("Peak allocated", amount(top)),
+            ("Peak allocated", amount(top, is_lower_bound=bool(peaks.is_lower_bound[row]))),
             ("Peak reserved", amount(int(peaks.reserved_bytes[row])) if view.recording.has_reserved else ""),
             ("Took", _took(view, row - all_steps.n_thinned)),
             ("Its peak", _moment(data, view, row - all_steps.n_thinned)),
@@ -34,10 +35,10 @@ def content(data: Data, view: View, number: int, _: int) -> Any:
     ]
 
 
-def _change(allocated: Any, row: int) -> str:
-    if row == 0:
-        return "the first step"
-    rise = int(allocated[row] - allocated[row - 1])
+def _change(peaks: IntervalPeaks, row: int) -> str:
+    if row == 0 or peaks.is_lower_bound[row - 1 : row + 1].any():
+        return "" if row else "the first step"
+    rise = int(peaks.allocated_bytes[row] - peaks.allocated_bytes[row - 1])
     if not rise:
         return "as high as the step before"
     return f"{format_bytes(abs(rise))} {'above' if rise > 0 else 'below'} the step before"
@@ -61,11 +62,11 @@ def _moment(data: Data, view: View, row: int) -> Any:
 
 def _phases(found: Any, row: int) -> Any:
     mine = found.per_phase.rows(found.per_phase.step == row)
-    rows = [
-        html.Div([html.Dt([html.I(className=f"swatch phase-{phase.name.lower()}"), " ", words]), html.Dd(n)])
-        for phase, words, n in (
-            (Phase(kind), "between phases" if kind == Phase.OTHER else format_name(Phase(kind)), amount(n))
-            for kind, n in zip(mine.phase.tolist(), mine.allocated_bytes.tolist(), strict=True)
-        )
-    ]
+    columns = mine.phase.tolist(), mine.allocated_bytes.tolist(), mine.is_lower_bound.tolist()
+    rows = []
+    for phase, n_bytes, is_bound in zip(map(Phase, columns[0]), *columns[1:], strict=True):
+        words = "between phases" if phase == Phase.OTHER else format_name(phase)
+        swatch = html.I(className=f"swatch phase-{phase.name.lower()}")
+        size = amount(n_bytes, is_lower_bound=is_bound)
+        rows.append(html.Div([html.Dt([swatch, " ", words]), html.Dd(size)]))
     return section("Peak by phase", html.Dl(rows, className="fact-list")) if rows else html.Span()

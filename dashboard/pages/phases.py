@@ -150,27 +150,27 @@ def _opening(view: View, all_steps: AllSteps) -> list[Any]:
     peaks = found.per_step.allocated_bytes
     top = int(peaks.argmax())
     phase = _highest_phase(found, top)
-    shown = f"{bound(view)}{format_bytes(int(peaks[top]))}{phase}"
+    is_bound = found.per_step.is_lower_bound
+    at_least = bound(view) or ("at least " if is_bound.any() else "")
+    shown = f"{at_least}{format_bytes(int(peaks[top]))}{phase}"
     claim = f"Step {int(index[top])} needed most: {shown}"
-    if bound(view):
+    if at_least:
         claim = f"Of what was recorded, step {int(index[top])} needed most: {shown}"
     last = len(peaks) - 1 - _may_be_open(view)
     if top > last:
         word = "needed most" if top else "is the first"
-        claim = f"Step {int(index[top])} {word} so far: {format_bytes(int(peaks[top]))}{phase}"
+        claim = f"Step {int(index[top])} {word} so far: {shown}"
     outside = int(found.outside.allocated_bytes.max(initial=0))
     if outside > int(peaks[top]):
         claim = f"Peak {bound(view)}{format_bytes(outside)}, outside of every step{_in_phase(found, outside)}"
-        highest = f"Of the steps, step {int(index[top])} needed most: {format_bytes(int(peaks[top]))}{phase}."
+        highest = f"Of the steps, step {int(index[top])} needed most: {shown}."
         return [claim_heading(claim), html.P(highest, className="support")]
     rise = int(peaks[last] - peaks[1]) if last > 1 else 0
-    word = (
-        "as high as"
-        if abs(rise) < 1 << 10
-        else f"{format_bytes(abs(rise))} {'above' if rise > 0 else 'below'}"
-    )
+    apart = f"{format_bytes(abs(rise))} {'above' if rise > 0 else 'below'}"
+    word = "as high as" if abs(rise) < 1 << 10 else apart
     which = f"Step {int(index[last])}" if view.is_live else "The last step"
-    steady = f"{which} is {word} step {int(index[1])}." if last > 1 else ""
+    is_sure = last > 1 and not is_bound[[1, last]].any()
+    steady = f"{which} is {word} step {int(index[1])}." if is_sure else ""
     return [claim_heading(claim), html.P(steady, className="support")]
 
 
@@ -249,21 +249,21 @@ def _phases_of(all_steps: AllSteps, row: int) -> list[Any]:
     found = all_steps.found
     mine = found.per_phase.rows(found.per_phase.step == row)
     top = max(int(mine.allocated_bytes.max(initial=0)), 1)
-    body = [
-        _phase_row(int(phase), int(n), top) for phase, n in zip(mine.phase, mine.allocated_bytes, strict=True)
-    ]
+    rows = zip(mine.phase.tolist(), mine.allocated_bytes.tolist(), mine.is_lower_bound.tolist(), strict=True)
+    body = [_phase_row(*each, top) for each in rows]
     title = html.Div(html.H3(f"Step {int(all_steps.index[row])} by phase"), className="panel-bar")
     return [title, panels.table(("Phase", "Peak", ""), "lrl", body)]
 
 
-def _phase_row(phase: int, n_bytes: int, top: int) -> html.Tr:
+def _phase_row(phase: int, n_bytes: int, is_lower_bound: bool, top: int) -> html.Tr:
     name = Phase(phase).name.lower()
     swatch = html.I(className=f"swatch phase-{name}")
     label = "between phases" if phase == Phase.OTHER else name.replace("_", " ")
+    size = f"{'at least ' if is_lower_bound else ''}{format_bytes(n_bytes)}"
     style = {"width": f"{100 * n_bytes / top:.1f}%", "left": "0"}
     bar = html.Div(html.I(style=style, className=f"phase-{name}"), className="diff-bar plain")
     return html.Tr([html.Td(html.Span([swatch, label], className="phase-name")),
-                    html.Td(format_bytes(n_bytes), className="number", title=f"{n_bytes:,} bytes"),
+                    html.Td(size, className="number", title=f"{n_bytes:,} bytes"),
                     html.Td(bar)])  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from standin_fixtures import AFTER, BEFORE
 
+from vramscope.analysis.summary import summarize
 from vramscope.loading import load
 from vramscope.model.marks import MarkKind
 from vramscope.model.trace import Action
@@ -45,6 +46,46 @@ with recorder:
 answer.append(torch._C._cuda_isHistoryEnabled())
 """
 OFTEN = [0, 1, *range(8, 66, 8)]
+TWO = """
+def beside():  # trains, and is then there without doing anything
+    other = nn.Linear(64, 64).cuda()
+    other(torch.randn(8, 64, device="cuda")).sum().backward()
+    has_trained.set()
+    may_end.wait()
+
+has_trained, may_end = threading.Event(), threading.Event()
+thread = threading.Thread(target=beside)
+def step(number, alone=step):
+    if number == 20:
+        thread.start()
+        has_trained.wait()
+    if number == 40:
+        may_end.set()
+        thread.join()
+    return alone(number)
+"""
+
+
+def test_the_peak_of_a_step_beside_another_training_is_called_a_lower_bound(python, tmp_path):
+    before, after = PROGRAM.split("recorder = contextlib.nullcontext()")
+    program = f"import threading\n{before}{TWO}\nrecorder = contextlib.nullcontext(){after}"
+    (tmp_path / "script.py").write_text(BEFORE + program + AFTER.format(path=str(tmp_path / "answer.json")))
+    answers = {}
+    for mode in ("truth", "every"):
+        done = python(tmp_path / "script.py", tmp_path / mode, mode, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        answers[mode] = json.loads((tmp_path / "answer.json").read_text())
+    (recording,) = load(tmp_path / "every").recordings
+    found = recording.step_peaks().per_step
+    truth = np.array([peak for _, peak, _ in answers["truth"][:-1]])
+
+    # A step that begins or ends beside the other thread; 24 and 32 have all their events.
+    beside = [number for number in range(20, 40) if number not in OFTEN]
+    assert np.flatnonzero(found.is_lower_bound).tolist() == beside
+    is_exact = ~found.is_lower_bound
+    assert found.allocated_bytes[is_exact].tolist() == truth[is_exact].tolist()
+    assert (found.allocated_bytes[beside] < truth[beside]).all()
+    assert [step.index for step in summarize(recording).steps if not step.is_exact] == beside
 
 
 @pytest.fixture(scope="module")

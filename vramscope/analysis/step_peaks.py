@@ -15,7 +15,7 @@ from vramscope.model.codes import QUANTITIES
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.past import Past, most_of
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array, Int64, Table, UInt8
+from vramscope.model.table import Array, Bool, Int64, Table, UInt8
 from vramscope.steps.unrecorded import unrecorded
 
 
@@ -37,6 +37,8 @@ class IntervalPeaks(Table):
     allocated_bytes: Int64
     active_bytes: Int64
     reserved_bytes: Int64
+    is_lower_bound: Bool
+    """Whether it has no events, and its samples do not say all of it: where several threads train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +86,20 @@ def _counted(
         lost = {name: np.where(is_bare & ~is_exact, -1, getattr(per_step, f"{name}_bytes")) for name in most}
         per_step = replace(per_step, **{f"{name}_bytes": values for name, values in lost.items()})
         is_bare &= is_exact
-    per_step = replace(per_step, **_put_in(per_step, np.arange(len(steps)), is_bare, most))
+    put_in = _put_in(per_step, np.arange(len(steps)), is_bare, most)
+    per_step = replace(per_step, **put_in, is_lower_bound=is_bare & ~is_exact)
     # Between the phases of such a step nothing is known.
     step_is_bare = np.append(is_bare, False)[per_phase.step]
     per_phase = per_phase.rows(~step_is_bare | (per_phase.phase != Phase.OTHER))
     keys, of_phases = (rows.step * len(Phase) + rows.phase for rows in (per_phase, phases))
     is_put_in = bare.overlap(phases.start_ns, phases.end_ns) & np.isin(of_phases, keys)
     phases, of_phases = phases.rows(is_put_in), of_phases[is_put_in]
-    most, _ = peaks_between(recording.counters, phases.start_ns, phases.end_ns)
+    most, is_exact = peaks_between(recording.counters, phases.start_ns, phases.end_ns)
     order = np.argsort(keys, kind="stable")
     row = order[np.searchsorted(keys, of_phases, sorter=order)] if len(phases) else np.zeros(0, "i8")
-    return per_step, replace(per_phase, **_put_in(per_phase, row, np.ones(len(row), "?"), most))
+    is_bound = np.isin(np.arange(len(per_phase)), row[~is_exact])
+    put_in = _put_in(per_phase, row, np.ones(len(row), "?"), most)
+    return per_step, replace(per_phase, **put_in, is_lower_bound=is_bound)
 
 
 def _put_in(found: IntervalPeaks, row: Array, is_bare: Array, most: dict[str, Array]) -> dict[str, Array]:
@@ -126,14 +131,9 @@ def _of_past(past: Past, totals: Totals) -> tuple[IntervalPeaks, IntervalPeaks]:
     phases = replace(past.phases, step=np.where(past.phases.step < 0, -1, past.phases.step - n_summarized))
     later = past.steps.rows(slice(n_summarized, None))
     per_step, per_phase = _both(later, phases, end, partial(_past_peaks, past, totals))
-    joined = {
-        name: np.concatenate([getattr(past.summarized, name), getattr(per_step, name)])
-        for name in ("start_event", "end_event")
-    } | {
-        f"{name}_bytes": np.concatenate([getattr(past.summarized, name), getattr(per_step, f"{name}_bytes")])
-        for name in QUANTITIES
-    }
-    steps = IntervalPeaks.of(step=np.arange(len(past.steps)), **joined)
+    old, bytes_of = past.summarized, {f"{name}_bytes": getattr(past.summarized, name) for name in QUANTITIES}
+    oldest = IntervalPeaks.of(start_event=old.start_event, end_event=old.end_event, **bytes_of)
+    steps = replace(IntervalPeaks.joined(oldest, per_step), step=np.arange(len(past.steps)))
     step = np.where(per_phase.step < 0, -1, per_phase.step + n_summarized)
     return steps, replace(per_phase, step=step)
 

@@ -22,7 +22,7 @@ from vramscope.analysis.own_peaks import own_peaks
 from vramscope.analysis.peak import Peak, PeakPoint, peak_of, point_at
 from vramscope.analysis.private_pools import PoolKind, private_pools
 from vramscope.analysis.recorded_settings import recorded_settings
-from vramscope.analysis.sampled_peaks import SampledPeaks, peaks_between, sampled_peaks
+from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
 from vramscope.analysis.timeline import named_instant, timeline
@@ -272,10 +272,7 @@ def _steps(recording: Recording, found: StepPeaks) -> tuple[StepPeak, ...]:
     past = tuple(replace(step, has_detail=False) for step in past)
     here, steps = _listed(recording.steps, found.per_step, found.per_phase), recording.steps
     is_bare = unrecorded(recording).overlap(steps.start_ns, steps.end_ns)
-    _, is_exact = peaks_between(recording.counters, steps.start_ns, steps.end_ns)
-    shown = zip(here, is_bare.tolist(), is_exact.tolist(), strict=True)
-    here = tuple(replace(s, has_detail=False, is_exact=exact) if bare else s for s, bare, exact in shown)
-    return (*past, *here)
+    return (*past, *(replace(s, has_detail=not bare) for s, bare in zip(here, is_bare.tolist(), strict=True)))
 
 
 def _listed(steps: Steps, per_step: IntervalPeaks, rows: IntervalPeaks) -> tuple[StepPeak, ...]:
@@ -285,8 +282,8 @@ def _listed(steps: Steps, per_step: IntervalPeaks, rows: IntervalPeaks) -> tuple
     ):
         if step >= 0:
             phases[step][phase_word(phase)] = n_bytes
-    index, peaks = steps.index.tolist(), per_step.allocated_bytes.tolist()
-    return tuple(StepPeak(*row) for row in zip(index, peaks, phases, strict=True))
+    index, peaks, is_exact = steps.index.tolist(), per_step.allocated_bytes.tolist(), ~per_step.is_lower_bound
+    return tuple(StepPeak(*row) for row in zip(index, peaks, phases, is_exact.tolist(), strict=True))
 
 
 def _sampled_steps(recording: Recording, found: SampledPeaks) -> tuple[StepPeak, ...]:

@@ -60,13 +60,13 @@ def _of_samples(recording: Recording) -> AllSteps:
     step_of, phase_of = np.array([*most], "i8").reshape(-1, 2).T
     per_phase = IntervalPeaks.of(step=step_of, phase=phase_of, allocated_bytes=[*most.values()])
     per_step = IntervalPeaks.of(
-        step=np.arange(len(known)), allocated_bytes=found.per_step.allocated_bytes[known]
+        step=np.arange(len(known)),
+        allocated_bytes=found.per_step.allocated_bytes[known],
+        is_lower_bound=~found.per_step.is_exact[known],
     )
     return AllSteps(StepPeaks(per_step, per_phase), recording.steps.index[known], 0)
 
 
 def _joined(before: IntervalPeaks, after: IntervalPeaks, n_steps: int) -> IntervalPeaks:
     later = replace(after, step=np.where(after.step < 0, -1, after.step + n_steps))
-    return IntervalPeaks.of(
-        **{name: np.concatenate([values, getattr(later, name)]) for name, values in before.columns()}
-    )
+    return IntervalPeaks.joined(before, later)

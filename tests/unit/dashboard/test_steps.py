@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vramscope.dashboard.components.panels.past import AllSteps
 from vramscope.dashboard.figures import anatomy
 from vramscope.dashboard.figures import steps as figures
 from vramscope.dashboard.figures.anatomy import ModuleColumn
+from vramscope.dashboard.pages import phases
 
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.model.marks import Category, Phase, Phases
@@ -68,6 +70,20 @@ def test_lines_that_lie_on_one_another_show_each_other() -> None:
 
     assert dashes["step"] == dashes["forward"] == "solid"
     assert dashes["backward"] != "solid"
+
+
+@pytest.mark.parametrize("is_lower_bound", [True, False])
+def test_what_samples_say_of_a_step_is_called_at_least(view: Any, is_lower_bound: bool) -> None:
+    columns = {"step": [0, 1, 2], "allocated_bytes": [5 << 20] * 3, "is_lower_bound": [False] * 3}
+    columns["is_lower_bound"][1] = is_lower_bound
+    per_phase = IntervalPeaks.of(phase=[Phase.FORWARD] * 3, **columns)
+    known = AllSteps(StepPeaks(IntervalPeaks.of(**columns), per_phase), np.arange(3), 0)
+    drawn = figures.peaks(known.found, known.index, None)
+    words = str([phases._opening(view, known), phases._phases_of(known, 1), drawn["data"][0]["name"]])
+
+    assert words.count("at least") == 3 * is_lower_bound
+    # Whether the last step is as high as that one is then unknown.
+    assert ("as high as" in words) != is_lower_bound
 
 
 def test_an_evaluation_between_two_steps_lies_between_them() -> None:
