@@ -8,7 +8,7 @@ import atexit
 import os
 import sys
 import threading
-from _thread import get_ident
+from _thread import get_ident, start_new_thread
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -126,7 +126,8 @@ class RecordedBlocks:
     def enter(self, entry: Entry) -> None:
         """Enter a block of the entry's run."""
         self._entered.append(entry)
-        entry.run._add(entry)
+        if not _is_own_thread():
+            entry.run._add(entry)
 
     def innermost(self) -> Entry:
         """The last entry of the calling thread, or else of any: a generator may move between threads."""
@@ -141,6 +142,10 @@ class RecordedBlocks:
     @untraced
     def leave(self, entry: Entry, error: BaseException | None) -> None:
         """Leave a block, however often a signal handler interrupts it; raises what the last one raised."""
+        if _is_own_thread():
+            with suppress(RuntimeError):  # no thread can be started any more: the end leaves every block
+                start_new_thread(self.leave, (entry, error))
+            return
         raised: BaseException | None = None
         for _ in range(_MOST_INTERRUPTIONS):
             try:
@@ -256,6 +261,14 @@ class RecordedBlocks:
         """Detach from the run in a forked child, which copies locks as they are."""
         self._lock, self._transition = threading.RLock(), threading.Lock()
         self.pipeline.disown()
+
+
+def _is_own_thread() -> bool:
+    """Whether the garbage collector runs a finalizer of the program on a thread of vramscope.
+
+    Whoever holds the lock of the blocks may be waiting for this thread, which therefore never waits for it.
+    """
+    return threading.current_thread().name.startswith("vramscope-")
 
 
 class _Runs:

@@ -29,6 +29,30 @@ for _ in range(3):
 """
 
 
+COLLECTED = """
+import gc, threading
+gc.disable()
+def steps():
+    itself = yield
+    with block:
+        torch.ones(8) + 1
+        yield itself
+generator = steps()
+next(generator)
+del [generator.send(generator)][:], generator
+"""
+"""A generator that nobody can reach any more, and that the collector has not come upon."""
+BY_US = """
+def collect(*_):
+    if threading.current_thread().name.startswith("vramscope"):
+        threading.setprofile(None)
+        sys.setprofile(None)
+        gc.collect()
+        print("collected", flush=True)
+threading.setprofile(collect)
+"""
+
+
 def program(tmp_path: Path, *parts: str) -> Path:
     file = tmp_path / f"program_{len(list(tmp_path.iterdir()))}.py"
     file.write_text("".join(map(textwrap.dedent, parts)))
@@ -83,3 +107,16 @@ def test_a_generator_that_nobody_exhausts_ends_with_its_program(tmp_path: Path, 
     assert "TypeError" not in done.stderr
     recorded = load(tmp_path / ("outer" if is_run else "run")).recordings[0]
     assert len(recorded.trace) > 0
+
+
+@pytest.mark.parametrize("end", ["", "with block: torch.ones(2) + 1", "import time; time.sleep(3)"])
+def test_a_block_may_be_left_by_the_collector_on_a_thread_of_vramscope(tmp_path: Path, end: str) -> None:
+    # Nobody waits for the other: the thread that ends the program for our thread, and ours for its lock.
+    file = program(tmp_path, RECORDED, COLLECTED, BY_US, end)
+    done = run(sys.executable, file, tmp_path / "run")
+
+    assert (done.returncode, done.stdout) == (0, "collected\n"), done.stderr
+    assert "Exception ignored" not in done.stderr
+    (recording,) = load(tmp_path / "run").recordings
+    assert recording.outcome.value == "finished"
+    assert len(recording.trace) >= 2
