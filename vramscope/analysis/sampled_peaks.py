@@ -11,7 +11,7 @@ import numpy as np
 from vramscope.analysis import Analysis
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import UNKNOWN, Counters
-from vramscope.model.marks import Phases, Steps
+from vramscope.model.past import most_of
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array, Bool, Int64, Table
 
@@ -68,17 +68,13 @@ def sampled_peaks(recording: Recording) -> SampledPeaks:
     whole = _intervals(counters, counters.time_ns[:1], counters.time_ns[-1:], is_reset=is_reset)
     steps, phases = recording.steps, recording.phases
     return SampledPeaks(
-        per_step=_of(counters, steps, is_reset=is_reset),
-        per_phase=_of(counters, phases, is_reset=is_reset),
+        per_step=_intervals(counters, steps.start_ns, steps.end_ns, is_reset=is_reset),
+        per_phase=_intervals(counters, phases.start_ns, phases.end_ns, is_reset=is_reset),
         allocated_bytes=int(whole.allocated_bytes[0]),
         reserved_bytes=int(whole.reserved_bytes[0]),
         is_exact=bool(whole.is_exact[0]) and recording.source != "log",
         is_reset=is_reset,
     )
-
-
-def _of(counters: Counters, known: Steps | Phases, *, is_reset: bool) -> SampledIntervals:
-    return _intervals(counters, known.start_ns, known.end_ns, is_reset=is_reset)
 
 
 def _intervals(counters: Counters, start_ns: Array, end_ns: Array, *, is_reset: bool) -> SampledIntervals:
@@ -148,9 +144,7 @@ def _risen(tops: Array) -> Array:
 
 def _highest(values: Array, first: Array, last: Array, wanted: Array | None = None) -> Array:
     """The maximum of the rows *first* to *last*, both included; −1 where not *wanted*."""
-    edges = np.stack([first, last + 1], axis=1).ravel()
-    found = np.maximum.reduceat(np.append(values, UNKNOWN), edges)[::2] if len(edges) else values[:0]
-    return found if wanted is None else np.where(wanted, found, UNKNOWN)
+    return most_of(values, first, last + 1 if wanted is None else np.where(wanted, last + 1, first))
 
 
 ANALYSIS = Analysis(

@@ -171,15 +171,9 @@ def _peaks(totals: Totals, start: Array, end: Array) -> dict[str, Array]:
     # In a live run the marks may be ahead of the events.
     first = np.minimum(start, len(totals) - 1)
     last = np.clip(end, first, len(totals) - 1)
-    is_last = last == len(totals) - 1
-    edges = np.stack([first, np.where(is_last, last, last + 1)], axis=1).ravel()
-    found = {}
-    for name in (f"{quantity}_bytes" for quantity in QUANTITIES):
-        values = getattr(totals, name)
-        most = np.maximum.reduceat(values, edges)[::2] if len(edges) else values[:0]
-        # ``reduceat`` cannot end after the last instant, which is therefore added separately.
-        found[name] = np.where(is_last, np.maximum(most, values[-1]), most)
-    return found
+    return {
+        f"{name}_bytes": most_of(getattr(totals, f"{name}_bytes"), first, last + 1) for name in QUANTITIES
+    }
 
 
 def _stretches(steps: Steps, phases: Phases, n_events: int) -> tuple[Array, Array, Array, Array]:
