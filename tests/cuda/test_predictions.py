@@ -335,11 +335,22 @@ except torch.OutOfMemoryError as error:
 """
 
 
-def test_the_range_holds_a_layer_that_is_one_operator_on_cuda(run_standin: Any):
+_FUSED = {
+    "an encoder": "net(source)",
+    "an encoder with padding": "net(source, src_key_padding_mask=mask)",
+    "attention": "net.layers[0].self_attn(source, source, source, need_weights=False)",
+    "attention with padding": "net.layers[0].self_attn(source, source, source, key_padding_mask=mask)",
+}
+
+
+@pytest.mark.parametrize("form", _FUSED)
+def test_the_range_holds_a_layer_that_is_one_operator_on_cuda(run_standin: Any, form: str):
     text = MODEL + (
         "layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)\n"
         "net = nn.TransformerEncoder(layer, 3).cuda().eval()\n"
-        "with torch.inference_mode():\n    net(torch.randn(64, 128, 64, device='cuda'))\n"
+        "source = torch.randn(64, 128, 64, device='cuda')\n"
+        "mask = (torch.arange(128) >= torch.arange(65, 129)[:, None]).cuda()\n"
+        f"with torch.inference_mode():\n    {_FUSED[form]}\n"
     )
     truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
 
@@ -347,8 +358,25 @@ def test_the_range_holds_a_layer_that_is_one_operator_on_cuda(run_standin: Any):
 
     assert found.certainty == "estimate"
     low, high = found.range_bytes
-    assert low <= truth
-    assert high is None or truth <= high
+    assert high is not None
+    assert low <= truth <= high
+
+
+def test_validation_by_an_encoder_leaves_the_peak_of_its_training_exact(run_standin: Any):
+    text = MODEL + (
+        "layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)\n"
+        "net = nn.TransformerEncoder(layer, 8).cuda()\n"
+        "mask = (torch.arange(128) >= torch.arange(65, 129)[:, None]).cuda()\n"
+        "for _ in range(2):\n"
+        "    source = torch.randn(64, 128, 64, device='cuda')\n"
+        "    net.train()(source, src_key_padding_mask=mask).sum().backward()\n"
+        "    with torch.no_grad():\n        net.eval()(source, src_key_padding_mask=mask)\n"
+    )
+    truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
+
+    found = _predicted(text)
+
+    assert (found.peak_allocated_bytes, found.range_bytes) == (truth, (truth, truth))
 
 
 @cache

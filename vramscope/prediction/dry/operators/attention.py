@@ -351,3 +351,18 @@ def _safe(call: Call) -> OwnMemory:
 
 
 REPLACEMENTS = {"scaled_dot_product_attention": attention, "_scaled_dot_product_attention_math": _plain}
+
+
+def fused_bytes(module: Any, *args: Any, **kwargs: Any) -> int:
+    """The most that an encoder's layer, or its attention alone, may take as one operator on CUDA.
+
+    ``native/transformers/transformer.cpp`` and ``cuda/attention.cu``: every result between as if none were
+    freed, and those of a nested tensor, which is no larger than the padded one.
+    """
+    given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    attention, wide = getattr(module, "self_attn", module), getattr(module, "linear1", None)
+    source, key = given[0], given[0] if wide is not None else given[min(1, len(given) - 1)]
+    length = key.size(1 if attention.batch_first and key.dim() == 3 else 0)
+    scores = source.numel() // source.size(-1) * attention.num_heads * length * source.element_size()
+    hidden = 0 if wide is None else 2 * n_bytes(source) * wide.out_features // source.size(-1)
+    return 18 * n_bytes(source) + 6 * n_bytes(key) + hidden + 3 * scores

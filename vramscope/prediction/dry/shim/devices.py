@@ -186,16 +186,3 @@ def _finite(out: Any, answer: bool) -> Any:
     if is_own(out) and known.value_of(out) is None:
         known.know(out, torch.full((), answer).expand(out.shape))
     return out
-
-
-def holds(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a check of every element run, and be true wherever nobody knows."""
-
-    @functools.wraps(check)
-    def checked(*values: Any) -> Any:
-        out = check(*values)
-        if known.is_tainted(out):
-            return torch.ones_like(out)
-        return _finite(out, answer=True) if isinstance(out, torch.Tensor) else out
-
-    return checked

@@ -24,9 +24,9 @@ from vramscope.prediction.dry import autocast, state, versions
 from vramscope.prediction.dry.doubts import Certainty, Doubt, Doubts
 from vramscope.prediction.dry.mode import DryMode
 from vramscope.prediction.dry.operators import RunSoFar
+from vramscope.prediction.dry.operators.attention import fused_bytes
 from vramscope.prediction.dry.shim import (
     checkpoints,
-    devices,
     light_compiler,
     light_symbols,
     network,
@@ -297,7 +297,6 @@ class FakeCuda:
         network.refuse(self.patches)
         pretrained.build(self.patches, self.doubts)
         trace_mathematics(self.patches)
-        self._distributions()
         # Of an operator that fails it writes the whole traceback, though the program may catch the error.
         log = logging.getLogger("torch._subclasses.fake_tensor")
         self.patches.then(functools.partial(log.setLevel, log.level))
@@ -322,25 +321,18 @@ class FakeCuda:
         self._set(torch, "Generator", _Generator)
         self._set(torch.version, "cuda", torch.version.cuda or "13.0")
 
-    def _distributions(self) -> None:
-        """Every parameter and every sample lies where it may, as in a training that goes well."""
-        kinds = {one for one in vars(torch.distributions.constraints).values() if isinstance(one, type)}
-        for kind in kinds:
-            check = vars(kind).get("check")
-            if check is not None:
-                self._set(kind, "check", devices.holds(check))
-
     def _fused(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A layer that CUDA runs as one operator where nothing is trained."""
 
         @functools.wraps(forward)
         def run(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (module.training or torch.is_grad_enabled()):
-                why = "one operator on CUDA where nothing is trained: taken as its parts"
-                self.doubts.add(Certainty.ESTIMATE, type(module).__name__, why, is_bounded=False)
-                with self.so_far.taken_as_parts():
-                    return forward(module, *args, **kwargs)
-            return forward(module, *args, **kwargs)
+            if module.training or torch.is_grad_enabled() or self.so_far.n_parts:
+                return forward(module, *args, **kwargs)
+            why = "one operator on CUDA where nothing is trained: taken as its parts, within a range"
+            self.doubts.add(Certainty.ESTIMATE, type(module).__name__, why)
+            self._memory.works([], fused_bytes(module, *args, **kwargs), sys._getframe(1))
+            with self.so_far.taken_as_parts():
+                return forward(module, *args, **kwargs)
 
         return run
 

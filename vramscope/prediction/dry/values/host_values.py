@@ -14,14 +14,11 @@ from vramscope.prediction.dry.values.unknown import assume, count_as, decide, of
 
 _LARGEST_ANSWER = 1 << 20
 
-#  Change what they are given and return nothing; torch has no formula for their shapes.
-_IN_PLACE_WITHOUT_SHAPES = frozenset({"aten::_fused_sgd_", "aten::_fused_adagrad_"})
+#  The first change what they are given and have no formula for their shapes; nested tensors are not run dry.
+_SETTLED = {"aten::_fused_sgd_": None, "aten::_fused_adagrad_": None,
+            "aten::_nested_tensor_from_mask_left_aligned": False}  # fmt: skip
 _COMPARING = frozenset({"aten::is_nonzero", "aten::equal", "aten::allclose"})
-_ANSWERED = (
-    _IN_PLACE_WITHOUT_SHAPES
-    | _COMPARING
-    | {"aten::_local_scalar_dense", "aten::_to_copy", "aten::copy_"}
-)  # fmt: skip
+_ANSWERED = _COMPARING | _SETTLED.keys() | {"aten::_local_scalar_dense", "aten::_to_copy", "aten::copy_"}
 """Operators that may be answered without torch."""
 
 
@@ -40,9 +37,9 @@ class HostValues:
         name = func._schema.name
         if name not in _ANSWERED:
             return None
-        if name in _IN_PLACE_WITHOUT_SHAPES:
+        if name in _SETTLED:
             self._so_far.operators[name] = self._so_far.operators.get(name, 0) + 1
-            return (None,)
+            return (_SETTLED[name],)
         if name == "aten::_local_scalar_dense":
             return (self._value(args[0]),)
         if name == "aten::_to_copy" and kwargs.get("device") is not None:
