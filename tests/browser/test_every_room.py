@@ -163,6 +163,28 @@ def test_it_is_readable_in_both_themes_and_at_all_widths(house: House, room: Pag
     assert page.title().endswith("vramscope")
 
 
+SHIFTED = """
+  window.shifted = 0;
+  new PerformanceObserver(list => { for (const each of list.getEntries()) window.shifted += each.value })
+    .observe({ type: 'layout-shift', buffered: true });
+"""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_little_moves_while_a_page_comes_to_a_large_screen(house: House, chromium: Any, room: Page) -> None:
+    """Where all of a page is in view, all that moves counts; 0.1 is called good."""
+    page = chromium.new_page(viewport={"width": 2560, "height": 1440})
+    page.add_init_script(SHIFTED)
+    page.goto(f"{house.visitor.base}{room.path}?run={house.runs['gpt']}")
+    page.wait_for_selector(THERE)
+    page.wait_for_load_state("networkidle")
+    type(house.visitor)(page, house.visitor.base).at_rest()
+    shifted = page.evaluate("window.shifted")
+    page.close()
+
+    assert shifted <= 0.05
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_an_empty_run_is_explained_in_words(house: House, room: Page) -> None:
     page = house.enter(room, "empty")

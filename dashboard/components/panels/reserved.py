@@ -63,7 +63,8 @@ def layout(data: Data, view: View, at: int | None) -> list[Any]:
     by_line, by_call = rows(data, view)
     lines = grid("fr-lines", by_line, _LINES, no_rows("Nothing was reserved."))
     every = grid("fr-calls", by_call, _CALLS, no_rows("The driver was not called."))
-    lines.className = every.className = "table short"
+    # Their script comes after the page, which keeps their room until then.
+    lines, every = (html.Div(t, className="room", style={"--rows": len(t.rowData)}) for t in (lines, every))
     words = f"the largest {MAX_ROWS} of {len(calls):,}" if len(calls) > MAX_ROWS else ""
     heading = html.Div(sentence(data, view, at), id="fr-jump")
     return [

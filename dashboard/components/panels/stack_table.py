@@ -72,7 +72,7 @@ def grid(
     options = {
         "rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True,
         "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
-        "localeText": texts,
+        "localeText": texts, "suppressColumnMoveAnimation": True,  # columns would slide to their places
     }  # fmt: skip
     usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True}
     return dag.AgGrid(
