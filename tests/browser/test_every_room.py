@@ -175,10 +175,9 @@ def test_little_moves_while_a_page_comes_to_a_large_screen(house: House, chromiu
     """Where all of a page is in view, all that moves counts; 0.1 is called good."""
     page = chromium.new_page(viewport={"width": 2560, "height": 1440})
     page.add_init_script(SHIFTED)
-    page.goto(f"{house.visitor.base}{room.path}?run={house.runs['gpt']}")
+    visitor = type(house.visitor)(page, house.visitor.base).go(f"{room.path}?run={house.runs['gpt']}")
     page.wait_for_selector(THERE)
-    page.wait_for_load_state("networkidle")
-    type(house.visitor)(page, house.visitor.base).at_rest()
+    visitor.at_rest()
     shifted = page.evaluate("window.shifted")
     page.close()
 
