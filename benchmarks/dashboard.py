@@ -1,4 +1,4 @@
-"""Measure the dashboard in Debian's Chromium: ten tasks, failures, speed, and exactness, in one table.
+"""Measure the dashboard in Debian's Chromium: tasks, failures, shifts, crowds, speed, exactness, in a table.
 
 Traces come from ``generate.py``; real files of one and of several devices are checked for exactness where
 they lie beside the repository. Times are those of the wall, so the load of the machine is printed with them.
@@ -16,6 +16,7 @@ from time import monotonic
 
 import dashboard_exact
 import dashboard_failures
+import dashboard_many
 import dashboard_speed
 import dashboard_tasks
 from _dashboard_browser import HEAD, Row, load
@@ -51,6 +52,7 @@ def main() -> None:
 def _rows(args: argparse.Namespace) -> Iterator[Row]:
     yield from dashboard_tasks.rows()
     yield from dashboard_failures.rows()
+    yield from dashboard_many.rows()
     with tempfile.TemporaryDirectory() as folder:
         files = [_generated(Path(folder), int(n)) for n in args.events.split(",") if n]
         for file in files:
