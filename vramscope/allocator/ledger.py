@@ -6,8 +6,9 @@ A small block has the rounded size of its request, whatever is free beside it. S
 own address decides about it, and a batch is grouped by address, in a third of the time that a loop takes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -197,13 +198,20 @@ class Ledger:
         """Requested, allocated, active and reserved bytes."""
         return self.requested, self.allocated, self.active, self.reserved
 
-    def keep(self, before: "Ledger", blocks: Mapping[int, Block]) -> None:
+    def split_off(self, addresses: set[int]) -> dict[int, Block]:
+        """Take out the blocks at the addresses, nearly all of those in use; the totals stay."""
+        taken = self.blocks
+        self.blocks = {address: taken.pop(address) for address in taken.keys() - addresses}
+        return taken
+
+    def keep(self, before: "Ledger", blocks: dict[int, Block]) -> None:
         """Add blocks in use since *before*, which the state of this ledger left out."""
-        self.blocks |= blocks
+        n_bytes, n_requested = (sum(map(itemgetter(i), blocks.values())) for i in (0, 1))
         self._large |= before._large & blocks.keys()
-        n_bytes = sum(block[0] for block in blocks.values())
+        blocks.update(self.blocks)
+        self.blocks = blocks
         self.allocated, self.active = self.allocated + n_bytes, self.active + n_bytes
-        self.requested += sum(block[1] for block in blocks.values())
+        self.requested += n_requested
 
     # --------------------------------------------------------------------------------- at first
 

@@ -215,7 +215,7 @@ class DeviceLog:
             assert held is not None  # noqa: S101 -- for the type checker: a begun log has it
             history, stayed = reading.state(self.device, held, self._pools)
             after = Ledger(self._renumbered(history), history.settings)
-            kept = {address: held.blocks.pop(address) for address in stayed}
+            kept = held.split_off(stayed)
             self._move_to(sink, reading, (after, reading.time_ns))
             after.keep(held, kept)
         else:

@@ -66,8 +66,7 @@ class Reading:
         segments = [segment for segment in self.raw.snapshot["segments"] if segment["device"] == device]
         stayed: set[int] = set()
         if held is not None:
-            stayed.update(*(_stayed(segment, held, pools) for segment in segments))
-            segments = [segment | {"blocks": _others(segment["blocks"], stayed)} for segment in segments]
+            segments = [segment | {"blocks": _changed(segment, held, pools, stayed)} for segment in segments]
         snapshot = self.raw.snapshot | {"device_traces": [], "external_annotations": [], "segments": segments}
         found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
         return found[0] if segments else self._nothing(device), stayed
@@ -126,27 +125,30 @@ class Reading:
         return DeviceHistory(device, *_fields(found[0]))
 
 
-def _stayed(segment: Mapping[str, Any], held: Ledger, pools: Sequence[Any]) -> set[int]:
-    """The addresses of the blocks in a segment that are as they were *held*."""
+def _changed(
+    segment: Mapping[str, Any], held: Ledger, pools: Sequence[Any], stayed: set[int]
+) -> list[dict[str, Any]]:
+    """The blocks of a segment that are not as they were *held*; the addresses of the others join *stayed*."""
     place = held.segments.get(segment["address"])
     pool = segment.get("segment_pool_id", DEFAULT_POOL)
     here = segment["total_size"], segment["stream"], pools.index(pool) if pool in pools else -1
     is_same = place is not None and place[:3] == here
-    blocks, pending = held.blocks, held.pending
-    return {
-        address
-        for block in segment["blocks"]
-        if (before := blocks.get(address := block["address"])) is not None
-        and before[0] == block["size"]
-        and before[1] == block["requested_size"]
-        and (before[4] if block["frames"] else is_same and not before[4])
-        and block["state"] == "active_allocated"
-        and address not in pending
-    }
-
-
-def _others(blocks: list[Any], stayed: set[int]) -> list[Any]:
-    return [block for block in blocks if block["address"] not in stayed]
+    before_of, pending, stays, changed = held.blocks.get, held.pending, stayed.add, []
+    for block in segment["blocks"]:
+        address = block["address"]
+        before = before_of(address)
+        if (
+            before is not None
+            and before[0] == block["size"]
+            and before[1] == block["requested_size"]
+            and (before[4] if block["frames"] else is_same and not before[4])
+            and block["state"] == "active_allocated"
+            and address not in pending
+        ):
+            stays(address)
+        else:
+            changed.append(block)
+    return changed
 
 
 def _fields(history: DeviceHistory) -> tuple[Any, ...]:

@@ -73,16 +73,19 @@ def _columns(ring: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:
     """The values by key; None if entries differ in their keys, but for the stack, or those lack one.
 
     torch puts the same keys into the same order, so the values alone are taken: a third of the time that
-    looking for the keys takes. A block from before the history has no stack.
+    looking for the keys takes. A block from before the history has no stack, which is the last of them.
     """
-    n_keys = max(map(len, ring), default=0)
-    keys = next((list(row) for row in ring if len(row) == n_keys), [])
+    widths = [*map(len, ring)]
+    n_keys = max(widths, default=0)
+    keys = [*ring[widths.index(n_keys)]] if ring else []
     if not set(_KEYS).issubset(keys) or "forward_frames" in keys:
         return None
-    if any(set(keys) - row.keys() != {"frames"} for row in ring if len(row) != n_keys):
-        return None
-    whole = (row if len(row) == n_keys else {key: row.get(key, []) for key in keys} for row in ring)
-    values = list(chain.from_iterable(map(dict.values, whole)))
+    whole: Iterable[Iterable[Any]] = map(dict.values, ring)
+    if min(widths) < n_keys:
+        if any([*row, "frames"] != keys for row, n in zip(ring, widths, strict=True) if n < n_keys):
+            return None
+        whole = [values if n == n_keys else [*values, []] for values, n in zip(whole, widths, strict=True)]
+    values = list(chain.from_iterable(whole))
     return {key: values[i :: len(keys)] for i, key in enumerate(keys) if key in _KEYS or key in _YOUNGER}
 
 
