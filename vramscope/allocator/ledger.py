@@ -208,8 +208,7 @@ class Ledger:
         """Add blocks in use since *before*, which the state of this ledger left out."""
         n_bytes, n_requested = (sum(map(itemgetter(i), blocks.values())) for i in (0, 1))
         self._large |= before._large & blocks.keys()
-        blocks.update(self.blocks)
-        self.blocks = blocks
+        self.blocks |= blocks
         self.allocated, self.active = self.allocated + n_bytes, self.active + n_bytes
         self.requested += n_requested
 

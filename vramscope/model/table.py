@@ -88,12 +88,11 @@ class Table(EqualByValue):
         return f"{type(self).__name__}({len(self):,} rows of {', '.join(self.DTYPES)})"
 
     def __post_init__(self) -> None:
-        columns = [*self.columns()]
-        if len({len(column) for _, column in columns}) > 1:
-            lengths = {name: len(column) for name, column in columns}
+        lengths = {name: len(column) for name, column in self.columns()}
+        if len(set(lengths.values())) > 1:
             raise ValueError(f"{type(self).__name__}: columns differ in length: {lengths}")
-        for name, column in columns:
-            if column.dtype != self.DTYPES[name]:
+        for name, column in self.columns():
+            if column.dtype != np.dtype(self.DTYPES[name]):
                 raise TypeError(f"{type(self).__name__}.{name}: {column.dtype}, not {self.DTYPES[name]}")
             column.setflags(write=False)
 

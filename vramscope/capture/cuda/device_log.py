@@ -25,7 +25,6 @@ from vramscope.capture.cuda.ring.events import n_of_actions, ring_events
 from vramscope.capture.cuda.ring.instants import UNCOUNTED, instants
 from vramscope.capture.log import MarkRow, joined_by_time, marks_table, table_of_batches
 from vramscope.model.codes import NoteCode
-from vramscope.model.device import HOST
 from vramscope.model.holders import Holders
 from vramscope.model.marks import ANY_THREAD, MarkKind, Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
@@ -208,19 +207,14 @@ class DeviceLog:
 
     def bridge_pause(self, sink: Sink, reading: Reading, *, is_planned: bool) -> bool:
         """Write events that lead to the state after a pause; returns whether they fill a gap, unplanned."""
-        before = self.n_events
-        if is_planned and self.device != HOST:
-            # What changed alone, as nearly all blocks are those from before.
-            held = self._ledger
-            assert held is not None  # noqa: S101 -- for the type checker: a begun log has it
-            history, stayed = reading.state(self.device, held, self._pools)
-            after = Ledger(self._renumbered(history), history.settings)
-            kept = held.split_off(stayed)
-            self._move_to(sink, reading, (after, reading.time_ns))
-            after.keep(held, kept)
-        else:
-            after = Ledger(self._state(reading), reading.settings(self.device))
-            self._move_to(sink, reading, (after, reading.time_ns))
+        before, held = self.n_events, self._ledger
+        assert held is not None  # noqa: S101 -- for the type checker: a begun log has it
+        # Where it is planned, nearly all blocks are those from before: what changed alone.
+        history, stayed = reading.state(self.device, held if is_planned else None, self._pools)
+        after = Ledger(self._renumbered(history), history.settings)
+        kept = held.split_off(stayed) if stayed else {}
+        self._move_to(sink, reading, (after, reading.time_ns))
+        after.keep(held, kept)
         if self.n_events == before or is_planned:
             return False
         sink.append(marks_table([_gap_mark(self._time_ns, self.n_events, 0)]), self.device)

@@ -118,21 +118,19 @@ class Reading:
         return [segment | {"blocks": []} for segment in segments]
 
     def _nothing(self, device: int) -> DeviceHistory:
-        empty = {"segments": [], "device_traces": []} | {
-            "allocator_settings": self.raw.snapshot.get("allocator_settings", {})
-        }
+        settings = self.raw.snapshot.get("allocator_settings", {})
+        empty = {"segments": [], "device_traces": [], "allocator_settings": settings}
         found, _ = histories(empty, StackBuilder(), torch=self._torch)
-        return DeviceHistory(device, *_fields(found[0]))
+        return replace(found[0], device=device)
 
 
 def _changed(
     segment: Mapping[str, Any], held: Ledger, pools: Sequence[Any], stayed: set[int]
 ) -> list[dict[str, Any]]:
     """The blocks of a segment that are not as they were *held*; the addresses of the others join *stayed*."""
-    place = held.segments.get(segment["address"])
     pool = segment.get("segment_pool_id", DEFAULT_POOL)
     here = segment["total_size"], segment["stream"], pools.index(pool) if pool in pools else -1
-    is_same = place is not None and place[:3] == here
+    is_same = held.segments.get(segment["address"], ())[:3] == here
     before_of, pending, stays, changed = held.blocks.get, held.pending, stayed.add, []
     for block in segment["blocks"]:
         address = block["address"]
@@ -149,10 +147,6 @@ def _changed(
         else:
             changed.append(block)
     return changed
-
-
-def _fields(history: DeviceHistory) -> tuple[Any, ...]:
-    return (history.trace, history.final, history.pools, history.marks, history.settings, history.notes)
 
 
 def _new_events(trace: list[Any]) -> Events | list[Any]:
