@@ -119,7 +119,7 @@ soak-threads: $(TOOLS) allocator  ## eight threads that train at once, recorded,
 bench-overhead: $(TOOLS) allocator  ## what recording costs a step, into benchmarks/OVERHEAD.md
 	.cache/standin/2.13.0/python benchmarks/overhead.py --out benchmarks/OVERHEAD.md $(BENCH)
 
-bench-left-on: $(TOOLS) allocator  ## forecasts, peaks and leaks of every="auto" beside all events, into benchmarks/LEFT_ON.md
+bench-left-on: $(TOOLS) allocator  ## forecasts, peaks and leaks of every="auto" beside all events, into benchmarks/LEFT_ON.md and LEFT_ON_PROGRAMS.md
 	.cache/standin/2.13.0/python benchmarks/left_on.py --out benchmarks/LEFT_ON.md $(BENCH)
 
 # What `make bench-programs` needs: checkouts of nanoGPT, minGPT and pytorch/examples in PROGRAMS=<folder>.

@@ -2,8 +2,8 @@
 
     python benchmarks/_left_on_child.py KIND SEED EVERY DIRECTORY
 
-KIND is one of ``GROWING`` or ``STEADY``; EVERY is what ``record(every=...)`` takes, 1 for all events.
-Prints one JSON object: the step that failed, what was forecast on the way, and each step's peak by torch.
+KIND is one of ``GROWING``, ``STEADY`` or ``PROGRAMS``; EVERY is what ``record(every=...)`` takes, 1 for all
+events. Prints one JSON object: the step that failed, what was forecast on the way, and each step's peak by torch.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _left_on_programs import PROGRAMS
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -102,9 +103,10 @@ STEADY = ("constant", "lengths", "deque", "bounded cache", "plateau", "evaluated
 def main(kind: str, seed: int, every: str, directory: Path) -> dict[str, Any]:
     """Train, and return what happened."""
     n_until_full = random.Random(seed).randint(250, 900)
-    training = Training(kind, seed, n_until_full)
+    make, _, n_steps = PROGRAMS.get(kind, (lambda: Training(kind, seed, n_until_full).step, "", STEPS))
+    step, looks_at = make(), () if kind in PROGRAMS else LOOKS
     for number in range(3):
-        training.step(number)
+        step(number)
     limit_bytes = torch.cuda.max_memory_reserved() + HEADROOM_BYTES
     if kind in STEADY:
         limit_bytes += HEADROOM_BYTES
@@ -112,13 +114,13 @@ def main(kind: str, seed: int, every: str, directory: Path) -> dict[str, Any]:
     options = {} if every == "1" else {"every": "auto" if every == "auto" else int(every)}
     looks, peaks, failed = [], [], None
     with vramscope.record(directory, quiet=True, **options) as recorder:
-        for number in range(STEPS):
-            if number in LOOKS:
+        for number in range(n_steps):
+            if number in looks_at:
                 recorder.flush()
                 looks.append(_look(directory, number))
             torch.cuda.reset_peak_memory_stats()
             try:
-                training.step(number)
+                step(number)
             except torch.cuda.OutOfMemoryError:
                 failed = number
                 break
