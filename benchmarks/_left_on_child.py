@@ -3,7 +3,8 @@
     python benchmarks/_left_on_child.py KIND SEED EVERY DIRECTORY
 
 KIND is one of ``GROWING``, ``STEADY`` or ``PROGRAMS``; EVERY is what ``record(every=...)`` takes, 1 for all
-events. Prints one JSON object: the step that failed, what was forecast on the way, and each step's peak by torch.
+events. Prints one JSON object: the step that failed, what was forecast on the way, and each step's peak by
+torch.
 """
 
 import json
