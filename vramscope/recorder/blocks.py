@@ -126,7 +126,7 @@ class RecordedBlocks:
     def enter(self, entry: Entry) -> None:
         """Enter a block of the entry's run."""
         self._entered.append(entry)
-        if not _is_own_thread():
+        if not (_is_own_thread() or sys.is_finalizing()):
             entry.run._add(entry)
 
     def innermost(self) -> Entry:

@@ -53,3 +53,10 @@ def test_a_program_in_odd_surroundings_is_recorded(tmp_path, name, losses):
     assert recording.outcome.value == "finished"
     assert len(recording.trace)
     assert not recording.notes
+
+
+def test_a_program_that_deletes_stderr_goes_on(tmp_path, losses):
+    # Without it Python starts no thread; whether it is recorded then is not promised.
+    done = run(f"del sys.stderr\nwith vramscope.record({str(tmp_path / 'run')!r}):\n    train()", tmp_path)
+
+    assert (done.returncode, done.stdout) == (7, losses)

@@ -210,11 +210,13 @@ def test_a_foreign_file_between_two_blocks_is_left_alone(run_dir, new_writer):
     assert events.read_bytes() == text
 
 
-def test_a_foreign_manifest_is_left_alone(run_dir, new_writer):
+@pytest.mark.parametrize("has_its_inode", [False, True])
+def test_a_foreign_manifest_is_left_alone(run_dir, new_writer, has_its_inode):
     writer = new_writer()
     manifest = run_dir / "rank0" / "manifest.json"
-    (run_dir / "theirs").write_text("mine")
-    (run_dir / "theirs").replace(manifest)
+    theirs = manifest if has_its_inode else run_dir / "theirs"  # a deleted file's inode is given away again
+    theirs.write_text("mine")
+    theirs.replace(manifest)
     with pytest.raises(StoreError, match="another program put a file of its own there"):
         writer.close(Outcome.FINISHED)
 

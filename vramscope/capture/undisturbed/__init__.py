@@ -93,7 +93,7 @@ class _Task:
         """
         try:
             threading.Thread(target=self._run, name="vramscope-undisturbed", daemon=True).start()
-        except RuntimeError:  # no more threads can be started
+        except Exception:  # noqa: BLE001 -- no more threads, or Thread misses what is deleted: sys.stderr
             self._run()
 
     def _run(self) -> None:

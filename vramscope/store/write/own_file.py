@@ -68,14 +68,15 @@ class OwnFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._identity: Identity | None = None
+        # With its size: a file of another program may get the inode of a deleted one.
+        self._version: tuple[Identity, int] | None = None
 
     def replace(self, data: bytes, *, durable: bool = False) -> None:
         """Replace the file. Raises OSError, also if another program put its own there, which then stays."""
         with suppress(FileNotFoundError):
             self._check(os.lstat(self.path))
         with AtDisk():
-            self._identity = replace_file(self.path, data, durable=durable)
+            self._version = replace_file(self.path, data, durable=durable), len(data)
 
     def remove(self) -> None:
         """Delete the file, if it is there and none of another program."""
@@ -99,7 +100,7 @@ class OwnFile:
                 os.close(descriptor)
 
     def _check(self, found: os.stat_result) -> None:
-        if identity_of(found) != self._identity:
+        if (identity_of(found), found.st_size) != self._version:
             raise FileExistsError(errno.EEXIST, "another program put a file of its own there")
 
 
