@@ -111,7 +111,8 @@ class Data:
             if not has_grown and not is_altered:
                 return opened.version
             if has_grown and opened.follower.run.started_ns <= self._began[name][0]:
-                self._grow(name, opened)
+                opened.grow(stamp(self.runs.path(name)))
+                self._began[name] = opened.follower.run.started_ns, opened.version
                 return opened.version
         # Offsets into the old files do not apply to the new ones.
         self._forget(name)
@@ -124,10 +125,6 @@ class Data:
         opened = self._opened(name)
         opened.is_altered = is_altered and not opened.is_other
         return opened
-
-    def _grow(self, name: str, opened: OpenRun) -> None:
-        opened.grow(stamp(self.runs.path(name)))
-        self._began[name] = opened.follower.run.started_ns, opened.version
 
     def is_opening(self, name: str) -> bool:
         """Return whether a thread is reading that run for the first time."""

@@ -316,13 +316,9 @@ def _with_contradictions(run: Run) -> tuple[Run, tuple[Recording, Levels] | None
 
 def _kept(run: Run, path: Path, source: conversion_cache.Identity | None) -> Run:
     """Return *run* with checkpoints, after caching it."""
-    run = replace(run, recordings=tuple(map(_with_checkpoints, run.recordings)))
+    run = replace(run, recordings=tuple(replace(one, checkpoints=checkpoints(one)) for one in run.recordings))
     conversion_cache.keep(run, path, source)
     return run
-
-
-def _with_checkpoints(recording: Recording) -> Recording:
-    return replace(recording, checkpoints=checkpoints(recording))
 
 
 def _read_file(path: Path, watch: Watch | None) -> Run:

@@ -43,7 +43,10 @@ def _layout(context: Context) -> Any:
     peak = format_bytes(int(series.allocated.max()))
     sentence = f"Every live allocation as a band over time; together at most {peak}."
     asks = {"url": "/api/active", "by": way, "q": address.q, "axis": series.axis}
-    bar = html.Div([legend.axis_choice(view, address), _ways(address, way)], className="chart-controls")
+    links = [(word, address.go(by=name).url, name == way) for name, word in _WORDS.items()]
+    bar = html.Div(
+        [legend.axis_choice(view, address), segments("Color by", links)], className="chart-controls"
+    )
     look = {"type": "search", "className": "search wide", "maxLength": MAX_SEARCH}
     words = "Find: model.py:13  category:activation  size>64MiB"
     box = scripts.box("al-search", address.q, placeholder=words, **look)
@@ -82,11 +85,6 @@ def _beside(address: Address) -> Any:
     )
     return html.Div([found_table.live_button(address.q), found_table.buttons(_group(address)), every],
                     className="table-ways")  # fmt: skip
-
-
-def _ways(address: Address, way: str) -> Any:
-    links = [(word, address.go(by=name).url, name == way) for name, word in _WORDS.items()]
-    return segments("Color by", links)
 
 
 _HELP = (

@@ -68,7 +68,8 @@ def headline(data: Data, view: View) -> Headline:
     since = _since(data, view, at)
     holder = _holder(data, view, at, "that" if since else "the peak")
     support = " ".join(part for part in (since, holder, unused) if part)
-    return Headline(claim(data, view), support, _holding(data, view, at))
+    most = held(data, view, at).most(folded(data, view))
+    return Headline(claim(data, view), support, most.example if most else 0)
 
 
 def _since(data: Data, view: View, at: int) -> str:
@@ -106,11 +107,6 @@ def _holder(data: Data, view: View, at: int, whole: str) -> str:
     if 10 * silent > live.total_bytes:
         sentence += f"; {format_share(silent, live.total_bytes, 0)} has no line of yours"
     return f"{sentence}."
-
-
-def _holding(data: Data, view: View, at: int) -> int:
-    most = held(data, view, at).most(folded(data, view))
-    return most.example if most else 0
 
 
 def leading(found: list[Finding]) -> str | None:

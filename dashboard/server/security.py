@@ -71,7 +71,8 @@ def protect(server: Flask, allowed: Access, script_hashes: Iterable[str]) -> Non
 
     @server.before_request
     def check() -> Response | None:
-        _check_host(allowed.hosts)
+        if host_name(request.host) not in allowed.hosts:
+            _refuse(403, "This dashboard does not answer under that host name; see --allow-host.")
         _check_origin()
         return _check_token(allowed.token)
 
@@ -83,11 +84,6 @@ def protect(server: Flask, allowed: Access, script_hashes: Iterable[str]) -> Non
 
 def _refuse(status: int, why: str) -> NoReturn:
     abort(Response(f"{why}\n", status, mimetype="text/plain"))
-
-
-def _check_host(hosts: frozenset[str]) -> None:
-    if host_name(request.host) not in hosts:
-        _refuse(403, "This dashboard does not answer under that host name; see --allow-host.")
 
 
 def _check_origin() -> None:

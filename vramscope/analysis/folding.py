@@ -124,11 +124,6 @@ class BytesByLine:
         """All live bytes, in sum."""
         return int(self.n_bytes.sum())
 
-    @property
-    def total_count(self) -> int:
-        """The number of live allocations."""
-        return int(self.count.sum())
-
     def most(self, folded: Folded) -> LargestLine | None:
         """Return the line that holds most, from whatever caller; None where no stack is known."""
         known = np.flatnonzero(self.folded_id > 0)

@@ -91,12 +91,8 @@ def _news(row: "RankStanding") -> str:
     return row.finding.kind if row.finding is not None else row.error
 
 
-def _state_order(row: "RankStanding") -> Any:
-    return (row.outcome is Outcome.RUNNING, row.started_ns)
-
-
 COLUMNS = (
-    _TopColumn("state", _state, _state_order, is_words=True),
+    _TopColumn("state", _state, lambda row: (row.outcome is Outcome.RUNNING, row.started_ns), is_words=True),
     _TopColumn("run", lambda row: row.run, lambda row: [-ord(letter) for letter in row.run], is_words=True),
     _TopColumn("rank", lambda row: row.rank, lambda row: (-len(row.rank), row.rank)),
     _TopColumn("level", lambda row: _size(row.level_bytes), lambda row: row.level_bytes or 0),

@@ -66,10 +66,6 @@ def _bash(parsers: Mapping[str, ArgumentParser]) -> str:
     return script
 
 
-def _zsh(parsers: Mapping[str, ArgumentParser]) -> str:
-    return _ZSH + _bash(parsers)
-
-
 def _fish(parsers: Mapping[str, ArgumentParser]) -> str:
     lines = ["complete -c vramscope -n __fish_use_subcommand -f"]
     for name, parser in parsers.items():
@@ -87,6 +83,6 @@ def _fish(parsers: Mapping[str, ArgumentParser]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+_SHELLS = {"bash": _bash, "zsh": lambda parsers: _ZSH + _bash(parsers), "fish": _fish}
 
 COMMAND = described("completion", run)

@@ -41,8 +41,11 @@ def run(args: Namespace) -> int:
             error.is_said = True  # type: ignore[attr-defined]
             raise
         return 1
-    if recorder is not None:
-        _say_if_nothing(recorder)
+    if recorder is not None and "torch" not in sys.modules:
+        print(
+            f"vramscope: the program did not import torch; nothing was recorded to {recorder.directory}",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -75,14 +78,6 @@ def _detached(args: Namespace) -> "Detached":
     os.environ.update(_command.options_of(args))
     record()  # checks the options; nothing is recorded here
     return Detached()
-
-
-def _say_if_nothing(recorder: "Recorder") -> None:
-    if "torch" not in sys.modules:
-        print(
-            f"vramscope: the program did not import torch; nothing was recorded to {recorder.directory}",
-            file=sys.stderr,
-        )
 
 
 COMMAND = described("run", run)

@@ -25,6 +25,7 @@ _GROWING_BYTES_PER_S = _MIB
 def run(args: Namespace) -> int:
     """Upload what the store does not have yet; return the exit code."""
     from vramscope.remote.upload import Upload
+    from vramscope.store.read.rank import RankReader
 
     if args.parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -33,7 +34,7 @@ def run(args: Namespace) -> int:
         return _follow(upload, args)
     for rank in _ranks(Path(args.path)):
         upload = Upload(rank, _url(rank, args.to), args.mib_per_s * _MIB)
-        if _is_recorded(rank):
+        if RankReader(rank).is_running():
             raise UsageError(f"{rank}: is being recorded; its own process uploads it")
         upload.send(is_final=True)
         print(f"{rank.name}: {upload.url}/{rank.name} has the whole trace")
@@ -63,12 +64,6 @@ def _url(rank: Path, given: str | None) -> str:
     if state is None:
         raise UsageError(f"{rank}: was not recorded to a URL; say where to upload it: --to s3://bucket/run")
     return state.wanted_url
-
-
-def _is_recorded(rank: Path) -> bool:
-    from vramscope.store.read.rank import RankReader
-
-    return RankReader(rank).is_running()
 
 
 def _follow(upload: "Upload", args: Namespace) -> int:

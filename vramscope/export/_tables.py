@@ -75,11 +75,6 @@ def tables(recording: Recording) -> Iterator[tuple[str, pa.Table]]:
     )
 
 
-def stack_text(stacks: Stacks, stack_id: int) -> str:
-    """Return the stack in one line, innermost frame first; empty for stack 0."""
-    return " ← ".join(f"{f.function} ({f.file}:{f.line})" for f in stacks.frames(stack_id))
-
-
 def _about(recording: Recording) -> pa.Table:
     process = asdict(recording.process)
     settings, mesh = process.pop("allocator"), process.pop("mesh")
@@ -128,7 +123,13 @@ def _arrow(table: Table) -> pa.Table:
 def _stack_texts(stack_ids: Array, stacks: Stacks) -> Any:
     # Only stacks in use: every prefix of a deep stack is a stack too, and all texts would take gigabytes.
     used, row = np.unique(stack_ids, return_inverse=True)
-    return _words(row, [stack_text(stacks, int(stack_id)) for stack_id in used])
+    return _words(
+        row,
+        [
+            " ← ".join(f"{f.function} ({f.file}:{f.line})" for f in stacks.frames(stack_id))
+            for stack_id in used.tolist()
+        ],
+    )
 
 
 def _words(index: Array, words: Sequence[str]) -> Any:

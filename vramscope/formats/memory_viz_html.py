@@ -49,18 +49,16 @@ def read(path: Path) -> Run:
     except (FormatError, binascii.Error) as error:
         raise FormatError(f"{path}: the snapshot in this page: {error}") from None
     run = replace(run, name=path.stem or path.name)
-    return _of_a_profile(run) if _is_profile(snapshot) else run
+    if not _is_profile(snapshot):
+        return run
+    recordings = tuple(replace(known, notes=(*known.notes, NO_LAYOUT)) for known in run.recordings)
+    return replace(run, recordings=recordings, notes=(*run.notes, _PROFILE))
 
 
 def _is_profile(snapshot: Any) -> bool:
     """Return whether ``profile_plot`` made the page: only its events have a category."""
     traces = snapshot.get("device_traces", []) if type(snapshot) is dict else []
     return any("category" in event for trace in traces for event in trace[:1])
-
-
-def _of_a_profile(run: Run) -> Run:
-    recordings = tuple(replace(known, notes=(*known.notes, NO_LAYOUT)) for known in run.recordings)
-    return replace(run, recordings=recordings, notes=(*run.notes, _PROFILE))
 
 
 FORMAT = Format("memory_viz_html", sniff, read)

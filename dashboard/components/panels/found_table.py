@@ -257,7 +257,7 @@ def words(data: Data, view: View, row: int) -> dict[str, Any]:
         "via": via[:80] if frame else "",
         "bytes": int(found.block_size[row]),
         "asked": int(found.size[row]),
-        "category": _category_of(data, view, row),
+        "category": format_name(Category(int(data.ask(view, "categories").assigned.category[row]))),
         "born": "before the recording" if born < 0 else moment(data, view, born + 1).words,
         "freed": "" if freed < 0 else moment(data, view, min(freed + 1, len(view.recording.trace))).words,
         "lived": _lived(found, row, view),
@@ -269,11 +269,6 @@ def _unplaced(stack: int, born: int) -> str:
     if born < 0 and not stack:
         return "from before the recording"
     return NO_FRAME if stack else NO_STACK
-
-
-def _category_of(data: Data, view: View, row: int) -> str:
-    known = data.ask(view, "categories")
-    return format_name(Category(int(known.assigned.category[row])))
 
 
 def _lived(found: Any, row: int, view: View) -> str:

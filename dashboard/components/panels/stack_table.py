@@ -256,7 +256,7 @@ def _folded_item(run: list[Frame]) -> html.Li:
 
 def summary(held: BytesByLine) -> str:
     """Return a summary such as ``3.21 GiB in 812 blocks from 64 lines``."""
-    lines, blocks = len(held.n_bytes), held.total_count
+    lines, blocks = len(held.n_bytes), int(held.count.sum())
     return (
         f"{format_bytes(held.total_bytes)} in {blocks:,} block{'s' if blocks != 1 else ''} "
         f"from {lines:,} line{'s' if lines != 1 else ''}"

@@ -57,7 +57,13 @@ def growing_batch(levels: Levels) -> Batch | None:
     if growth(total) is None or growth(number.sum(axis=0)) is not None:
         return None
     busy = volume[:, -1] > 0
-    grows = np.array([is_busy and _grows(volume[i], number[i]) for i, is_busy in enumerate(busy)], bool)
+    grows = np.array(
+        [
+            is_busy and growth(volume[i]) is not None and growth(number[i]) is None
+            for i, is_busy in enumerate(busy)
+        ],
+        bool,
+    )
     if volume[grows, -1].sum() < LEAST_SHARE_OF_BATCH * total[-1]:
         return None
     mine = grows[call]
@@ -80,10 +86,6 @@ def _per_iteration(
     np.add.at(volume, (group, levels.born[rows]), levels.found.size[rows])
     np.add.at(number, (group, levels.born[rows]), 1)
     return volume, number
-
-
-def _grows(volume: NDArray[Any], number: NDArray[Any]) -> bool:
-    return growth(volume) is not None and growth(number) is None
 
 
 def _is_of_backward(levels: Levels, rows: NDArray[Any]) -> bool:

@@ -212,14 +212,12 @@ def _wrapped(code: str, value: ast.expr, wrapper: str) -> str | None:
         new = f"float({text})"  # others may give the same method a number, which has no item()
     # The segment of the source, so that the rest stays as it was written.
     segment = ast.get_source_segment(code, value)
-    return None if segment is None else _replaced_last(code, segment, new)
+    if segment is None:
+        return None
+    before, _, after = code.rpartition(segment)
+    return before + new + after
 
 
 def _is_detached(value: ast.expr) -> bool:
     is_method = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
     return is_method and value.func.attr in _DETACHED  # type: ignore[attr-defined]
-
-
-def _replaced_last(code: str, segment: str, by: str) -> str:
-    before, _, after = code.rpartition(segment)
-    return before + by + after

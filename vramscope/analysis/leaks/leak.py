@@ -89,7 +89,9 @@ class Leak(EqualByValue):
 
     def _kind_and_claim(self) -> tuple[FindingKind, Severity, str]:
         if self.cause is LeakCause.GROWING_BATCH:
-            return FindingKind.GROWING_BATCH, Severity.WARNING, self._claim_of_a_batch()
+            rate = format_bytes(round(self.bytes_per_step))
+            claim = f"every step needs {rate} more than the one before: {CAUSES[self.cause]}, no leak"
+            return FindingKind.GROWING_BATCH, Severity.WARNING, claim
         if self.is_filling and self.bound is not None:
             return FindingKind.FILLING_BUFFER, Severity.INFO, self._claim_of_a_buffer(self.bound)
         return FindingKind.LEAK, Severity.WARNING, self._claim()
@@ -111,10 +113,6 @@ class Leak(EqualByValue):
         most = f"at {bound.n_items:,} items ({bound.text}){then}" if bound.n_items else f"by {bound.text}"
         rate = format_bytes(round(self.bytes_per_step))
         return f"{self.holder or 'a buffer'} still fills, by {rate} a step, and is bounded {most}: no leak"
-
-    def _claim_of_a_batch(self) -> str:
-        rate = format_bytes(round(self.bytes_per_step))
-        return f"every step needs {rate} more than the one before: {CAUSES[self.cause]}, no leak"
 
 
 def _evidence(leak: Leak) -> dict[str, Any]:

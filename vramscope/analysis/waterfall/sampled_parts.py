@@ -26,8 +26,9 @@ def reserved_parts(recording: Recording, counters: Counters) -> dict[str, Array]
     instant = found["instant"] = _instants(recording, counters)
     rows = np.flatnonzero(instant >= 0)
     if len(rows):
-        for name, values in _of_events(recording, instant[rows]).items():
-            found[name][rows] = values
+        parts = parts_over_time(recording)
+        for name in PARTS_OF_RESERVED:
+            found[name][rows] = getattr(parts, f"{name}_bytes")[instant[rows]]
     return found
 
 
@@ -45,11 +46,6 @@ def _of_counters(counters: Counters) -> dict[str, Array]:
         "releasable": np.where(has_all, reserved - active - split, UNKNOWN),
     }
     return found | {"private_pools": np.full(len(counters), UNKNOWN)}
-
-
-def _of_events(recording: Recording, instant: Array) -> dict[str, Array]:
-    parts = parts_over_time(recording)
-    return {name: getattr(parts, f"{name}_bytes")[instant] for name in PARTS_OF_RESERVED}
 
 
 def _instants(recording: Recording, counters: Counters) -> Array:

@@ -160,7 +160,9 @@ class _HolderWalk:
         next, then parameters (which lead to their gradients), then other tensors.
         """
         ranks: tuple[list[Any], ...] = ([], [], [])
-        for count, thing in enumerate(tracked_objects(_may_be_unreached)):
+        for count, thing in enumerate(
+            tracked_objects(lambda kind: _may_be_in_cycle(kind) or is_iterator(kind))
+        ):
             if count % 4096 == 0 and self._is_over():
                 return
             if id(thing) not in self._met and not is_own(thing):
@@ -276,11 +278,6 @@ class _HolderWalk:
         things.reverse()
         steps = (*_short(words), *([hook] if hook else []), *reset_of(words, things))
         return Way(storage, steps, class_files(words, things))
-
-
-def _may_be_unreached(kind: type) -> bool:
-    """Whether the kind is one that a cycle or a statement may hold."""
-    return _may_be_in_cycle(kind) or is_iterator(kind)
 
 
 def _may_be_in_cycle(kind: type) -> bool:

@@ -61,11 +61,6 @@ def some_of_set(items: Any) -> list[Any]:
     return []
 
 
-def node_name(node: Any) -> str:
-    """The class name of a node, such as ``MulBackward0``."""
-    return type(node).__name__
-
-
 @cache
 def saved_names(kind: type) -> tuple[str, ...]:
     """The attributes in which nodes of this class hold raw saved tensors."""
@@ -268,7 +263,7 @@ class ObjectParts:
                 self._meet(value, at, ("attribute", name, kind.__name__))
 
     def _node(self, node: Any, at: int) -> None:
-        name = node_name(node)
+        name = type(node).__name__
         for following, _ in node.next_functions:
             self._meet(following, at, ("node", name))
         namespace = dict_of(node)

@@ -38,7 +38,8 @@ def hook_calls() -> None:
     _hook_backward()
     _hook_checkpoints()
     _hook_optimizers()
-    _hook_data()
+    # torch's own annotation of data loaders exists only on CUDA since 2.5.
+    replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", _watched_next)
 
 
 def _hook_backward() -> None:
@@ -206,17 +207,8 @@ def _watched_scaler(run: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _grad_scaler() -> Any:
-    """The class that defines ``GradScaler.step``: in torch.amp since 2.3, in torch.cuda.amp before."""
-    return next(kind for kind in torch.cuda.amp.GradScaler.__mro__ if "step" in kind.__dict__)
-
-
-_GRAD_SCALER = _grad_scaler()
-
-
-def _hook_data() -> None:
-    """Hook data loaders; torch's own annotation exists only on CUDA since 2.5."""
-    replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", _watched_next)
+# In torch.amp since 2.3, in torch.cuda.amp before.
+_GRAD_SCALER: Any = next(kind for kind in torch.cuda.amp.GradScaler.__mro__ if "step" in kind.__dict__)
 
 
 def _watched_next(run: Callable[..., Any]) -> Callable[..., Any]:

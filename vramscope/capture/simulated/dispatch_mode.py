@@ -92,13 +92,9 @@ class DispatchMode(TorchDispatchMode):
     # A signal handler may raise between any two calls of ``join`` and ``leave``. Each may then be called
     # again, and completes what the interrupted call began.
 
-    def is_on_stack(self) -> bool:
-        """Whether the mode observes the operators of the calling thread."""
-        return any(mode is self for mode in _get_current_dispatch_mode_stack())
-
     def join(self) -> None:
         """Observe the operators of the calling thread from here on."""
-        if not self.is_on_stack():
+        if not any(mode is self for mode in _get_current_dispatch_mode_stack()):
             self._undo_interrupted_join()
             self._below = list(_get_current_dispatch_mode_stack())
             self._before = {name: getattr(_python_dispatch, now, None) for name, now in _FLAGS.items()}

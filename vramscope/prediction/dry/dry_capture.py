@@ -100,7 +100,7 @@ class Predicted(Simulated):
         self._allocator.capacity_bytes = max(self.total_bytes - self.card.context_bytes, 1)
         self.devices = (Device(0, "cuda", self.card.name, self.total_bytes),)
         self._storages = _OwnStorages(self)  # type: ignore[assignment]
-        self._labeler.storage_of = _storage_of
+        self._labeler.storage_of = lambda tensor: tensor.untyped_storage() if lies_there(tensor) else None
         self.cuda = FakeCuda(
             self.card, self, trial.ranks, trial.answer, is_last=is_last, is_as_cuda=trial.is_as_cuda
         )
@@ -383,7 +383,3 @@ class _TakenMemory:
     """What a weak reference can be made to."""
 
     __slots__ = ("__weakref__",)
-
-
-def _storage_of(tensor: Any) -> Any:
-    return tensor.untyped_storage() if lies_there(tensor) else None

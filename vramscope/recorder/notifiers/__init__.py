@@ -35,7 +35,7 @@ class Notifiers:
         self._function: Callable[[Finding], object] = lambda _: None
         self._trimmer = MallocTrimmer()
         self._ticks: tuple[Tick, ...] = (
-            _put_facts,
+            lambda pipeline: pipeline.guarded(pipeline.put_facts),
             _flush_summary,
             self._report_leaks,
             self._report_figures,
@@ -129,10 +129,6 @@ class Notifiers:
 
     def _trim(self, _: "Pipeline") -> None:
         self._trimmer.trim_if_grown()
-
-
-def _put_facts(pipeline: "Pipeline") -> None:
-    pipeline.guarded(pipeline.put_facts)
 
 
 def _flush_summary(pipeline: "Pipeline") -> None:

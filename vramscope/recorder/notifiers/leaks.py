@@ -89,7 +89,8 @@ class LeakNotifier:
         a twentieth of the blocks' time.
         """
         if is_end:
-            self._end_block()
+            began_s, self._ended_s = self._ended_s, perf_counter()
+            self._wait_s = min(self._wait_s + (self._ended_s - began_s) / _PAUSE, _MOST_WAIT_S)
             self._replace_process(directory)
         if self._process is not None:
             return self._new(self._result(is_end=is_end), n_walks)
@@ -124,10 +125,6 @@ class LeakNotifier:
         if self._process is not None:
             self._process.close(is_forked=is_forked)
             self._process = None
-
-    def _end_block(self) -> None:
-        began_s, self._ended_s = self._ended_s, perf_counter()
-        self._wait_s = min(self._wait_s + (self._ended_s - began_s) / _PAUSE, _MOST_WAIT_S)
 
     def _replace_process(self, directory: Path) -> None:
         """Start the search again at the training's priority, where there is time to wait for it."""

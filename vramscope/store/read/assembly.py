@@ -77,7 +77,7 @@ def recording(
         phases=found.phases,
         labels=_from(labels, first),
         holders=_from(holders_within(holders, end), first),
-        counters=_counters(counters_within(streams.table("samples"), end), first),
+        counters=_counters(_within(streams.table("samples"), -1, end), first),
         past=found.past,
         notes=(
             *missing,
@@ -279,11 +279,6 @@ def holders_of_labels(labels: Labels) -> tuple[Labels, Holders]:
     )
     paths = [(event, address, known.words) for event, address, at in places if (known := found[at])]
     return labels.rows(np.delete(np.arange(len(labels)), rows)), Holders.of_paths(paths)
-
-
-def counters_within(counters: Counters, n_events: int) -> Counters:
-    """Move samples of missing events to the end; −1 stays the unknown instant."""
-    return _within(counters, -1, n_events)
 
 
 def _within(table: Placed, first: int, last: int) -> Placed:

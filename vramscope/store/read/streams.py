@@ -88,7 +88,10 @@ class ColumnStream:
         self._required = required_columns(stream)
         self._names = Names()
         self._absent = ABSENT.get(stream, 0)
-        self._dtypes = {field.name: _dtype(field.type) for field in SCHEMAS[stream]}
+        self._dtypes = {
+            field.name: "" if field.type == pa.string() else numpy_type(field.type).str
+            for field in SCHEMAS[stream]
+        }
         self._columns = {name: GrowingColumn(dtype or "i4", scratch) for name, dtype in self._dtypes.items()}
         for column in self._columns.values():
             column.extend(np.zeros(n_rows))
@@ -144,11 +147,6 @@ def check_columns(batch: pa.RecordBatch, required: frozenset[str]) -> None:
     missing = required.difference(batch.schema.names)
     if missing:
         raise pa.ArrowInvalid(f"it has no column {', '.join(sorted(missing))}: it is a file of another kind")
-
-
-def _dtype(kind: pa.DataType) -> str:
-    """Return the NumPy dtype of an Arrow type; empty for strings."""
-    return "" if kind == pa.string() else numpy_type(kind).str
 
 
 class StateStream:
@@ -262,10 +260,11 @@ class DeviceStreams:
 
     def files(self) -> list[StreamFile]:
         """Return the files of all streams."""
-        return [file for stream in self._all() for file in stream.chain.files]
-
-    def _all(self) -> tuple[ColumnStream | StateStream, ...]:
-        return (*self._in_parts, self.peaks, self.summarized, self.pools)
+        return [
+            file
+            for stream in (*self._in_parts, self.peaks, self.summarized, self.pools)
+            for file in stream.chain.files
+        ]
 
     def table(self, stream: str) -> Any:
         """Return the rows so far as the model's table."""

@@ -106,7 +106,7 @@ class OwnDevices(TorchFunctionMode):
             device = (kwargs or {}).get("device", args[1] if len(args) > 1 else "cuda")
             if func is torch.Tensor.cuda or self._of(device) == self._own:
                 args[0].lies_later_on = self._own
-            return _itself, args[:1], None
+            return (lambda tensor: tensor), args[:1], None
         if func is torch.Tensor.cuda:
             # ``cuda(device, non_blocking, memory_format)`` without its device.
             names = ("device", "non_blocking", "memory_format")
@@ -154,10 +154,6 @@ _FROM_DATA = {torch.tensor: True, torch.as_tensor: True, torch.asarray: True,
 _SIZED_BY_NUMBERS = frozenset({"arange", "range"})
 # Whether all of it is so in a training that goes well.
 _FINITE = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
-
-
-def _itself(tensor: Any) -> Any:
-    return tensor
 
 
 def _with_numbers(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
