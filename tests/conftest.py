@@ -16,9 +16,12 @@ from threading import Timer
 from types import ModuleType
 from typing import Any
 from urllib.request import HTTPCookieProcessor, build_opener
+from weakref import proxy, ref
 
 import pytest
+from _pytest.assertion import util
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.constants_ast import constants_from_module
 
 # Where the module standin lies, for us as for the scripts inside.
 sys.path.append(str(Path(__file__).parent / "standin" / "python"))
@@ -40,6 +43,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _LONGEST_S = 300
+_TESTS = Path(__file__).parent
 
 
 def pytest_configure() -> None:
@@ -91,7 +95,13 @@ def pytest_collection_finish() -> None:
     0.3 s of CPU with these 530,000 objects, and next to nothing without. The simulated device would search
     them at every start for tensors of a program that froze them, 0.9 s: it finds nothing frozen. Nor does
     a dry run in this process, or a dashboard, take them back: 1 s with every collection of all tests after.
+
+    Nor are they part of a program that a test records here: the search for what holds its tensors begins with
+    the globals of all modules, and few lead to every test: 0.5 s of CPU with each recording. ``pytest.mark``
+    needs the configuration to check the names of marks, which is done; hypothesis looks at no module twice.
     """
+    vars(pytest.mark)["_config"] = None
+    constants_from_module.cache_clear()
     _freeze()
     gc.get_freeze_count = lambda: 0
     gc.freeze = gc.unfreeze = lambda: None
@@ -103,9 +113,39 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     Only between the files of tests, as what lives in a fixture of a file must be found in it.
     """
+    _refer_weakly(item.config)
+    if item.path != _frozen["file"]:
+        _show_only(item.path)
     if item.path != _frozen["file"] and len(sys.modules) > _frozen["n_modules"] + _MANY_MODULES:
         _freeze()
     _frozen["file"] = item.path
+
+
+_hidden: dict[str, ModuleType] = {}
+"""The modules of the other files of tests, by their names."""
+
+
+def _show_only(file: Path) -> None:
+    """The globals of other files of tests are no part of the program either."""
+    sys.modules.update(_hidden)
+    _hidden.clear()
+    for name, module in list(sys.modules.items()):
+        place = Path(getattr(module, "__file__", None) or "")
+        if place.name.startswith("test_") and place != file and _TESTS in place.parents:
+            _hidden[name] = sys.modules.pop(name)
+
+
+def _refer_weakly(config: pytest.Config) -> None:
+    """What pytest's globals hold to explain a failed assertion leads to all tests no more."""
+    if util._reprcompare is None:
+        return
+    own = ref(util._reprcompare)  # its caller holds it until the test is over
+
+    def explain(operator: str, left: object, right: object) -> str | None:
+        compare = own()
+        return compare and compare(operator, left, right)
+
+    util._reprcompare, util._config = explain, proxy(config)
 
 
 def _freeze() -> None:
