@@ -2,12 +2,14 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -364,3 +366,23 @@ def test_a_bounded_lru_cache_that_fills_is_no_leak(tmp_path, maxsize, kinds):
 
     assert [each.kind for each in found] == kinds
     assert maxsize is None or "lru_cache(maxsize=64)), with 1.00 MiB then" in found[0].claim
+
+
+def test_what_is_sampled_from_a_bounded_buffer_does_not_keep_its_items(tmp_path):
+    weight = torch.nn.Parameter(torch.zeros(64, 64))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    memory, state = deque(maxlen=1000), torch.zeros(64, 64)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for step in range(60):
+            following = torch.full((64, 64), float(step))
+            memory.append((state, following))  # an item shares a tensor with the next one
+            state = following
+            states, targets = zip(*random.Random(step).choices(memory, k=6), strict=True)
+            (weight * states[0] - targets[0]).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (recording,) = vramscope.load(tmp_path).recordings
+    (found,) = findings(leaks(recording))
+
+    assert found.kind == "filling_buffer"
+    assert "(deque(maxlen=1000)), with 15.6 MiB then" in found.claim  # 1,000 blocks of 16 KiB

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from vramscope.capture.hooks.gradients import gradients_now
+from vramscope.capture.hooks.gradients import gradients_now, is_leaf
 from vramscope.capture.hooks.modules import ModuleLog, listed
 from vramscope.capture.ranks.mesh import mesh_of_parameters
 from vramscope.capture.ranks.shards import category_of, flat_shards
@@ -296,7 +296,8 @@ def _shape(tensor: Any) -> str:
 
 def _walk(prefix: str, found: Iterable[tuple[str, Any]]) -> Named:
     before = f"{prefix}." if prefix else ""
-    return [(before + name, weakref.ref(tensor)) for name, tensor in found]
+    # What functional_call puts in place of a parameter may be a result: reading its .grad warns.
+    return [(before + name, weakref.ref(tensor)) for name, tensor in found if is_leaf(tensor) is not False]
 
 
 def _parameters(optimizer: Any) -> Iterator[Any]:

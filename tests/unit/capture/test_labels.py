@@ -128,6 +128,18 @@ def test_views_whose_base_was_modified_in_place_stop_no_recording(recorded):
     assert Category.INPUT not in recording.sink.labels.category
 
 
+@pytest.mark.filterwarnings("error")
+def test_results_in_place_of_parameters_are_not_asked_for_gradients(recorded):
+    """The inner steps of meta-learning: torch warns where the ``.grad`` of a result is read."""
+    layer = nn.Linear(4, 4)
+    inner = {name: 2 * value for name, value in layer.named_parameters()}
+
+    with recorded():
+        torch.func.functional_call(layer, inner, torch.ones(1, 4)).sum().backward()
+
+    assert layer.weight.grad is not None
+
+
 def test_of_storages_that_are_gone_few_are_remembered_and_none_that_lives_is_labelled_again():
     named = []
 

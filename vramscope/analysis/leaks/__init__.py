@@ -220,10 +220,6 @@ def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
     return grows
 
 
-def _first(levels: Levels) -> int:
-    return window(len(levels.at))
-
-
 def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
     levels = context.levels
     kept = stayed(levels, rows)
@@ -232,19 +228,23 @@ def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
     leak = _leak_of(levels, rows, kept, cause_of(facts), holdings)
     if leak is None or not are_bounded(holdings):
         return leak
-    leak = replace(leak, bound=bound_of(holdings[0]), bytes_per_item=_bytes_per_item(context, rows))
+    leak = replace(
+        leak, bound=next(filter(None, map(bound_of, holdings))), bytes_per_item=_bytes_per_item(context, rows)
+    )
     return replace(leak, is_filling=leak.has_bound_below(levels.recording.device.total_bytes))
 
 
 def _bytes_per_item(context: _LeakContext, rows: NDArray[Any]) -> float:
     """Return the bytes of one item of the container that keeps *rows*, by those whose item is known."""
-    size, items, total = context.levels.found.block_size, set(), 0
-    for row in rows.tolist():
-        holding = context.holdings.get(row)
-        if holding is not None and holding.grows_at >= 0:
-            items.add(holding.words[holding.grows_at][1])
-            total += int(size[row])
-    return total / max(len(items), 1)
+    some = {row: context.holdings[row] for row in rows.tolist() if row in context.holdings}
+    held = {row: each for row, each in some.items() if each.grows_at >= 0 and bound_of(each)}
+    words, size = [each.words[each.grows_at] for each in held.values()], context.levels.found.block_size
+    numbers = [word[1] for word in words if type(word[1]) is int and not str(word[2]).startswith("lru")]
+    if not numbers:
+        return float(size[list(held)].sum() / max(len({word[1] for word in words}), 1))
+    # Other paths than those through the container may lead to the items between.
+    between = rows[(rows >= min(held)) & (rows <= max(held))]
+    return float(size[between].sum() / (max(numbers) - min(numbers) + 1))
 
 
 def _unheld(context: _LeakContext, rows: NDArray[Any], holdings: list[Held]) -> float:
@@ -292,7 +292,7 @@ def _leak_of(
     grows = growth(level)
     if grows is None:
         return None
-    first = _first(levels)
+    first = window(len(levels.at))
     holder = None if example is None or is_nameless(example, cause) else as_written(example, holdings)
     return Leak(
         cause=cause,

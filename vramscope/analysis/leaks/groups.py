@@ -136,4 +136,8 @@ def evidence_of(levels: Levels, holdings: Mapping[int, Held], rows: NDArray[Any]
         if row in holdings:
             steps[group_of(holdings[row])].add(int(levels.born[row]))
     found = older_half(old, holdings)
-    return [holding for holding in found if len(steps[group_of(holding)]) >= _LEAST_STEPS_HELD]
+    found = [holding for holding in found if len(steps[group_of(holding)]) >= _LEAST_STEPS_HELD]
+    # What a tuple holds as well may be a sample of what something else keeps, as of a replay buffer.
+    return [
+        each for each in found if each.has("graph") or (*each.words, ())[1][::2] != ("item", "tuple")
+    ] or found

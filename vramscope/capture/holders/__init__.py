@@ -9,6 +9,7 @@ import gc
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
@@ -292,18 +293,9 @@ def _may_be_in_cycle(kind: type) -> bool:
 def _short(words: list[Word]) -> list[Word]:
     """Merge consecutive steps between nodes into one: their names with the number of repetitions."""
     found: list[Word] = []
-    for word in words:
-        if word[0] != "node":
-            found.append(word)
-        elif found and found[-1][0] == "nodes":
-            _count(found[-1][1], word[1])
-        else:
-            found.append(("nodes", [[word[1], 1]]))
-    return [("nodes", word[1][:8]) if word[0] == "nodes" else word for word in found]
-
-
-def _count(names: list[list[Any]], name: str) -> None:
-    if names[-1][0] == name:
-        names[-1][1] += 1
-    else:
-        names.append([name, 1])
+    for are_nodes, steps in groupby(words, lambda word: word[0] == "node"):
+        names = (
+            [[name, len([*same])] for name, same in groupby(step[1] for step in steps)] if are_nodes else []
+        )
+        found += [("nodes", names[:8])] if are_nodes else steps
+    return found

@@ -66,11 +66,10 @@ def words_of(things: Sequence[Any]) -> list[tuple[Any, Word]]:
     The statement itself is not named: a look at the frames of the program would make objects that Python's
     collector counts, and it would run at other moments than without recording.
     """
-    found = []
-    for thing in things:
-        code = getattr(thing, "gi_code", None) if type(thing) is types.GeneratorType else None
-        found.append((thing, ("unnamed", code.co_name if code is not None else type(thing).__name__)))
-    return found
+    return [
+        (thing, ("unnamed", thing.gi_code.co_name if kind is types.GeneratorType else kind.__name__))
+        for thing, kind in zip(things, map(type, things), strict=True)
+    ]
 
 
 def _n_references(objects: list[Any]) -> list[int]:
