@@ -362,6 +362,22 @@ def test_the_range_holds_a_layer_that_is_one_operator_on_cuda(run_standin: Any, 
     assert low <= truth <= high
 
 
+def test_lists_of_tensors_and_drawn_numbers_take_what_torch_counts(run_standin: Any):
+    text = MODEL + (
+        "many = [torch.rand(n, 77, device='cuda') for n in (1, 300, 5000)]\n"
+        "kept = [getattr(torch, f'_foreach_{name}')(many) for name in ('rsqrt', 'clone', 'log1p', 'sign')]\n"
+        "torch._foreach_pow_(many, 2.0)\ntorch._foreach_abs_(many)\ntorch._foreach_tanh_(many)\n"
+        "kept += [torch.normal(many[2], 0.5), torch.normal(0.0, 1.0, (999, 99), device='cuda')]\n"
+        "kept += [torch.randint_like(many[1], 5), torch.diagonal_copy(many[1]), many[2].random_()]\n"
+        "kept += [torch.normal(kept[0][2])]\n"
+    )
+    truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
+
+    found = _predicted(text)
+
+    assert (found.peak_allocated_bytes, found.reasons) == (truth, ())
+
+
 def test_validation_by_an_encoder_leaves_the_peak_of_its_training_exact(run_standin: Any):
     text = MODEL + (
         "layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)\n"

@@ -104,4 +104,12 @@ def _permutation(call: Call) -> OwnMemory:
     return OwnMemory(plan=(("made", 0), ("taken", 8), ("given", 8), *work))
 
 
+def _normal(call: Call) -> OwnMemory:
+    """Means in a tensor are added to the result, beside one of its size; deviations are checked first."""
+    if not isinstance(call.given("std", 1.0), int | float):
+        doubt = Certainty.ESTIMATE, "what a check of the deviations takes is known within a range"
+        return OwnMemory(doubt=doubt, perhaps=3 * n_bytes(call.out))
+    return OwnMemory(after=(n_bytes(call.out),)) if isinstance(call.args[0], torch.Tensor) else NOTHING
+
+
 SHAPES = {_BINCOUNT: _counts}
