@@ -22,7 +22,7 @@ from vramscope.model.recording import Recording
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
 
-_MOST_ABOVE_LEVEL = 1.5
+_MOST_ABOVE_LEVEL = 1.1
 _MOST_LEVELS = 320
 _RATES_OF_LEVELS = ("cache_bytes_per_step", "pool_bytes_per_step", "outside_bytes_per_step")
 
