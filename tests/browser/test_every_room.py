@@ -170,6 +170,7 @@ SHIFTED = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("room", ROOMS)
 def test_little_moves_while_a_page_comes_to_a_large_screen(house: House, chromium: Any, room: Page) -> None:
     """Where all of a page is in view, all that moves counts; 0.1 is called good."""

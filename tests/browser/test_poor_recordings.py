@@ -5,6 +5,7 @@ One server and one page for all; axe-core looks at each view in both themes.
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MIB = 1 << 20
 RICH = "transformer-cuda"
 THEMES = ("light", "dark")
+_ALL = partial(pytest.param, marks=pytest.mark.exhaustive)
 ROOMS = [pytest.param(room, id=room.name) for room in pages() if room.about_run]
 THERE = ".claim, .state h2, .others, #al-table .ag-row, .page section:not(.working)"
 VIEWS = "[...document.querySelectorAll('main .segments a')].map(e => e.getAttribute('href'))"
@@ -116,7 +118,9 @@ def assert_whole(visitor: Any, url: str, room: Page, name: str, themes: Sequence
 
 
 @pytest.mark.parametrize("room", ROOMS)
-@pytest.mark.parametrize("name", [*POOR, pytest.param(RICH, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "name", [name if name in ("counters", "damaged") else _ALL(name) for name in RECORDINGS]
+)
 def test_every_view_has_a_title_and_says_what_it_has_or_why_not(visitor: Any, name: str, room: Page) -> None:
     here = f"{room.path}?run={visitor.runs[name]}"
     visitor.follow(here)

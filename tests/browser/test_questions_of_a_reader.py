@@ -144,7 +144,7 @@ def guest(staying: Any, runs: Any, tmp_path_factory: pytest.TempPathFactory) -> 
         yield Reader(visitor, root)
 
 
-@pytest.fixture(params=["mouse", "keyboard"])
+@pytest.fixture(params=["mouse", pytest.param("keyboard", marks=pytest.mark.exhaustive)])
 def reader(guest: Reader, turn_of: Any, request: pytest.FixtureRequest) -> Iterator[Reader]:
     guest.clicks.clear()
     guest.has_mouse = request.param == "mouse"

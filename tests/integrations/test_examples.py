@@ -38,7 +38,7 @@ for _ in range(5):
 """
 
 
-@pytest.mark.parametrize(("size", "code"), [(1, 0), (2, 3)])
+@pytest.mark.parametrize(("size", "code"), [pytest.param(1, 0, marks=pytest.mark.exhaustive), (2, 3)])
 def test_the_action_for_github_compares_and_fails_where_the_peak_has_grown(tmp_path, size, code):
     commands = re.findall(r"run: (vramscope .*|cp .*)", ACTION)
     record, keep, compare, check = commands

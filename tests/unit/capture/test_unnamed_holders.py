@@ -44,8 +44,8 @@ def ways_to(n):
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: Stream(3), "Stream"),
-        (lambda: batches(3), "batches"),
+        pytest.param(lambda: Stream(3), "Stream", marks=pytest.mark.exhaustive),
+        pytest.param(lambda: batches(3), "batches", marks=pytest.mark.exhaustive),
         (lambda: map(torch.neg, Stream(3)), "map"),
         (lambda: (part for part in batches(3)), "<genexpr>"),
     ],

@@ -133,7 +133,11 @@ def test_two_trainings_of_a_shell_script_are_one_run_and_keep_losses_and_exit_co
     assert not (tmp_path / "run-2").exists()
 
 
-@pytest.mark.parametrize("python", [[sys.executable], []], ids=["as a command", "as a module"])
+@pytest.mark.parametrize(
+    "python",
+    [[sys.executable], pytest.param([], marks=pytest.mark.exhaustive)],
+    ids=["as a command", "as a module"],
+)
 def test_ranks_of_torchrun_are_recorded_and_its_agent_is_not(tmp_path, started, python):
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", "300"]
 
@@ -203,6 +207,7 @@ def test_the_exit_code_that_a_program_gives_is_how_it_ended(program, ended):
     assert (done.stdout, done.returncode) == (f"{ended}\n", 3 if ended != "None" else 0)
 
 
+@pytest.mark.exhaustive
 def test_processes_that_number_themselves_are_a_run_beside_that_of_their_parent(tmp_path, started):
     (tmp_path / "spawns.py").write_text(SPAWNS)
 

@@ -281,6 +281,7 @@ def test_a_text_of_very_many_runs_is_one(tmp_path):
     assert recording.counters.allocated_peak_bytes.max() == 800 * GIB
 
 
+@pytest.mark.exhaustive
 def test_ranks_that_are_left_out_of_a_text_are_a_note(tmp_path):
     line = "[rank {}] step: 1 max memory allocated: 5 GB\n"
     whole = opened(tmp_path, "".join(line.format(rank) for rank in range(40)), "few.log")

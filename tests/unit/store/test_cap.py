@@ -137,6 +137,7 @@ def test_totals_states_labels_and_peaks_are_those_of_the_same_run_without_a_cap(
             assert writers[1].written_bytes == size_of(home / "capped")
 
 
+@pytest.mark.exhaustive
 def test_over_a_long_run_the_directory_stays_below_the_cap_and_every_step_keeps_its_peak(
     tmp_path, monkeypatch
 ):

@@ -334,6 +334,7 @@ def test_a_cap_that_counts_events_nobody_took_is_read(closed: Path) -> None:
     assert "damaged" in notes(closed)
 
 
+@pytest.mark.exhaustive
 def test_a_flip_in_an_older_schema_is_damage_not_a_traceback(tmp_path: Path) -> None:
     shutil.copytree(OLDER / "transformer", tmp_path / "run")
     path = tmp_path / "run" / "rank0" / "states-0.arrows"
