@@ -254,6 +254,7 @@ def test_a_training_that_is_killed_is_uploaded_as_far_as_it_was_written(s3, buck
     assert objects_of(s3, f"{bucket}/run/rank0") == files_of(rank)
 
 
+@pytest.mark.exhaustive
 def test_another_run_at_the_url_is_not_overwritten(s3, bucket, spool):
     ended(begun(f"s3://{bucket}/run", 3, 0))
     first = objects_of(s3, f"{bucket}/run")

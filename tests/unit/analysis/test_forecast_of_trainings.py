@@ -86,6 +86,7 @@ def all_trainings(directory: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.exhaustive
 def test_the_limit_of_a_growing_training_lies_in_the_stated_range_and_a_steady_one_has_none(
     tmp_path: Path,
 ) -> None:

@@ -109,6 +109,7 @@ def weight_bytes(recording):
     return int(trace.size[trace.action == Action.ALLOC].max())
 
 
+@pytest.mark.exhaustive
 def test_two_trainings_of_a_shell_script_are_one_run_and_keep_losses_and_exit_code(tmp_path, started):
     python = sys.executable
     text = f"{python} train.py 600 &\n{python} train.py 700 --fail\nwait\n{python} -c 'print(1)'\nexit 5\n"

@@ -139,6 +139,7 @@ def test_a_failure_of_the_summary_leaves_the_recording_whole(tmp_path: Path, mon
     assert len(run.recordings[0].trace)
 
 
+@pytest.mark.exhaustive
 def test_the_figures_of_a_running_recording_are_those_of_a_reader_long_after_its_first_steps_were_settled(
     tmp_path: Path,
 ):

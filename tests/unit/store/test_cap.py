@@ -121,6 +121,7 @@ def marks_of(marks, summarized=None):
     return set(rows.time_ns[rows.time_ns > after].tolist())
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**32), expandable=st.booleans(), n_steps=st.integers(1, 80))
 def test_totals_states_labels_and_peaks_are_those_of_the_same_run_without_a_cap(seed, expandable, n_steps):
