@@ -53,7 +53,7 @@ def two_lists() -> Step:
 
 
 def bounded_deque() -> Step:
-    """As two lists, with a deque as the window."""
+    """The program of two lists, with a deque as the window."""
     network, optimizer = _network()
     window: deque[Tensor] = deque(maxlen=90)
     archive = []
@@ -191,4 +191,4 @@ PROGRAMS: dict[str, tuple[Callable[[], Step], str, int]] = {
     "lengths, evaluated": (lengths, "none", 150),
     "a long batch": (long_batch, "none", 1000),
 }
-"""By name: what makes the step, what leaks in truth in bytes a step, and the number of steps."""
+"""Each program by its name: what makes the step, what leaks in bytes a step, and the number of steps."""

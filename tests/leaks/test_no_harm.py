@@ -346,7 +346,7 @@ def kept_by_the_session(request):
 
 
 def test_a_search_in_this_process_is_not_led_to_all_tests(kept_by_the_session):
-    """As tests/conftest.py sees to it: otherwise each recording of a test costs 0.5 s of CPU more."""
+    """A recording of a test meets few objects of pytest: all of them would cost it 0.5 s of CPU more."""
     ways = {way.storage._cdata: way.words for way in search(10.0, sys._getframe()).ways}
 
     assert ways

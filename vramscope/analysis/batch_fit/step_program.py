@@ -7,6 +7,7 @@ the model of the caching allocator, which rounds, splits and reserves as torch d
 a line: a request that is in proportion to neither has a lower and an upper program.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -161,7 +162,7 @@ def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | Non
     """Return the program that most of the steps follow; None if these have only one size."""
     ops = [[_ops(part, row) for row in range(len(part.rows))] for part in parts]
     keys = [_key(each.does) for own in ops for each in own]
-    common = max(keys, key=keys.count)
+    common = Counter(keys).most_common(1)[0][0]
     of = np.flatnonzero([key == common for key in keys])
     size = np.concatenate([part.size for part in parts])[of]
     if len(np.unique(size)) < 2 or 2 * len(of) < len(keys):
@@ -170,8 +171,8 @@ def program(parts: Sequence[StepSequence], settings: Settings) -> Programs | Non
     alike = [flat[i] for i in of.tolist()]
     requested = np.stack([part.found.size[each.made] for part, _, each in alike])
     likely, low, high = grown(size, requested)
-    exact = [each.does.tobytes() for *_, each in alike]
-    part, row, last = max(reversed(alike), key=lambda each: exact.count(each[2].does.tobytes()))
+    often = Counter(each.does.tobytes() for *_, each in alike)
+    part, row, last = max(reversed(alike), key=lambda each: often[each[2].does.tobytes()])
     found = part.found
     place = np.stack([found.stream[last.made], found.pool[last.made], part.category[last.made]], axis=1)
     standing = _standing(part, row)
