@@ -236,6 +236,28 @@ def convolutions(again: bool) -> nn.Module:
     return Stack([Residual(32) for _ in range(4)], again, nn.Conv2d(3, 32, 3, padding=1), last)
 
 
+class Adapted(nn.Module):
+    """A frozen linear layer with an adapter of rank 16 beside it, as peft writes it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.weight, self.bias = base, base.weight, base.bias
+        self.a = nn.Linear(base.in_features, 16, bias=False)
+        self.b = nn.Linear(16, base.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.b(self.a(x)) * 2.0
+
+
+def adapt(model: nn.Module) -> nn.Module:
+    model.requires_grad_(False)
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if type(layer) is nn.Linear and not isinstance(parent, Adapted):
+                setattr(parent, name, Adapted(layer))
+    return model
+
+
 ENCODER = partial(nn.TransformerEncoderLayer, WIDTH, 4, 1024, 0.1, batch_first=True, norm_first=True)
 MODELS = {
     "gpt": (lambda again, _: language(lambda: nn.Sequential(Attention(), Mlp()), again), words),
@@ -254,7 +276,7 @@ MODELS = {
     "recommender": (lambda again, _: Recommender(again), categories),
     "convolutions": (lambda again, _: convolutions(again), pictures),
 }
-HOW = ("plain", "amp", "checkpointed", "both", "micro", "fused", "momentum")
+HOW = ("plain", "amp", "checkpointed", "both", "micro", "fused", "loop", "momentum", "lora")
 
 
 def loss_of(out: Tensor, given: tuple[Tensor, ...], name: str) -> Tensor:
@@ -283,11 +305,13 @@ def main(given_arguments: Sequence[str] | None = None) -> None:
 
         recording = vramscope.record(args.record, quiet=True)
     with nullcontext() if args.record is None else recording:
-        model = make(how in ("checkpointed", "both"), args.seq_len).cuda()
+        model = make(how in ("checkpointed", "both"), args.seq_len)
+        model = (adapt(model) if how == "lora" else model).cuda()
         optimizer = {
             "fused": partial(torch.optim.AdamW, fused=True),
+            "loop": partial(torch.optim.AdamW, foreach=False),
             "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
-        }.get(how, torch.optim.AdamW)(model.parameters())
+        }.get(how, torch.optim.AdamW)(each for each in model.parameters() if each.requires_grad)
         for _ in range(4):
             for _ in range(parts):
                 given = batch(args.batch_size // parts, args.seq_len)

@@ -36,7 +36,9 @@ WHAT_IFS = {
     "mixed precision and checkpointing": ("--how", "both"),
     "2 micro-batches": ("--how", "micro"),
     "fused optimizer": ("--how", "fused"),
+    "optimizer without foreach": ("--how", "loop"),
     "optimizer with one moment": ("--how", "momentum"),
+    "LoRA of rank 16": ("--how", "lora"),
     "batch doubled": ("--batch-size", str(2 * BATCH)),
     "sequence doubled": ("--seq-len", str(2 * LENGTH)),
 }

@@ -378,6 +378,27 @@ def test_lists_of_tensors_and_drawn_numbers_take_what_torch_counts(run_standin: 
     assert (found.peak_allocated_bytes, found.reasons) == (truth, ())
 
 
+_DRAWN = {
+    "binomial": "torch.binomial(a, a)",
+    "shares": "torch._sample_dirichlet(a)",
+    "gradients of draws": "[torch._standard_gamma_grad(a, a), torch._dirichlet_grad(a, a, a)]",
+    "scattered in place": "a.masked_scatter_(a > 2, a + 1)",
+    "scattered by rows": "a.masked_scatter(a[:, :1] > 2, a)",
+    "repeated": "torch.repeat_interleave(torch.ones(999, device='cuda').long(), output_size=999)",
+}
+
+
+@pytest.mark.parametrize("name", _DRAWN)
+def test_what_is_drawn_scattered_or_repeated_takes_what_torch_counts(run_standin: Any, name: str):
+    # Without a backward pass, whose peak would hide it.
+    text = f"import torch\na = torch.ones(999, 777, device='cuda')\nkept = {_DRAWN[name]}\n"
+    truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
+
+    found = _predicted(text)
+
+    assert (found.peak_allocated_bytes, found.reasons) == (truth, ())
+
+
 def test_validation_by_an_encoder_leaves_the_peak_of_its_training_exact(run_standin: Any):
     text = MODEL + (
         "layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)\n"

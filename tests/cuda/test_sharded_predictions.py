@@ -53,11 +53,12 @@ def sharded(kind, model, group):
     if kind.startswith("ddp") or kind == "zero":
         options = {option: True for option in kind.split()[1:]}
         return nn.parallel.DistributedDataParallel(model, device_ids=[0], process_group=group, **options)
-    if kind in ("fsdp", "fsdp from the host"):
+    if kind.startswith("fsdp") and "fsdp2" not in kind:
         from torch.distributed.fsdp import FullyShardedDataParallel
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+        parts = {nn.Sequential, nn.Embedding, nn.Linear} if "part" in kind else {nn.Sequential}
         return FullyShardedDataParallel(
-            model, auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}), device_id=0,
+            model, auto_wrap_policy=ModuleWrapPolicy(parts), device_id=0,
             use_orig_params=kind != "fsdp")
     from torch.distributed.fsdp import fully_shard
     for each in model.b:
@@ -141,7 +142,9 @@ def test_a_rank_that_looks_for_unused_parameters_needs_a_map_of_them_beside(run_
     assert [found.peak_allocated_bytes, found.peak_reserved_bytes] == [allocated + 512, reserved]
 
 
-@pytest.mark.parametrize("kind", ["fsdp2 kept", "fsdp2 by two", "fsdp2 hybrid", "fsdp from the host"])
+@pytest.mark.parametrize(
+    "kind", ["fsdp2 kept", "fsdp2 by two", "fsdp2 hybrid", "fsdp from the host", "fsdp of every part"]
+)
 def test_a_rank_that_shards_in_another_way_needs_what_torch_counts(run_standin: Any, kind: str):
     truth = _genuine(run_standin, kind, steps=2)
 

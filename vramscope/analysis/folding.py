@@ -186,11 +186,7 @@ def user_files(stacks: Stacks) -> frozenset[str]:
 
 
 def _refine(
-    found: Array,
-    is_file: Array,
-    strings: tuple[str, ...],
-    pattern: re.Pattern[str],
-    new: Origin,
+    found: Array, is_file: Array, strings: tuple[str, ...], pattern: re.Pattern[str], new: Origin
 ) -> None:
     """Set the origin of the user's files that match *pattern* to *new*, unless all of them match it."""
     user = np.flatnonzero(is_file & (found == Origin.USER))

@@ -176,11 +176,7 @@ def _workspaces_left(recording: Recording, found: Allocations, assigned: Assigne
 
 
 def _garbage(
-    recording: Recording,
-    found: Allocations,
-    live: Array,
-    holdings: Mapping[int, Holding],
-    line: Array,
+    recording: Recording, found: Allocations, live: Array, holdings: Mapping[int, Holding], line: Array
 ) -> Array:
     """Return the blocks of earlier steps of lines most of whose such blocks only cycles reached at a search.
 

@@ -329,12 +329,7 @@ def _changes(kind: str, before: _Levels, after: _Levels, least: int) -> list[Cha
 
 
 def _change(
-    kind: str,
-    name: str,
-    before: Array,
-    after: Array,
-    least: int,
-    most: tuple[int, int] | None = None,
+    kind: str, name: str, before: Array, after: Array, least: int, most: tuple[int, int] | None = None
 ) -> Change | None:
     """The change; None where neither the maxima nor the typical steps differ by *least*."""
     difference = after - before

@@ -208,12 +208,7 @@ def _frees_of(found: Allocations, owners: Owners, calls: list[_Call]) -> list[Ar
 
 
 def _starts(
-    found: Allocations,
-    lives: Lives,
-    calls: list[_Call],
-    made: Array,
-    frees: list[Array],
-    never: int,
+    found: Allocations, lives: Lives, calls: list[_Call], made: Array, frees: list[Array], never: int
 ) -> list[int | None]:
     """Return for each call the event at which backward reaches it; None if it saved nothing."""
     starts: list[int | None] = []

@@ -7,7 +7,7 @@ weights until the outermost ``autocast`` is left, and go on without autocast.
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,10 +152,6 @@ def _lower(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _cast_all(torch.get_autocast_dtype("cuda"), operator, args, kwargs)
 
 
-def _fp32(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _cast_all(torch.float32, operator, args, kwargs)
-
-
 def _fp32_dtype(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Inputs stay as they are; the result is asked for as float32, unless the program asks for something."""
     if not is_eligible(args[0]):
@@ -186,4 +182,7 @@ def _norm(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return with_dtype(*args, **(kwargs | {"dtype": torch.float32}))
 
 
-_KINDS = {"lower": _lower, "fp32": _fp32, "fp32_dtype": _fp32_dtype, "promote": _promote, "norm": _norm}
+_KINDS: dict[str, Callable[..., Any]] = {
+    "lower": _lower, "fp32": partial(_cast_all, torch.float32), "fp32_dtype": _fp32_dtype,
+    "promote": _promote, "norm": _norm,
+}  # fmt: skip

@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from vramscope.prediction.dry.doubts import Certainty
 from vramscope.prediction.dry.operators import NOTHING, Call, OwnMemory
-from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, taken
+from vramscope.prediction.dry.operators._reduce import copy_of, n_bytes, passing, taken
 from vramscope.prediction.dry.operators.embedding import sort_bytes
 
 _BINCOUNT = torch.ops.aten.bincount.default
@@ -50,6 +50,24 @@ def _from_columns(call: Call) -> OwnMemory:
     """The result lies in a storage as large as the columns."""
     source = call.args[0]
     return OwnMemory(plan=(("made_as", (0, n_bytes(source))), *taken(*copy_of(source))))
+
+
+def _scattered(call: Call) -> OwnMemory:
+    """A count of the chosen places before each, by cub, beside the mask and the values in one piece."""
+    source, mask, values = call.args[:3]
+    n = source.numel()
+    copies = (n,) if mask.shape != source.shape else copy_of(mask)
+    return OwnMemory(after=(*copies, *copy_of(values), 8 * n, 1024 + 16 * -(-n // 896)))
+
+
+def _repeated(call: Call) -> OwnMemory:
+    n = call.args[0].numel()
+    return OwnMemory(plan=(*taken(8 * n), *passing(1279 + n // 280), ("made", 0)))
+
+
+def _shares(call: Call) -> OwnMemory:
+    """Samples of gamma distributions in the result, and the sums by which they are divided."""
+    return OwnMemory(after=(n_bytes(call.out) // max(1, call.out.size(-1)),))
 
 
 def _power(call: Call) -> OwnMemory:
@@ -112,4 +130,8 @@ def _normal(call: Call) -> OwnMemory:
     return OwnMemory(after=(n_bytes(call.out),)) if isinstance(call.args[0], torch.Tensor) else NOTHING
 
 
-SHAPES = {_BINCOUNT: _counts}
+_aten = torch.ops.aten
+SHAPES = {_BINCOUNT: _counts} | {
+    drawn.default: lambda given, *_: torch.empty_like(given, memory_format=torch.contiguous_format)
+    for drawn in (_aten.binomial, _aten._sample_dirichlet, _aten._standard_gamma_grad, _aten._dirichlet_grad)
+}

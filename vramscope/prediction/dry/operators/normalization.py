@@ -1,5 +1,6 @@
 """Memory of softmax and of the normalizations."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,20 +79,15 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float |
     return torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps)[0]
 
 
-def softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:  # noqa: A002
-    """``aten::softmax.int``: from float16 to float32 in one kernel on CUDA, by a cast elsewhere."""
-    return _without_cast(torch.ops.aten._softmax, input, dim, dtype)
+def _softmax(kernel: Any, input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:  # noqa: A002
+    """``softmax.int`` and ``log_softmax.int``: from float16 to float32 in one kernel on CUDA."""
+    if input.dtype == torch.float16 and dtype == torch.float32:
+        return kernel(input, dim, True)
+    return kernel(input if dtype is None else input.to(dtype), dim, False)
 
 
-def log_softmax(input: Any, dim: int, dtype: torch.dtype | None = None) -> Any:  # noqa: A002
-    """``aten::log_softmax.int`` runs in one kernel on CUDA where ``softmax`` does."""
-    return _without_cast(torch.ops.aten._log_softmax, input, dim, dtype)
-
-
-def _without_cast(kernel: Any, source: Any, dim: int, dtype: torch.dtype | None) -> Any:
-    if source.dtype == torch.float16 and dtype == torch.float32:
-        return kernel(source, dim, True)
-    return kernel(source if dtype is None else source.to(dtype), dim, False)
-
-
-REPLACEMENTS = {"rms_norm": rms_norm, "softmax.int": softmax, "log_softmax.int": log_softmax}
+REPLACEMENTS = {
+    "rms_norm": rms_norm,
+    "softmax.int": partial(_softmax, torch.ops.aten._softmax),
+    "log_softmax.int": partial(_softmax, torch.ops.aten._log_softmax),
+}

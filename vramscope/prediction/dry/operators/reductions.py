@@ -1,5 +1,6 @@
 """Reductions: a buffer between blocks of threads where the input is long, and a cast where types differ."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,26 +66,21 @@ def _sum(call: Call) -> OwnMemory:
     return OwnMemory(after=(*cast, *_buffers(call, source, kernel)))
 
 
-def _mean(call: Call) -> OwnMemory:
-    source = call.args[0]
-    kernel = Kernel(source.element_size(), _accumulates(source.dtype))
-    return OwnMemory(after=_buffers(call, source, kernel))
+def _through(accumulated: Callable[[torch.dtype], int]) -> Callable[[Call], OwnMemory]:
+    """What a reduction takes that carries so many bytes for a result."""
+
+    def own_memory(call: Call) -> OwnMemory:
+        source = call.args[0]
+        return OwnMemory(
+            after=_buffers(call, source, Kernel(source.element_size(), accumulated(source.dtype)))
+        )
+
+    return own_memory
 
 
-def _truth(call: Call) -> OwnMemory:
-    source = call.args[0]
-    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), 1)))
-
-
-def _extreme(call: Call) -> OwnMemory:
-    source = call.args[0]
-    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), source.element_size())))
-
-
-def _place(call: Call) -> OwnMemory:
-    """A value and its place, 8 bytes each after alignment."""
-    source = call.args[0]
-    return OwnMemory(after=_buffers(call, source, Kernel(source.element_size(), 16)))
+_mean, _truth = _through(_accumulates), _through(lambda _: 1)
+_extreme = _through(lambda dtype: dtype.itemsize)
+_place = _through(lambda _: 16)  # a value and its place, 8 bytes each after alignment
 
 
 def _spread(call: Call) -> OwnMemory:

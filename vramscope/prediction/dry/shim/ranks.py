@@ -69,6 +69,8 @@ class Ranks:
             self._environment(self._count, patches)
             fsdp = importlib.import_module("torch.distributed.fsdp._init_utils")
             patches.set(fsdp, "_get_device_from_device_id", _on_cuda(fsdp._get_device_from_device_id))
+            alone = _on_cuda(fsdp._get_compute_device)
+            patches.set(fsdp, "_get_compute_device", lambda *given: alone(*given[:2], None, *given[3:]))
         home = importlib.import_module(_C10D)
         patches.set(home, "init_process_group", self._group(home.init_process_group))
         patches.set(home, "new_group", _any_backend(home.new_group))
@@ -158,8 +160,9 @@ def _begins_group(*targets: Any) -> bool:
 def _on_cuda(chosen: Callable[..., Any]) -> Callable[..., Any]:
     """To torch a bare number is a card of the accelerator, which is our own device."""
 
-    def device(device_id: Any, *rest: Any) -> Any:
-        return chosen(torch.device("cuda", device_id) if type(device_id) is int else device_id, *rest)
+    def device(*given: Any) -> Any:
+        found = chosen(*given)
+        return torch.device("cuda", 0) if found is not None and found.type == NAME else found
 
     return device
 
