@@ -18,14 +18,22 @@ ROOT = Path(__file__).parents[2]
 API = ROOT / "docs" / "api.md"
 NO_TORCH = importlib.util.find_spec("torch") is None
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-OBJECTS = {
-    "vramscope": [vramscope.load, vramscope.follow, vramscope.record],
-    "Recorder": [vramscope.Recorder.phase, vramscope.Recorder.mark, vramscope.Recorder.load],
-    "Recording": [vramscope.Recording.summary, vramscope.Recording.findings],
-    "Run": [vramscope.Run.findings],
-}
+
+
+def public() -> dict[str, object]:
+    """Every public name, and every method and property of the public classes that is no question."""
+    names = [name for name in vramscope.__all__ if not name.startswith("_")]
+    found = {name: getattr(vramscope, name) for name in names}
+    for kind in [each for each in found.values() if inspect.isclass(each)]:
+        for name in dir(kind) if not issubclass(kind, Exception) else ():
+            member = inspect.getattr_static(kind, name)
+            if not name.startswith("_") and isinstance(member, FunctionType | property | classmethod):
+                found[f"{kind.__name__}.{name}"] = member
+    return {name: each for name, each in found.items() if name.partition(".")[2] not in own_analyses()}
+
+
+FUNCTIONS = [each for each in public().values() if isinstance(each, FunctionType)]
 """Functions whose docstring must have sections."""
-FUNCTIONS = [function for functions in OBJECTS.values() for function in functions]
 
 
 def sections(function) -> dict[str, str]:
@@ -72,18 +80,6 @@ def test_examples_in_documents_run(name, capsys):
 
     assert attempted > 10
     assert failed == 0, capsys.readouterr().out
-
-
-def public() -> dict[str, object]:
-    """Every public name, and every method and property of the public classes that is no question."""
-    names = [name for name in vramscope.__all__ if not name.startswith("_")]
-    found = {name: getattr(vramscope, name) for name in names}
-    for kind in [each for each in found.values() if inspect.isclass(each)]:
-        for name in dir(kind) if not issubclass(kind, Exception) else ():
-            member = inspect.getattr_static(kind, name)
-            if not name.startswith("_") and isinstance(member, FunctionType | property | classmethod):
-                found[f"{kind.__name__}.{name}"] = member
-    return {name: each for name, each in found.items() if name.partition(".")[2] not in own_analyses()}
 
 
 def test_every_public_name_has_a_docstring_and_stands_in_an_example_that_is_run():

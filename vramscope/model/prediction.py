@@ -248,7 +248,13 @@ class Prediction:
         return f"{needs}{at_least}{allocated} allocated, {reserved} reserved"
 
     def to_json(self) -> dict[str, Any]:
-        """The object that ``vramscope predict --json`` prints."""
+        """Return the object that ``vramscope predict --json`` prints.
+
+        Returns
+        -------
+        dict
+            Sizes in bytes under names that end in ``_bytes``; a test validates it by its schema.
+        """
         point = self.out_of_memory_point
         return {
             "schema": 1,

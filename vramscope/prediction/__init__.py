@@ -92,8 +92,12 @@ def predict_largest(
         A function of one size that builds a model and trains it.
     start
         The first size to try: at least 1.
-    card, capacity, steps
-        As in ``predict``.
+    card
+        The card's name, as in ``predict``.
+    capacity
+        Memory of the card in bytes or as ``"24GiB"``, instead of ``card``.
+    steps
+        How many steps a dry run trains; ``None`` runs the program to its end.
 
     Returns
     -------
