@@ -18,6 +18,8 @@ from vramscope.model.table import Array
 
 _LEAST_FORWARDS = 3
 """Fewest forwards that count: two, for example to compare a pair, are intended."""
+_LEAST_CALLS = 2
+"""Fewest calls that no backward follows, where fewer graphs are kept at a time: one may be a trial."""
 _LEAST_SHARE = 0.5
 """Share of the steps that must do it: a single backward is no pattern."""
 _LEAST_BYTES = 1 << 20
@@ -55,30 +57,68 @@ def _unused(recording: Recording) -> list[Finding]:
     Of what a forward with gradients makes, its results alone may be kept without a graph: they come from one
     module, so each forward must keep blocks of several.
     """
-    level, phases = timeline(recording).allocated_bytes, recording.phases
+    level, found = timeline(recording).allocated_bytes, lifetimes(recording)
     at = int(level.argmax())
-    backwards = np.append(phases.start_event[phases.phase == Phase.BACKWARD], len(recording.trace))
-    begin = phases.end_event[(phases.phase == Phase.BACKWARD) & (phases.end_event <= at)].max(initial=0)
-    mine = (phases.phase == Phase.FORWARD) & (phases.depth == 0)
-    mine &= (phases.start_event >= begin) & (phases.end_event <= at)
-    if np.count_nonzero(mine) < _LEAST_FORWARDS:
+    forward, end = _forward_of(recording, found)
+    live = found.allocated_at(at) & (forward >= 0) & (end <= at) & _dies_unused(recording, found)
+    parts = [np.flatnonzero(live & (forward == each)) for each in np.unique(forward[live])]
+    if not parts:
         return []
-    found = lifetimes(recording)
-    is_unused = found.allocated_at(at) & (found.free_event >= 0)
-    is_unused &= found.free_event <= backwards[backwards >= at].min(initial=len(recording.trace))
-    parts = _made_in(found, phases.rows(mine), is_unused)
     kind = _calls(recording, found, max(parts, key=len))
     parts = [part for part in parts if _calls(recording, found, part) == kind]
     rows = np.concatenate(parts)
     n_bytes, is_graph = int(found.block_size[rows].sum()), max(map(len, kind)) > 1
-    if (
-        len(parts) < _LEAST_FORWARDS
-        or not is_graph
-        or n_bytes < max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
-    ):
+    if not is_graph or n_bytes < max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at]):
+        return []
+    if len(parts) < _LEAST_FORWARDS and not _is_never_used(recording, found, kind):
         return []
     frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
     return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, {"forwards": len(parts)})]
+
+
+def _is_never_used(recording: Recording, found: Allocations, kind: tuple[frozenset[Any], ...]) -> bool:
+    """Return whether no backward follows any call of this kind, of modules that other calls train.
+
+    One or two graphs may be those of a batch that a training skips: its line is one that trains, too. And a
+    module that is never trained keeps no graph, whatever it returns.
+    """
+    forward, waits = _forward_of(recording, found)[0], ~_dies_unused(recording, found)
+    stacks, modules = kind
+    mine = (forward >= 0) & np.isin(found.stack_id, list(stacks))
+    trained = set(modules_at(recording.marks, found.alloc_event[waits & (forward >= 0)]))
+    return len(np.unique(forward[mine])) >= _LEAST_CALLS and not waits[mine].any() and modules <= trained
+
+
+def _forward_of(recording: Recording, found: Allocations) -> tuple[Array, Array]:
+    """Return which outermost forward made each allocation, or -1, and the event at which that forward ends.
+
+    Forwards of several threads that overlap make none.
+    """
+    phases = recording.phases
+    rows = np.flatnonzero((phases.depth == 0) & (phases.phase == Phase.FORWARD))
+    rows = rows[np.argsort(phases.start_event[rows], kind="stable")]
+    starts, ends = phases.start_event[rows], phases.end_event[rows]
+    forward = np.searchsorted(starts, found.alloc_event, side="right") - 1
+    end = np.append(ends, 0)[forward]
+    is_inside = (found.alloc_event < end) & ~(starts[1:] < ends[:-1]).any()
+    return np.where(is_inside, forward, -1), end
+
+
+def without_backward(recording: Recording, found: Allocations, is_input: Array) -> Array:
+    """Return which allocations are of forwards of which nothing waits for a backward, their inputs too."""
+    forward, dies = _forward_of(recording, found)[0], _dies_unused(recording, found)
+    unused = (forward >= 0) & ~np.isin(forward, forward[~dies])
+    following = np.append(np.sort(found.alloc_event[unused]), np.iinfo("i8").max)
+    into = following[np.searchsorted(following, found.alloc_event)]
+    return unused | is_input & dies & (into <= found.free_event)
+
+
+def _dies_unused(recording: Recording, found: Allocations) -> Array:
+    """Return which allocations are freed before a backward begins; what is there at the end is not."""
+    phases = recording.phases
+    starts = np.sort(phases.start_event[phases.phase == Phase.BACKWARD])
+    after = np.append(starts, len(recording.trace))[np.searchsorted(starts, found.alloc_event)]
+    return (found.free_event >= 0) & (found.free_event <= after)
 
 
 def _made_in(found: Allocations, forwards: Phases, live: Array) -> list[Array]:

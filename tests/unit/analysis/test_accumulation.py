@@ -75,3 +75,70 @@ def test_a_validation_with_gradients_keeps_what_no_backward_uses(tmp_path):
     assert (found.kind, found.evidence["forwards"]) == ("graphs_without_backward", 7)
     assert found.n_bytes == pytest.approx(7 * 2 * 256 * 512 * 4, rel=0.15)
     assert accumulation(validated(tmp_path / "without", has_gradients=False)) == []
+
+
+def epochs(path, evaluate, sizes=(64, 64)):
+    """Two epochs: batches of training, of which large ones are skipped, then what *evaluate* does."""
+    net = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 256))
+    teacher = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256)).requires_grad_(False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(2):
+            for size in sizes:
+                loss = net(torch.randn(size, 256)).square().mean()
+                if size < 1024:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            evaluate(net, teacher)
+    (recording,) = vramscope.load(path).recordings
+    return recording
+
+
+def whole_batches(net, _):
+    for _ in range(3):
+        batch = torch.randn(1024, 256)
+        result = net(batch)
+        float(torch.dist(result.detach(), batch))
+
+
+def nothing(*_):
+    pass
+
+
+def whole_batches_without_gradients(net, teacher):
+    with torch.no_grad():
+        whole_batches(net, teacher)
+
+
+def hidden_results_of_a_frozen_teacher(_, teacher):
+    for _ in range(3):
+        batch = torch.randn(1024, 256)
+        hidden = [batch := part(batch) for part in teacher]
+        float(hidden[-1].sum())
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_a_graph_that_no_backward_of_its_line_uses_is_named_and_not_divided(tmp_path):
+    """The graph before the running forward: two results of tanh and the result, in rows of 1024."""
+    recording = epochs(tmp_path / "run", whole_batches)
+    (found,) = accumulation(recording)
+
+    assert (found.kind, found.evidence["forwards"]) == ("graphs_without_backward", 1)
+    assert found.n_bytes == 1024 * (512 + 512 + 256) * 4
+    assert found.line == whole_batches.__code__.co_firstlineno + 3
+    assert [each.name for each in recording.strategies().advised if "micro-batches" in each.name] == []
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+@pytest.mark.parametrize(
+    ("evaluate", "sizes"),
+    [
+        (nothing, (64, 1024, 1024, 64)),
+        (whole_batches_without_gradients, (64, 64)),
+        (hidden_results_of_a_frozen_teacher, (64, 64)),
+    ],
+)
+def test_what_trains_elsewhere_or_keeps_no_graph_is_no_unused_graph(tmp_path, evaluate, sizes):
+    assert accumulation(epochs(tmp_path / "run", evaluate, sizes)) == []

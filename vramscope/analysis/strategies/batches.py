@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vramscope.analysis.accumulation import without_backward
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.logits import of_logits
 from vramscope.analysis.step_and_phase import evaluations
@@ -28,6 +29,7 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Split each batch in two, and add up the gradients."""
     of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = (np.isin(run.category, _OF_A_BATCH) | of_step) & ~_of_evaluation(run)
+    of_batch &= ~without_backward(run.recording, run.found, run.category == Category.INPUT)
     # Which allocations live through a whole step after their own, and are kept then, not used up. What
     # keeps a tensor of each batch keeps two of the halves; a batch that is fetched ahead is used next.
     found, ends = run.found, run.recording.steps.end_event
