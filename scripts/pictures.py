@@ -80,7 +80,7 @@ def _identity(page: Any, name: str) -> str:
 
 
 def take(browser: Any, url: str, wanted: Picture, theme: str) -> None:
-    """Save one picture as WebP, which takes a third of PNG's bytes."""
+    """Save one picture as WebP."""
     page = browser.new_page(
         viewport={"width": WIDTH, "height": wanted.height}, color_scheme=theme, reduced_motion="reduce"
     )

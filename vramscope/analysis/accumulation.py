@@ -60,7 +60,8 @@ def _unused(recording: Recording) -> list[Finding]:
     level, found = timeline(recording).allocated_bytes, lifetimes(recording)
     at = int(level.argmax())
     forward, end = _forward_of(recording, found)
-    live = found.allocated_at(at) & (forward >= 0) & (end <= at) & _dies_unused(recording, found)
+    dies = _dies_unused(recording, found)
+    live = found.allocated_at(at) & (forward >= 0) & (end <= at) & dies
     parts = [np.flatnonzero(live & (forward == each)) for each in np.unique(forward[live])]
     if not parts:
         return []
@@ -70,23 +71,15 @@ def _unused(recording: Recording) -> list[Finding]:
     n_bytes, is_graph = int(found.block_size[rows].sum()), max(map(len, kind)) > 1
     if not is_graph or n_bytes < max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at]):
         return []
-    if len(parts) < _LEAST_FORWARDS and not _is_never_used(recording, found, kind):
-        return []
+    if len(parts) < _LEAST_FORWARDS:
+        # One or two graphs may be those of a batch that a training skips: its line is one that trains, too.
+        # And a module that is never trained keeps no graph, whatever it returns.
+        mine = (forward >= 0) & np.isin(found.stack_id, list(kind[0]))
+        trained = set(modules_at(recording.marks, found.alloc_event[(forward >= 0) & ~dies]))
+        if len(np.unique(forward[mine])) < _LEAST_CALLS or not dies[mine].all() or not kind[1] <= trained:
+            return []
     frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
     return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, {"forwards": len(parts)})]
-
-
-def _is_never_used(recording: Recording, found: Allocations, kind: tuple[frozenset[Any], ...]) -> bool:
-    """Return whether no backward follows any call of this kind, of modules that other calls train.
-
-    One or two graphs may be those of a batch that a training skips: its line is one that trains, too. And a
-    module that is never trained keeps no graph, whatever it returns.
-    """
-    forward, waits = _forward_of(recording, found)[0], ~_dies_unused(recording, found)
-    stacks, modules = kind
-    mine = (forward >= 0) & np.isin(found.stack_id, list(stacks))
-    trained = set(modules_at(recording.marks, found.alloc_event[waits & (forward >= 0)]))
-    return len(np.unique(forward[mine])) >= _LEAST_CALLS and not waits[mine].any() and modules <= trained
 
 
 def _forward_of(recording: Recording, found: Allocations) -> tuple[Array, Array]:
