@@ -462,3 +462,19 @@ def test_every_operator_takes_on_the_allocator_what_the_table_says(run_standin: 
 
     wrong = {name for name in truth if abs(found[name] - truth[name]) > operator_samples.NEARLY.get(name, 0)}
     assert {name: (found[name], truth[name]) for name in wrong} == {}
+
+
+@pytest.mark.parametrize("n", [999, 3_000_000])
+def test_the_range_holds_repeats_of_32_bits(run_standin: Any, n: int):
+    text = (
+        f"import torch\nrepeats = torch.ones({n}, device='cuda', dtype=torch.int32)\n"
+        f"kept = torch.repeat_interleave(repeats, output_size={n})\n"
+    )
+    truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
+
+    found = _predicted(text)
+
+    assert found.certainty == "estimate"
+    low, high = found.range_bytes
+    assert high is not None
+    assert low <= truth <= high

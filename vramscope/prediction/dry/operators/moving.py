@@ -61,8 +61,14 @@ def _scattered(call: Call) -> OwnMemory:
 
 
 def _repeated(call: Call) -> OwnMemory:
-    n = call.args[0].numel()
-    return OwnMemory(plan=(*taken(8 * n), *passing(1279 + n // 280), ("made", 0)))
+    repeats = call.args[0]
+    n = repeats.numel()
+    plan = (*taken(8 * n), *passing(1279 + n // 280), ("made", 0))
+    if repeats.dtype != torch.int64:
+        # 4 bytes a repeat and cub's scratch, in a block of which up to 1 MiB is not split off.
+        doubt = Certainty.ESTIMATE, "what repeats of 32 bits take is known within a range"
+        return OwnMemory(plan=plan, perhaps=4096 + 8 * n, doubt=doubt)
+    return OwnMemory(plan=plan)
 
 
 def _shares(call: Call) -> OwnMemory:
