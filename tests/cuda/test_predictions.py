@@ -335,6 +335,17 @@ except torch.OutOfMemoryError as error:
 """
 
 
+def _assert_in_range(run_standin: Any, text: str) -> None:
+    truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
+
+    found = _predicted(text)
+
+    assert found.certainty == "estimate"
+    low, high = found.range_bytes
+    assert high is not None
+    assert low <= truth <= high
+
+
 _FUSED = {
     "an encoder": "net(source)",
     "an encoder with padding": "net(source, src_key_padding_mask=mask)",
@@ -352,14 +363,7 @@ def test_the_range_holds_a_layer_that_is_one_operator_on_cuda(run_standin: Any, 
         "mask = (torch.arange(128) >= torch.arange(65, 129)[:, None]).cuda()\n"
         f"with torch.inference_mode():\n    {_FUSED[form]}\n"
     )
-    truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
-
-    found = _predicted(text)
-
-    assert found.certainty == "estimate"
-    low, high = found.range_bytes
-    assert high is not None
-    assert low <= truth <= high
+    _assert_in_range(run_standin, text)
 
 
 def test_lists_of_tensors_and_drawn_numbers_take_what_torch_counts(run_standin: Any):
@@ -470,11 +474,4 @@ def test_the_range_holds_repeats_of_32_bits(run_standin: Any, n: int):
         f"import torch\nrepeats = torch.ones({n}, device='cuda', dtype=torch.int32)\n"
         f"kept = torch.repeat_interleave(repeats, output_size={n})\n"
     )
-    truth = run_standin(text + "answer = torch.cuda.max_memory_allocated()")
-
-    found = _predicted(text)
-
-    assert found.certainty == "estimate"
-    low, high = found.range_bytes
-    assert high is not None
-    assert low <= truth <= high
+    _assert_in_range(run_standin, text)
