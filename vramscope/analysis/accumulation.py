@@ -12,7 +12,7 @@ from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
-from vramscope.model.marks import Phase, Phases
+from vramscope.model.marks import BackwardKeeps, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 
@@ -31,24 +31,44 @@ def accumulation(recording: Recording) -> list[Finding]:
 
     Evaluations and recomputes do not count; forwards at the peak whose graphs no backward uses come first.
     """
-    counted = [group for group in _forwards(recording.phases) if len(group[0]) >= _LEAST_FORWARDS]
+    counted = [group for group in _forwards(recording) if len(group[0]) >= _LEAST_FORWARDS]
     if unused := _unused(recording):
         return unused
     if not counted or len(counted) < _LEAST_SHARE * len(recording.steps):
         return []
     found, (rows_before, backward) = lifetimes(recording), counted[-1]
-    parts = _made_in(found, recording.phases.rows(np.array(rows_before)), found.allocated_at(backward))
-    # Different calls are no accumulation: two towers, a discriminator of both kinds, layers of one model.
-    if len({_calls(recording, found, part) for part in parts}) > 1:
-        return []
+    starts, ends = recording.phases.start_event, recording.phases.end_event
+    live = found.allocated_at(int(starts[backward]))
+    parts = _made_in(found, starts[rows_before], ends[rows_before], live)
+    n_calls = _repeated([_calls(recording, found, part) for part in parts])
+    # What is made after a forward, and freed by this backward, is of the graph, too.
+    is_kept = live & (found.free_event >= 0) & (found.free_event < ends[backward])
+    is_kept[np.concatenate(parts)] = True
+    begins = np.append(starts[rows_before[:: n_calls or len(parts)]], starts[backward])
+    parts = _made_in(found, begins[:-1], begins[1:], is_kept)
     kept = [int(found.block_size[part].sum()) for part in parts]
     if sum(kept) - max(kept) < _LEAST_BYTES:
         return []
     rows = np.concatenate(parts)
     frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
-    evidence = {"forwards": len(parts), "steps": len(counted)}
+    evidence = {"forwards": len(rows_before), "steps": len(counted)}
     evidence |= {"kept_bytes": sum(kept), "one_forward_bytes": max(kept)}
-    return [worded(FindingKind.GRAPHS_BEFORE_BACKWARD, sum(kept) - max(kept), frame, evidence)]
+    what = "forwards of the same call" if n_calls == 1 else f"rounds of the same {n_calls} forwards"
+    kind, n_bytes = FindingKind.GRAPHS_BEFORE_BACKWARD, sum(kept) - max(kept)
+    return [worded(kind, n_bytes, frame, evidence, waiting=f"{len(kept)} {what}")]
+
+
+def _repeated(calls: list[Any]) -> int:
+    """Return after how many calls the same ones come again, at least three times in all; 0 if they do not.
+
+    Different calls are no accumulation: two towers, a discriminator of both kinds, layers of one model. Calls
+    that keep nothing of their own are of no kind.
+    """
+    if not all(stacks for stacks, _ in calls):
+        return 0
+    rounds = (n for n in range(_LEAST_FORWARDS, len(calls) + 1) if len(calls) % n == 0)
+    lengths = sorted(len(calls) // n for n in rounds)
+    return next((n for n in lengths if calls == calls[:n] * (len(calls) // n)), 0)
 
 
 def _unused(recording: Recording) -> list[Finding]:
@@ -114,10 +134,10 @@ def _dies_unused(recording: Recording, found: Allocations) -> Array:
     return (found.free_event >= 0) & (found.free_event <= after)
 
 
-def _made_in(found: Allocations, forwards: Phases, live: Array) -> list[Array]:
-    """Return the rows among *live* that each forward allocated."""
-    ends = zip(forwards.start_event, forwards.end_event, strict=True)
-    return [np.flatnonzero(live & (found.alloc_event >= a) & (found.alloc_event < b)) for a, b in ends]
+def _made_in(found: Allocations, starts: Array, ends: Array, live: Array) -> list[Array]:
+    """Return the rows among *live* that were allocated from each start to its end."""
+    spans = zip(starts, ends, strict=True)
+    return [np.flatnonzero(live & (found.alloc_event >= a) & (found.alloc_event < b)) for a, b in spans]
 
 
 def _calls(recording: Recording, found: Allocations, rows: Array) -> tuple[frozenset[Any], ...]:
@@ -126,9 +146,17 @@ def _calls(recording: Recording, found: Allocations, rows: Array) -> tuple[froze
     return frozenset(found.stack_id[rows].tolist()), frozenset(modules)
 
 
-def _forwards(phases: Phases) -> list[tuple[list[int], int]]:
-    """Return of each step the most forwards before a backward of their thread, and the event it begins at."""
-    outermost = np.flatnonzero((phases.depth == 0) & np.isin(phases.phase, (Phase.FORWARD, Phase.BACKWARD)))
+def _forwards(recording: Recording) -> list[tuple[list[int], int]]:
+    """Return of each step the most forwards before a backward of their thread, and that backward's row.
+
+    Backwards that create a graph, as in the inner loop of meta-learning, leave the forwards waiting.
+    """
+    phases, marks = recording.phases, recording.marks
+    creates = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
+    creates &= marks.value % BackwardKeeps.RETURNS == BackwardKeeps.A_NEW_GRAPH
+    counts = np.isin(phases.phase, (Phase.FORWARD, Phase.BACKWARD))
+    counts &= (phases.phase == Phase.FORWARD) | ~np.isin(phases.start_ns, marks.time_ns[creates])
+    outermost = np.flatnonzero((phases.depth == 0) & counts)
     found: dict[int, tuple[list[int], int]] = {}
     waiting: dict[int, list[int]] = {}
     for row in outermost[np.argsort(phases.start_event[outermost], kind="stable")].tolist():
@@ -138,7 +166,7 @@ def _forwards(phases: Phases) -> list[tuple[list[int], int]]:
             waiting[thread] = [*(each for each in rows if phases.step[each] == step), row]
         elif rows:
             if step >= 0 and (step not in found or len(rows) > len(found[step][0])):
-                found[step] = rows, int(phases.start_event[row])
+                found[step] = rows, row
             waiting[thread] = []
     return list(found.values())
 

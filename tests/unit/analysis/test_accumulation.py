@@ -142,3 +142,60 @@ def test_a_graph_that_no_backward_of_its_line_uses_is_named_and_not_divided(tmp_
 )
 def test_what_trains_elsewhere_or_keeps_no_graph_is_no_unused_graph(tmp_path, evaluate, sizes):
     assert accumulation(epochs(tmp_path / "run", evaluate, sizes)) == []
+
+
+def adapted(path, *, is_summed, n_tasks=6):
+    """Meta-learning: each task adapts the weights in two inner steps whose gradients have a graph."""
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def loss_of_task():
+        weights = dict(net.named_parameters())
+        for _ in range(2):
+            inner = torch.func.functional_call(net, weights, torch.randn(128, 64)).square().mean()
+            gradients = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
+            pairs = zip(weights.items(), gradients, strict=True)
+            weights = {name: weight - 0.1 * gradient for (name, weight), gradient in pairs}
+        return torch.func.functional_call(net, weights, torch.randn(128, 64)).square().mean()
+
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            optimizer.zero_grad()
+            if is_summed:
+                sum(loss_of_task() for _ in range(n_tasks)).backward()
+            else:
+                for _ in range(n_tasks):
+                    loss_of_task().backward()
+            optimizer.step()
+    (recording,) = vramscope.load(path).recordings
+    return recording
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_tasks_of_meta_learning_that_wait_for_one_backward_are_rounds(tmp_path):
+    """What the edit leaves of the peak is measured: the same tasks with a backward for each."""
+    summed, each = (adapted(tmp_path / str(way), is_summed=way) for way in (True, False))
+    (found,) = accumulation(summed)
+    saved = summed.timeline().allocated_bytes.max() - each.timeline().allocated_bytes.max()
+
+    assert "6 rounds of the same 3 forwards" in found.claim
+    assert found.n_bytes == pytest.approx(int(saved), rel=0.1)
+    assert accumulation(each) == []
+    assert accumulation(adapted(tmp_path / "two", is_summed=True, n_tasks=2)) == []
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_layers_of_one_model_that_are_called_in_turn_are_no_rounds(tmp_path):
+    layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(12))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(3):
+            value = torch.randn(512, 256)
+            for layer in layers:
+                value = layer(value).tanh()
+            optimizer.zero_grad()
+            value.square().mean().backward()
+            optimizer.step()
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    assert accumulation(recording) == []
