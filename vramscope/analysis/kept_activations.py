@@ -8,21 +8,23 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, Owners, owners_of
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
-from vramscope.analysis.folding import passes_through
+from vramscope.analysis.folding import heaviest_line, passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.lines import module_words
+from vramscope.analysis.lines import common_module, module_words
 from vramscope.analysis.strategies.checkpointing import whole_regions
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.finding import Finding
-from vramscope.model.marks import Category, Phase
+from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 
 _LEAST_BYTES = 1 << 20
 _LEAST_FROZEN = 0.05
 """Share of the peak from which on activations of frozen modules are worth a word."""
+_LEAST_BLOCK = 512
+"""Bytes of the smallest block: a loss's."""
 _LEAST_RECOMPUTED = 0.4
 """Share of the peak that one region must recompute at once."""
 _IN_EVAL_MODE = "call model.train() before the training: such modules checkpoint in train mode alone"
@@ -48,10 +50,15 @@ def kept_activations(recording: Recording) -> list[Finding]:
     at = int(level.argmax())
     live, peak_bytes = found.allocated_at(at), int(level[at])
     said = []
-    frozen, n_frozen = _frozen(recording, found, (assigned, lives, owners), live)
-    if n_frozen >= max(_LEAST_BYTES, _LEAST_FROZEN * peak_bytes):
+    known, least = (assigned, lives, owners), max(_LEAST_BYTES, _LEAST_FROZEN * peak_bytes)
+    frozen, n_frozen = _frozen(recording, found, known, live)
+    if n_frozen >= least:
         finding = worded(FindingKind.FROZEN_ACTIVATIONS, n_frozen, frozen=module_words(frozen))
         said.append(replace(finding, module=frozen))
+    rows, part = _unused(recording, found, known, at)
+    if (n_bytes := int(found.block_size[rows].sum())) >= least:
+        frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
+        said.append(worded(FindingKind.GRADIENTS_UNUSED, n_bytes, frame, part=module_words(part)))
     regions = [
         (int(found.block_size[live & (lives.born_in == phase)].sum()), blocks)
         for phase, blocks in whole_regions(found, lives, owners).items()
@@ -101,36 +108,108 @@ def _frozen(
     recording: Recording, found: Allocations, known: tuple[Assigned, Lives, Owners], live: Array
 ) -> tuple[str, int]:
     """Return the frozen part of the model that keeps most, and its bytes; '' if there is none for certain."""
-    assigned, lives, owners = known
-    labels = recording.labels
-    of = {
-        category: {
-            labels.names[name].rpartition(" of ")[2].rpartition(".")[0]
-            for name in np.unique(labels.name[labels.category == category]).tolist()
-        }
-        for category in (Category.PARAMETER, Category.GRADIENT)
-    }
-    trained = of[Category.GRADIENT]
-    kept = live & (assigned.category == Category.ACTIVATION) & (lives.phase == Phase.FORWARD)
-    kept &= owners.known == ModuleEvidence.CALL
-    # What a captured CUDA graph computes with stays in its private pool.
-    kept &= recording.trace.pool[np.maximum(found.alloc_event, 0)] == 0
+    trained, parameters = (
+        set(map(_module, _names(recording.labels, recording.labels.category == category)))
+        for category in (Category.GRADIENT, Category.PARAMETER)
+    )
     # A tensor that is trained and belongs to no module that ran may be an input of any.
-    if not trained or "" in trained or not kept.any() or not trained <= of[Category.PARAMETER]:
+    if not trained or "" in trained or not trained <= parameters:
         return "", 0
-    is_trained = np.array([any(_within(path, each) for each in trained) for path in owners.paths], "?")
-    trains = (lives.phase == Phase.FORWARD) & is_trained[owners.module] & (lives.step >= 0)
-    begins = np.full(len(recording.steps) + 1, np.iinfo("i8").max)
-    np.minimum.at(begins, lives.step[trains], found.alloc_event[trains])
-    early = kept & (lives.step >= 0) & (found.alloc_event < begins[lives.step])
-    if not trains.any():
-        return "", 0
+    # What a captured CUDA graph computes with stays in its private pool.
+    live = live & (recording.trace.pool[np.maximum(found.alloc_event, 0)] == 0)
     sums: dict[str, int] = {}
-    for row in np.flatnonzero(early).tolist():
-        top = _top(owners.paths[owners.module[row]], trained, of[Category.PARAMETER])
+    owners = known[2]
+    for row in _before_training(found, known, live, trained, np.ones(len(found), "?")).tolist():
+        top = _top(owners.paths[owners.module[row]], trained, parameters)
         if top:
             sums[top] = sums.get(top, 0) + int(found.block_size[row])
     return max(sums.items(), key=lambda each: each[1], default=("", 0))
+
+
+def _unused(
+    recording: Recording, found: Allocations, known: tuple[Assigned, Lives, Owners], at: int
+) -> tuple[Array, str]:
+    """Return what is kept at the peak for gradients that no optimizer uses, and the part of the model.
+
+    An optimizer's ``zero_grad()`` clears them before it steps, in half of the steps at least, while another
+    steps with what the same backward makes: a generator whose output is not detached for the discriminator.
+    """
+    assigned, phases, nothing = known[0], recording.phases, np.zeros(0, "i8")
+    backwards = phases.rows((phases.phase == Phase.BACKWARD) & (phases.depth == 0))
+    calls, row = _optimizers(recording.marks), int((backwards.end_event <= at).sum())
+    if row == len(backwards) or len(calls) < 2:
+        return nothing, ""
+    start, end = int(backwards.start_event[row]), int(backwards.end_event[row])
+    follows = {each: _following(own, backwards.start_event) for each, own in calls.items()}
+    unused = [each for each, phase in follows.items() if phase[row] == Phase.ZERO_GRAD]
+    # What is left beside parameters' gradients may be the gradient of an input, which passes through all.
+    left = (found.alloc_event >= start) & found.allocated_at(end) & (assigned.label < 0)
+    left &= (found.block_size > _LEAST_BLOCK) & (assigned.category != Category.WORKSPACE)
+    if len(unused) != 1 or left.any() or not any(each[row] == Phase.OPTIMIZER for each in follows.values()):
+        return nothing, ""
+    is_unused = follows[unused[0]] == Phase.ZERO_GRAD
+    if (np.unique(backwards.step[is_unused]) >= 0).sum() < max(2, len(recording.steps) / 2):
+        return nothing, ""
+    clears = np.array([each[1:] for each in calls[unused[0]] if each[0] == Phase.ZERO_GRAD])
+    begin, stop = np.append(clears, [[1 << 62, 1 << 62]], axis=0).T
+    is_cleared = begin[np.searchsorted(stop, found.free_event, side="right")] <= found.free_event
+    is_cleared &= (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
+    # Later ones add to a gradient where it is: one that makes it shows that they reach this part.
+    makes = np.searchsorted(backwards.start_event, found.alloc_event, side="right") - 1
+    is_made = is_cleared & (makes >= 0) & is_unused[makes] & (found.alloc_event < backwards.end_event[makes])
+    labels, names = recording.labels, _names(recording.labels, assigned.label[is_cleared])
+    trained = {_module(name) for name in _names(labels, labels.category == Category.PARAMETER) - names}
+    if "" in trained or not is_made.any():
+        return nothing, ""
+    is_freed = found.allocated_at(start) & (found.free_event >= start) & (found.free_event < end)
+    rows = _before_training(found, known, is_freed & found.allocated_at(at), trained, is_freed)
+    # The result stays in any case, as the input of what follows.
+    result = known[2].module[rows[-1:]]
+    return rows[~np.isin(known[2].module[rows], result)], common_module(map(_module, names))
+
+
+def _names(labels: Labels, rows: Array) -> set[str]:
+    """Return the parameters that these labels name."""
+    return {labels.names[name].rpartition(" of ")[2] for name in np.unique(labels.name[rows]).tolist()}
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _optimizers(marks: Marks) -> dict[int, list[tuple[int, int, int]]]:
+    """Return the steps and ``zero_grad()`` of each optimizer in order: phase, first event, exclusive end."""
+    calls: dict[int, list[tuple[int, int, int]]] = {}
+    begun: dict[tuple[int, int], int] = {}
+    of_one = np.isin(marks.phase, (Phase.OPTIMIZER, Phase.ZERO_GRAD))
+    of_one &= np.isin(marks.kind, (MarkKind.PHASE_BEGIN, MarkKind.PHASE_END))
+    for row in np.flatnonzero(of_one).tolist():
+        key, event = (int(marks.value[row]), int(marks.phase[row])), int(marks.event[row])
+        if marks.kind[row] == MarkKind.PHASE_BEGIN:
+            begun.setdefault(key, event)
+        else:
+            calls.setdefault(key[0], []).append((key[1], begun.pop(key, event), event))
+    return {key: own for key, own in calls.items() if any(each[0] == Phase.OPTIMIZER for each in own)}
+
+
+def _following(calls: list[tuple[int, int, int]], starts: Array) -> Array:
+    """Return the phase of the first call that ends after each backward starts; OTHER if none does."""
+    rows = np.searchsorted([each[2] for each in calls], starts, side="right")
+    return np.array([*(each[0] for each in calls), Phase.OTHER])[rows]
+
+
+def _before_training(
+    found: Allocations, known: tuple[Assigned, Lives, Owners], live: Array, trained: set[str], among: Array
+) -> Array:
+    """Return which activations of *live* modules made before the first of *trained* ran in their step."""
+    assigned, lives, owners = known
+    kept = live & (assigned.category == Category.ACTIVATION) & (lives.phase == Phase.FORWARD)
+    kept &= owners.known == ModuleEvidence.CALL
+    is_trained = np.array([any(_within(path, each) for each in trained) for path in owners.paths], "?")
+    trains = (lives.phase == Phase.FORWARD) & is_trained[owners.module] & (lives.step >= 0) & among
+    begins = np.full(int(lives.step.max(initial=0)) + 2, np.iinfo("i8").max if trains.any() else -1)
+    np.minimum.at(begins, lives.step[trains], found.alloc_event[trains])
+    return np.flatnonzero(kept & (lives.step >= 0) & (found.alloc_event < begins[lives.step]))
 
 
 def _top(path: str, trained: set[str], parameters: set[str]) -> str:

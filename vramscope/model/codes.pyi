@@ -123,6 +123,7 @@ class FindingKind(Code):
     GRADIENTS_KEPT = "gradients_kept"
     GRADIENTS_LATE = "gradients_late"
     GRADIENTS_NEVER_CLEARED = "gradients_never_cleared"
+    GRADIENTS_UNUSED = "gradients_unused"
     GRADIENT_COPIES = "gradient_copies"
     BATCH_DOMINATES = "batch_dominates"
     CACHE_GROWTH = "cache_growth"

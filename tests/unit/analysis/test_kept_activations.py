@@ -188,3 +188,80 @@ def test_checkpointing_that_ends_with_an_evaluation_is_told(tmp_path, then):
 
     assert len(found) == (then != "trains again")
     assert all(each.claim.startswith("steps 0 to 3 recompute") for each in found)
+
+
+def played(path, update):
+    """A maker and a judge with an optimizer for each, and what *update* does in each step."""
+    maker = nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(128, 128), nn.Tanh())))
+    judge = nn.Sequential(nn.Linear(128, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (maker, judge)]
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(4):
+            update(maker, judge, *optimizers)
+    (recording,) = vramscope.load(path).recordings
+    return [each for each in kept_activations(recording) if each.kind == "gradients_unused"]
+
+
+def trains(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def attached(maker, judge, of_maker, of_judge):
+    trains(of_judge, judge(maker(torch.randn(2048, 128))).square().mean())
+    trains(of_maker, judge(maker(torch.randn(256, 128))).square().mean())
+
+
+def detached(maker, judge, of_maker, of_judge):
+    trains(of_judge, judge(maker(torch.randn(2048, 128)).detach()).square().mean())
+    trains(of_maker, judge(maker(torch.randn(256, 128))).square().mean())
+
+
+def trained_together(maker, judge, of_maker, of_judge):
+    of_maker.zero_grad()
+    trains(of_judge, judge(maker(torch.randn(2048, 128))).square().mean())
+    of_maker.step()
+
+
+def all_results_detached(maker, judge, of_maker, of_judge):
+    """The judge's first layer keeps results of the maker, each of which is detached."""
+    value, results = torch.randn(2048, 128), []
+    for part in maker:
+        value = part(value)
+        results.append(value)
+    trains(of_judge, sum(judge(each.detach()).square().mean() for each in results[1::2]))
+    trains(of_maker, judge(maker(torch.randn(256, 128))).square().mean())
+
+
+def judged_only(maker, judge, of_maker, of_judge):
+    """The judge's gradients go unused, and the maker's pass through it."""
+    trains(of_maker, judge(maker(torch.randn(2048, 128))).square().mean())
+    trains(of_judge, judge(torch.randn(256, 128)).square().mean())
+
+
+def with_a_trained_input(maker, judge, of_maker, of_judge):
+    """Gradients of the maker's parameters go unused, and that of its input does not."""
+    start = torch.randn(2048, 128, requires_grad=True)
+    trains(of_judge, judge(maker(start)).square().mean())
+    start.data -= 0.1 * start.grad
+    trains(of_maker, judge(maker(torch.randn(256, 128))).square().mean())
+
+
+@pytest.mark.parametrize(
+    ("update", "lines"),
+    [
+        (attached, [attached.__code__.co_firstlineno + 1]),
+        (detached, []),
+        (all_results_detached, []),
+        (trained_together, []),
+        (judged_only, []),
+        (with_a_trained_input, []),
+    ],
+)
+def test_a_maker_that_is_not_detached_for_the_judge_is_named(tmp_path, update, lines):
+    """Its first three results need not be there in the judge's backward; the judge itself needs the last."""
+    found = played(tmp_path / "run", update)
+
+    assert [each.line for each in found] == lines
+    assert [each.n_bytes for each in found] == [3 * 2048 * 128 * 4] * len(lines)
