@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vramscope.allocator.settings import UNLIMITED, Settings
+from vramscope.analysis.folding import passes_through
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.table import Array
@@ -308,16 +309,12 @@ def retry_events(recording: Recording) -> Array:
 
     Releases by ``empty_cache``, and those of only a part of the cache, are not included.
     """
-    action, stack_id = recording.trace.action, recording.trace.stack_id
+    action = recording.trace.action
     losses = np.isin(action, LOSSES)
     last = np.flatnonzero(losses[:-1] & ~losses[1:])
     asked_again = last[np.isin(action[last + 1], (*GAINS, Action.OOM))]
-    wanted = [
-        stack
-        for stack in np.unique(stack_id[asked_again]).tolist()
-        if any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack))
-    ]
-    retries = asked_again[~np.isin(stack_id[asked_again], wanted)]
+    wanted = passes_through(recording.stacks, "empty_cache")
+    retries = asked_again[~wanted[recording.trace.stack_id[asked_again]]]
     return retries[_gave_up_all(recording, losses, retries)]
 
 

@@ -293,12 +293,14 @@ def passes_through(stacks: Stacks, function: str, file: str = "") -> Array:
     if file:
         ends = [text.replace("\\", "/").endswith(file) for text in stacks.strings]
         found &= np.array(ends, bool)[stacks.file]
-    if not found.any():
-        return found
+    return with_callees(stacks, found)
+
+
+def with_callees(stacks: Stacks, found: Array) -> Array:
+    """Mark in *found* what is called by any that is marked, too, and return it."""
     # Parents precede their children.
-    for row, parent in enumerate(stacks.parent.tolist()):
-        if row:
-            found[row] |= found[parent]
+    for row, parent in enumerate(stacks.parent.tolist() if found.any() else ()):
+        found[row] |= found[parent]
     return found
 
 
@@ -316,7 +318,8 @@ def calls_of_backward(recording: Recording, found: Allocations, own: Array, even
         return call
     order = np.argsort(events, kind="stable")
     event = events[order]
-    rows = np.flatnonzero(_makes_first_gradient(recording.stacks)[found.stack_id] & (own > 0))
+    # There ``torch.autograd.backward`` is about to begin.
+    rows = np.flatnonzero(passes_through(recording.stacks, "_make_grads")[found.stack_id] & (own > 0))
     rows = rows[np.argsort(found.alloc_event[rows], kind="stable")]
     called, earliest = found.alloc_event[rows], 0
     for row in backward[np.argsort(phases.start_event[backward], kind="stable")].tolist():
@@ -328,13 +331,3 @@ def calls_of_backward(recording: Recording, found: Allocations, own: Array, even
         call[order[start:stop]] = own[rows[last]] if is_its_own else 0
         earliest = end
     return call
-
-
-def _makes_first_gradient(stacks: Stacks) -> Array:
-    """Return for each stack whether ``torch.autograd.backward`` is about to begin."""
-    strings = stacks.strings
-    found: Array = np.array([text == "_make_grads" for text in strings], bool)[stacks.function]
-    for row, parent in enumerate(stacks.parent.tolist()):
-        if row:
-            found[row] |= found[parent]
-    return found

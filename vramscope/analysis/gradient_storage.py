@@ -6,7 +6,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.strategies.gradients import LEAST_STEPS, forgotten, is_bucket, late_gradients
 from vramscope.analysis.strategies.trials import summed
 from vramscope.analysis.timeline import timeline
@@ -16,6 +16,7 @@ from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
+from vramscope.steps.innermost import phases_of
 
 _LEAST_SHARE = 0.5
 """Of the steps that train: so many must keep their gradients."""

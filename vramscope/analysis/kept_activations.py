@@ -16,7 +16,7 @@ from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.finding import Finding
-from vramscope.model.marks import Category, Labels, MarkKind, Marks, Phase
+from vramscope.model.marks import Category, Labels, MarkKind, Phase, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 
@@ -136,11 +136,17 @@ def _unused(
     """
     assigned, phases, nothing = known[0], recording.phases, np.zeros(0, "i8")
     backwards = phases.rows((phases.phase == Phase.BACKWARD) & (phases.depth == 0))
-    calls, row = _optimizers(recording.marks), int((backwards.end_event <= at).sum())
+    calls, row = _optimizers(recording), int((backwards.end_event <= at).sum())
     if row == len(backwards) or len(calls) < 2:
         return nothing, ""
     start, end = int(backwards.start_event[row]), int(backwards.end_event[row])
-    follows = {each: _following(own, backwards.start_event) for each, own in calls.items()}
+    # The phase of the first call of each optimizer that ends after a backward begins.
+    follows = {
+        each: np.append(own.phase, Phase.OTHER)[
+            np.searchsorted(own.end_event, backwards.start_event, "right")
+        ]
+        for each, own in calls.items()
+    }
     unused = [each for each, phase in follows.items() if phase[row] == Phase.ZERO_GRAD]
     # What is left beside parameters' gradients may be the gradient of an input, which passes through all.
     left = (found.alloc_event >= start) & found.allocated_at(end) & (assigned.label < 0)
@@ -150,9 +156,9 @@ def _unused(
     is_unused = follows[unused[0]] == Phase.ZERO_GRAD
     if (np.unique(backwards.step[is_unused]) >= 0).sum() < max(2, len(recording.steps) / 2):
         return nothing, ""
-    clears = np.array([each[1:] for each in calls[unused[0]] if each[0] == Phase.ZERO_GRAD])
-    begin, stop = np.append(clears, [[1 << 62, 1 << 62]], axis=0).T
-    is_cleared = begin[np.searchsorted(stop, found.free_event, side="right")] <= found.free_event
+    clears = calls[unused[0]].rows(calls[unused[0]].phase == Phase.ZERO_GRAD)
+    begin = np.append(clears.start_event, 1 << 62)
+    is_cleared = begin[np.searchsorted(clears.end_event, found.free_event, "right")] <= found.free_event
     is_cleared &= (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
     # Later ones add to a gradient where it is: one that makes it shows that they reach this part.
     makes = np.searchsorted(backwards.start_event, found.alloc_event, side="right") - 1
@@ -177,25 +183,15 @@ def _module(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _optimizers(marks: Marks) -> dict[int, list[tuple[int, int, int]]]:
-    """Return the steps and ``zero_grad()`` of each optimizer in order: phase, first event, exclusive end."""
-    calls: dict[int, list[tuple[int, int, int]]] = {}
-    begun: dict[tuple[int, int], int] = {}
-    of_one = np.isin(marks.phase, (Phase.OPTIMIZER, Phase.ZERO_GRAD))
-    of_one &= np.isin(marks.kind, (MarkKind.PHASE_BEGIN, MarkKind.PHASE_END))
-    for row in np.flatnonzero(of_one).tolist():
-        key, event = (int(marks.value[row]), int(marks.phase[row])), int(marks.event[row])
-        if marks.kind[row] == MarkKind.PHASE_BEGIN:
-            begun.setdefault(key, event)
-        else:
-            calls.setdefault(key[0], []).append((key[1], begun.pop(key, event), event))
-    return {key: own for key, own in calls.items() if any(each[0] == Phase.OPTIMIZER for each in own)}
-
-
-def _following(calls: list[tuple[int, int, int]], starts: Array) -> Array:
-    """Return the phase of the first call that ends after each backward starts; OTHER if none does."""
-    rows = np.searchsorted([each[2] for each in calls], starts, side="right")
-    return np.array([*(each[0] for each in calls), Phase.OTHER])[rows]
+def _optimizers(recording: Recording) -> dict[int, Phases]:
+    """Return the steps and ``zero_grad()`` of each optimizer that steps, in order."""
+    marks, phases, kinds = recording.marks, recording.phases, (Phase.OPTIMIZER, Phase.ZERO_GRAD)
+    begun = marks.rows((marks.kind == MarkKind.PHASE_BEGIN) & np.isin(marks.phase, kinds))
+    calls = phases.rows(np.isin(phases.phase, kinds))
+    if len(begun) != len(calls):
+        return {}
+    steps = np.unique(begun.value[begun.phase == Phase.OPTIMIZER])
+    return {each: calls.rows(begun.value == each) for each in steps.tolist()}
 
 
 def _before_training(

@@ -18,12 +18,12 @@ from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import Assigned
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.analysis.step_and_phase import phases_at
 from vramscope.analysis.tree import depths
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
 from vramscope.model.table import Array
+from vramscope.steps.innermost import phases_at
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes, format_count, format_name
 

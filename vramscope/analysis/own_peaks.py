@@ -10,12 +10,13 @@ from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
 from vramscope.analysis.lines import code_lines
-from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import instant_of
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array, Int64, Table
+from vramscope.steps.innermost import phases_of
 
 _BEFORE = "before the recording"
 _NONE = "none"

@@ -10,7 +10,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import code_lines
 from vramscope.analysis.recorded_settings import recorded_settings
-from vramscope.analysis.step_and_phase import phases_at, steps_of
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
@@ -18,6 +18,7 @@ from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64
 from vramscope.model.trace import Action, Trace
+from vramscope.steps.innermost import phases_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 from vramscope.analysis import Analysis
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
-from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
@@ -21,6 +21,7 @@ from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Array
+from vramscope.steps.innermost import phases_of
 
 _LEAST_SIZES = 3
 """Fewest different sizes: a straight line passes through any two."""

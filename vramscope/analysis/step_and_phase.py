@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
-from vramscope.steps.innermost import innermost_phase, innermost_phases, innermost_phases_at
+from vramscope.steps.innermost import innermost_phase
 from vramscope.units import format_name
 
 
@@ -53,16 +53,6 @@ def steps_of(steps: Steps, events: Array) -> Array:
         return np.full(len(events), -1)
     row = np.searchsorted(steps.start_event, events, side="right") - 1
     return np.where((row >= 0) & (events < steps.end_event[row]), row, -1)
-
-
-def phases_at(phases: Phases, events: Array) -> Array:
-    """Row of ``Phases`` that each of *events* belongs to; −1 outside, and where threads leave that open."""
-    return innermost_phases_at(phases, events)
-
-
-def phases_of(phases: Phases, n_events: int) -> Array:
-    """Row of ``Phases`` that each event belongs to; −1 outside, and where several threads leave that open."""
-    return innermost_phases(phases, n_events)
 
 
 _OF_EVALUATIONS = (Phase.EVAL, Phase.DATA, Phase.USER, Phase.OTHER)

@@ -28,7 +28,7 @@ class _Intervals:
     """Row of ``Phases``; ``_NONE`` outside of phases, ``_SEVERAL`` where different phases are possible."""
 
 
-def innermost_phases(phases: Phases, n_events: int) -> Array:
+def phases_of(phases: Phases, n_events: int) -> Array:
     """Row of ``Phases`` that each event belongs to; −1 outside, and where that is not known.
 
     A loop over phases, not over events.
@@ -54,12 +54,12 @@ def innermost_phase(phases: Phases, event: int) -> int | None:
     return int(rows[np.argmax(_rank(phases)[rows])]) if len(rows) else None
 
 
-def innermost_phases_at(phases: Phases, events: Array) -> Array:
+def phases_at(phases: Phases, events: Array) -> Array:
     """Row of ``Phases`` that each of a few *events* belongs to; −1 outside, and where that is not known."""
     distinct = np.unique(events)
     # Each looks at all phases once: from some tens on, all events at once are faster.
     if len(distinct) > _MANY_EVENTS or len(owners_of(phases)) > 1:
-        return innermost_phases(phases, int(events.max(initial=-1)) + 1)[events]
+        return phases_of(phases, int(events.max(initial=-1)) + 1)[events]
     found = {event: innermost_phase(phases, event) for event in distinct.tolist()}
     return np.array([_NONE if found[each] is None else found[each] for each in events.tolist()], "i4")
 

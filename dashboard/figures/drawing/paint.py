@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from vramscope.analysis.by_module import Owners
 from vramscope.analysis.folding import Folded
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.analysis.step_and_phase import phases_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.steps.innermost import phases_of
 from vramscope.units import format_name
 
 from .names import place

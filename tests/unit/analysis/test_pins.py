@@ -10,11 +10,11 @@ import vramscope
 from vramscope.allocator.state_index import StateIndex
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.pins import pinning_lines, pins, pins_of
-from vramscope.analysis.step_and_phase import phases_at, phases_of
 from vramscope.formats.torch_snapshot import read
 from vramscope.model.snapshot import BlockState
 from vramscope.model.stacks import stacks_of
 from vramscope.model.trace import Action
+from vramscope.steps.innermost import phases_at, phases_of
 
 SEGMENT, ALLOC = Action.SEGMENT_ALLOC, Action.ALLOC
 KIB = 1 << 10

@@ -15,11 +15,11 @@ import pytest
 import torch
 from standin_fixtures import IS_BEFORE_2_13
 
-from vramscope.analysis.step_and_phase import phases_of
 from vramscope.loading import load
 from vramscope.model.marks import Phase
 from vramscope.model.trace import Action
 from vramscope.steps import resolve
+from vramscope.steps.innermost import phases_of
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"

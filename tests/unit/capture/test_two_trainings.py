@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from vramscope import record
-from vramscope.analysis.step_and_phase import phases_of
 from vramscope.loading import load
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import EventThreads, Phase
 from vramscope.model.trace import Action
+from vramscope.steps.innermost import phases_of
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"

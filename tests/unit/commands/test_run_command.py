@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vramscope.analysis.step_and_phase import phases_of
 from vramscope.loading import load
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action
 from vramscope.recorder.from_outside.below_a_command import is_no_training
+from vramscope.steps.innermost import phases_of
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "unit" / "capture" / "programs"

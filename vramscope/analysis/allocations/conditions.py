@@ -11,13 +11,14 @@ from vramscope.analysis.annotations import annotations
 from vramscope.analysis.by_module import Owners
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import named_instant
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.table import Array
+from vramscope.steps.innermost import phases_of
 from vramscope.units import format_name
 
 

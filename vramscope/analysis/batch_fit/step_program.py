@@ -17,11 +17,11 @@ import numpy as np
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.analysis.step_and_phase import phases_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array, EqualByValue
 from vramscope.model.trace import Action
+from vramscope.steps.innermost import phases_of
 
 _MALLOC = -1
 _FREE_OLDER = -2

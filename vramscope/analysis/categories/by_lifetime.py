@@ -14,10 +14,11 @@ import numpy as np
 
 from vramscope.analysis.categories.by_stack import is_bare, is_closure
 from vramscope.analysis.lifetimes import ALIVE, Allocations
-from vramscope.analysis.step_and_phase import phases_of, steps_of
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.model.marks import Category, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
+from vramscope.steps.innermost import phases_of
 from vramscope.steps.unrecorded import unrecorded
 
 

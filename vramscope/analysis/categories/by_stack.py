@@ -12,6 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from vramscope.analysis.folding import with_callees
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
@@ -154,13 +155,8 @@ def _is_freed_at_last(recording: Recording, found: Allocations) -> Array:
 
 def _names_workspace(stacks: Stacks, found: Allocations) -> Array:
     """Whether a C++ function on the stack requests a workspace."""
-    names = np.array([_IN_CPP.search(text) is not None for text in stacks.strings])
-    if not names.any():
-        return np.zeros(len(found), dtype="?")
-    is_named = names[stacks.function]
-    for row, parent in enumerate(stacks.parent.tolist()):  # parents, the callers, come first
-        is_named[row] |= is_named[parent]
-    return is_named[found.stack_id]
+    names = np.array([_IN_CPP.search(text) is not None for text in stacks.strings], bool)
+    return with_callees(stacks, names[stacks.function])[found.stack_id]
 
 
 _STRETCH = 1 << 14

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import growth
 from vramscope.analysis.leaks.levels import LeakingLine, Levels
-from vramscope.analysis.step_and_phase import phases_of
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Phase
+from vramscope.steps.innermost import phases_of
 
 LEAST_SHARE_OF_BATCH = 0.5
 """The least share of a step's bytes that must lie in blocks that grow: activations and inputs do, the

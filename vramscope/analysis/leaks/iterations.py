@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.folding import Origin, origin
+from vramscope.analysis.folding import Origin, origin, with_callees
 from vramscope.model.marks import MarkKind, Phase, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
@@ -200,12 +200,7 @@ def _loop_stacks(stacks: Stacks) -> _LoopStacks:
     is_backward = np.array([text in ("backward", "grad") for text in strings], bool)[stacks.function]
     is_backward &= np.array([text.endswith(_AUTOGRAD) for text in strings], bool)[stacks.file]
     is_recompute = np.array(["checkpoint" in text for text in strings], bool)[stacks.file]
-    # Parents precede their children.
-    for row, parent in enumerate(stacks.parent.tolist()):
-        if row:
-            is_step[row] |= is_step[parent]
-            is_call[row] |= is_call[parent]
-            is_backward[row] |= is_backward[parent]
-            is_recompute[row] |= is_recompute[parent]
+    for each in (is_step, is_call, is_backward, is_recompute):
+        with_callees(stacks, each)
     is_call &= ~is_step & ~is_backward & ~is_recompute
     return _LoopStacks(stacks, is_step, is_call, is_backward & ~is_step & ~is_recompute)

@@ -19,16 +19,10 @@ _THEIR_FILE = "torch/nn/parallel/distributed.py"
 
 def is_bucket(stacks: Stacks, found: Allocations) -> Array:
     """Return which allocations are the buckets that DDP reduces gradients in."""
-    makes_buckets = {each: _makes_buckets(stacks, each) for each in set(found.stack_id.tolist())}
-    return np.array([makes_buckets[each] for each in found.stack_id.tolist()], dtype="?")
-
-
-def _makes_buckets(stacks: Stacks, stack_id: int) -> bool:
-    """Return whether the innermost frame makes buckets; functions that it calls make other buffers."""
-    if not stack_id:
-        return False
-    frame = stacks.frame(stack_id)
-    return frame.function in _MAKE_BUCKETS and frame.file.replace("\\", "/").endswith(_THEIR_FILE)
+    # Of the innermost frame alone: functions that it calls make other buffers.
+    makes = np.array([text in _MAKE_BUCKETS for text in stacks.strings], bool)[stacks.function]
+    makes &= np.array([text.replace("\\", "/").endswith(_THEIR_FILE) for text in stacks.strings])[stacks.file]
+    return makes[found.stack_id]
 
 
 def kept_gradients(found: Allocations, lives: Lives, is_gradient: Array, n_instants: int) -> Array:

@@ -10,11 +10,11 @@ import numpy as np
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of, padded
 from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
-from vramscope.analysis.step_and_phase import phases_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 from vramscope.package_data import rows
+from vramscope.steps.innermost import phases_of
 
 USUAL_ELEMENT = 4
 """Bytes of an element if not known: float32."""

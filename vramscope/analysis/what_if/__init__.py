@@ -13,6 +13,8 @@ import numpy as np
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
 from vramscope.analysis import Analysis
+from vramscope.analysis.churn import GAINS, LOSSES
+from vramscope.analysis.folding import passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.what_if.earlier_state import EarlierState, begin, earlier_state
@@ -22,8 +24,6 @@ from vramscope.model.recording import Recording
 from vramscope.model.table import Array, EqualByValue
 from vramscope.model.trace import Action
 
-_RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-_ASKS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
 _SOME_STREAM = 1 << 63
 """A stand-in stream: which stream a block waits for is not recorded, and does not matter."""
 _N_POINTS = 1000
@@ -158,20 +158,12 @@ def request_sequence(recording: Recording) -> RequestSequence:
     """
     found = lifetimes(recording)
     op, row, event = _ops(recording, found)
-    is_request = op == AllocatorOp.REQUEST
-    size = np.where(is_request, np.append(found.size, 0)[row], 0)
-    refused = op == AllocatorOp.REFUSED
-    size[refused] = recording.trace.size[event[refused]]
-    stream = np.where(is_request, np.append(found.stream, 0)[row], 0)
-    pool = np.where(is_request, np.append(found.pool, 0)[row], 0)
-    stream[refused], pool[refused] = (
-        recording.trace.stream[event[refused]],
-        recording.trace.pool[event[refused]],
-    )
-    earlier = earlier_state(recording, found)
-    return RequestSequence(
-        op, row, event, size, stream, pool, recorded_settings(recording, recording.initial), earlier
-    )
+    is_request, refused, columns = op == AllocatorOp.REQUEST, op == AllocatorOp.REFUSED, {}
+    for name in ("size", "stream", "pool"):
+        columns[name] = np.where(is_request, np.append(getattr(found, name), 0)[row], 0)
+        columns[name][refused] = getattr(recording.trace, name)[event[refused]]
+    settings, earlier = recorded_settings(recording, recording.initial), earlier_state(recording, found)
+    return RequestSequence(op, row, event, **columns, settings=settings, earlier=earlier)
 
 
 def _ops(recording: Recording, found: Allocations) -> tuple[Array, Array, Array]:
@@ -189,10 +181,8 @@ def _ops(recording: Recording, found: Allocations) -> tuple[Array, Array, Array]
     # Only a record that contradicts itself completes a free before the program requests it.
     waits_on = waits & (found.completed_event > found.free_event)
     finished = (found.completed_event >= 0) & (waits_on | (found.free_event == -2))
-    emptied_at, refused_at = (
-        _empty_cache_events(recording),
-        np.flatnonzero(recording.trace.action == Action.OOM),
-    )
+    emptied_at = _empty_cache_events(recording)
+    refused_at = np.flatnonzero(recording.trace.action == Action.OOM)
     parts = [
         (AllocatorOp.REQUEST, rows[~older], found.alloc_event[~older]),
         (AllocatorOp.FREE, rows[freed & at_once], found.free_event[freed & at_once]),
@@ -217,19 +207,13 @@ def _ops(recording: Recording, found: Allocations) -> tuple[Array, Array, Array]
 def _empty_cache_events(recording: Recording) -> Array:
     """Return the events that begin an ``empty_cache``: releases without a shortage of memory."""
     action, stack_id = recording.trace.action, recording.trace.stack_id
-    is_release = np.isin(action, _RELEASES)
+    is_release = np.isin(action, LOSSES)
     begins = np.flatnonzero(is_release & ~np.r_[False, is_release[:-1]])
     ends = np.flatnonzero(is_release & ~np.r_[is_release[1:], False])
     following = np.append(action, 255)[ends + 1]
-    by_name = np.array(
-        [_calls_empty_cache(recording, stack) for stack in stack_id[begins].tolist()], dtype="?"
-    )
+    by_name = passes_through(recording.stacks, "empty_cache")[stack_id[begins]]
     has_no_stack = stack_id[begins] == 0
-    return begins[by_name | (has_no_stack & ~np.isin(following, _ASKS))]
-
-
-def _calls_empty_cache(recording: Recording, stack_id: int) -> bool:
-    return any(frame.function == "empty_cache" for frame in recording.stacks.frames(stack_id))
+    return begins[by_name | (has_no_stack & ~np.isin(following, (*GAINS, Action.OOM)))]
 
 
 def emptied_after(program: RequestSequence, recording: Recording, what: str) -> RequestSequence:
