@@ -4,7 +4,8 @@ from typing import Any
 
 from dash import dcc, html
 
-from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
+from vramscope.analysis.sampled_peaks import sampled_peaks
+from vramscope.model.codes import NoteCode
 from vramscope.units import format_bytes
 
 from ..address import Address
@@ -53,9 +54,7 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
             "The run has started; nothing has been allocated yet. This page updates by itself.",
             waits=True,
         )
-    known = sampled_peaks(view.recording) if view else SampledPeaks()
-    levels = (("allocated", known.allocated_bytes), ("reserved", known.reserved_bytes))
-    most = ", ".join(f"{format_bytes(n_bytes)} {word}" for word, n_bytes in levels if n_bytes >= 0)
+    most = most_known(view) if view else ""
     fall, steps = (
         dcc.Link(name, href=Address(f"/{name.lower()}", *view.here).url, className="link") if view else ""
         for name in ("Waterfall", "Phases")
@@ -63,19 +62,36 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
     sampled = [getattr(view.recording.counters, f"{name}_bytes") for name in _SAMPLED] if view else []
     has_samples = any((column >= 0).any() for column in sampled)
     return state(
-        f"Peak {'' if known.is_exact else 'at least '}{most}" if most else "No single allocation is in it",
+        most or "No single allocation is in it",
         "Totals at moments are in it, and no single allocation: who allocated is not known."
         if most or has_samples
         else "The recording ended before anything was allocated on this device.",
         *([["The totals are shown in the ", fall, "."]] if has_samples else []),
         *([["The peak of each step is in ", steps, "."]] if view and len(view.recording.steps) else []),
-        ["To see who allocated: ", *_TO_RECORD],
+        ["To see who allocated: ", *to_record(view)],
     )
+
+
+def most_known(view: View) -> str:
+    """Return the highest totals of a run without events; '' where none is known."""
+    known = sampled_peaks(view.recording)
+    levels = (("allocated", known.allocated_bytes), ("reserved", known.reserved_bytes))
+    most = ", ".join(f"{format_bytes(n_bytes)} {word}" for word, n_bytes in levels if n_bytes >= 0)
+    return most and f"Peak {'' if known.is_exact else 'at least '}{most}"
+
+
+def to_record(view: View | None) -> tuple[Any, ...]:
+    """Return how a program is recorded with its lines; one recorded by counters at nearly their cost."""
+    codes = [note.code for note in view.recording.notes] if view else []
+    return _TO_RECORD_SOME if NoteCode.COUNTERS_ONLY in codes else _TO_RECORD
 
 
 _TO_RECORD = (
     command("vramscope run SCRIPT"), " or ", command("with vramscope.record():"), " before the model is built"
 )  # fmt: skip
+
+
+_TO_RECORD_SOME = command('record(every="auto")'), " records some steps with lines, and counts the others"
 
 
 def without_answer(title: str, why: str) -> html.Section:

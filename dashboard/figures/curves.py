@@ -29,7 +29,7 @@ COLUMNS = 200
 
 
 class NamedCurve(NamedTuple):
-    """A curve with a name: bytes after each event."""
+    """A curve with a name: bytes after each event, or of each step."""
 
     name: str
     events: NDArray[Any]
@@ -83,23 +83,33 @@ def outline(events: Sequence[int] | NDArray[Any], levels: NDArray[Any]) -> NDArr
 
 
 def growth(
-    levels: NDArray[Any], names: Sequence[str], x: NDArray[Any], dashes: Sequence[str] = ()
-) -> dict[str, Any]:
+    levels: NDArray[Any], names: Sequence[str], x: NDArray[Any], dashes: Sequence[str] = (),
+    counted: Sequence[NamedCurve] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Return one line for each row of *levels*.
 
     They are bytes, shape (lines, steps); *x* has the number of each step, *dashes* Plotly's dash of each
-    line, solid where missing.
+    line, solid where missing. *counted* has bytes by step that are drawn as points.
     """
     lines = [
         _growth_line(level, name, i, x) for i, (level, name) in enumerate(zip(levels, names, strict=True))
     ]
     for line, dash in zip(lines, dashes, strict=False):
         line["line"]["dash"] = dash
+    lines += by_counters(counted, len(lines))["data"]
+    x = np.concatenate([x, *(each.events for each in counted)])
     # Plotly would go on to the next label, which is then cut at the edge.
-    edges = {"range": [float(x[0]) - 0.5, float(x[-1]) + 0.5]} if len(x) else {}
-    distance = spacing(int(x[-1] - x[0]) if len(x) else 0, FEW_LABELS)
+    edges = {"range": [float(x.min()) - 0.5, float(x.max()) + 0.5]} if len(x) else {}
+    distance = spacing(int(np.ptp(x)) if len(x) else 0, FEW_LABELS)
     steps = {"tickprefix": "step ", "dtick": distance, "tickangle": 0, **edges}
     return in_unit(plain_chart(lines, steps, byte_axis()))
+
+
+def by_counters(counted: Sequence[NamedCurve], first: int = 0) -> dict[str, Any]:
+    """Return bytes by step as points, between which nothing is known, in the colors from *first* on."""
+    lines = [_growth_line(each.n_bytes, each.name, i, each.events) for i, each in enumerate(counted, first)]
+    points = [each | {"mode": "markers", "marker": {"size": 5} | each["line"]} for each in lines]
+    return plain_chart(points, {"tickprefix": "step "}, byte_axis())
 
 
 def _growth_line(level: NDArray[Any], name: str, i: int, x: NDArray[Any]) -> dict[str, Any]:

@@ -57,11 +57,12 @@ class Page:
     """What lies behind its entry in the menu, from what is known of the run without an analysis."""
 
 
-def counting(*kinds: str) -> Callable[[Data, View], Behind]:
+def counting(*kinds: str, needs_events: bool = True) -> Callable[[Data, View], Behind]:
     """Return what counts the findings of these kinds, once they are known: no page waits for its menu."""
 
     def behind(data: Data, view: View) -> Behind:
-        if not view.is_live and not len(view.recording.trace):
+        has_any = len(view.recording.trace) or (len(view.recording.counters) and not needs_events)
+        if not view.is_live and not has_any:
             return Behind(nothing="No single allocation was recorded")
         is_known = kinds and (view.is_live or data.is_open(view.run_id, (view.key, "findings")))
         found = findings(data, view).findings if is_known else []

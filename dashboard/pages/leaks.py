@@ -18,6 +18,7 @@ from ..components import renewal, states
 from ..components.graph import graph
 from ..components.panel import color_key, panel
 from ..components.panels import cause
+from ..components.panels.past import counted
 from ..components.panels.stack_table import stack_of, to_code
 from ..components.prose import claim_heading, sentence
 from ..data import Data, View
@@ -31,13 +32,17 @@ MOST_SHOWN = 8
 
 def _layout(context: Context) -> Any:
     view = context.data.view(context.address)
-    if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live, view)
-    return html.Div(_content(context.data, view, context.address), id="lk-content", className="page")
+    content = _content(context.data, view, context.address)
+    nothing = None if content else states.nothing_recorded(view.is_live, view)
+    return nothing or html.Div(content, id="lk-content", className="page")
 
 
 def _content(data: Data, view: View, address: Address) -> list[Any]:
     found: Leaks = data.ask(view, "leaks")
+    if not len(view.recording.trace):
+        growth = memory_growth(view.recording, found, missing_parts(view.recording))
+        claim, _, why = growth.text.partition(": ")
+        return counted(data, view, f"{claim[:1].upper()}{claim[1:]}", why)
     if not found.leaks:
         first = _growing_batch(found, found.batch, address, view) if found.batch else [_nothing(view, found)]
         return [*first, *_no_leak(found)]
@@ -186,4 +191,4 @@ def _no_leak(found: Leaks) -> list[Any]:
 
 PAGE = Page(name="leaks", title="Leaks", order=50, path="/leaks", layout=_layout,
             register=lambda app, data: renewal.register(app, data, "lk", _content),
-            behind=counting("leak", "growing_batch"))  # fmt: skip
+            behind=counting("leak", "growing_batch", needs_events=False))  # fmt: skip

@@ -17,6 +17,7 @@ from ..components import legend, states
 from ..components import timeline as track
 from ..components.definitions import term
 from ..components.panels import live_set, stack_table
+from ..components.panels.past import counted
 from ..components.panels.stack_table import stack_of, to_code
 from ..components.prose import claim_heading, prose, sentence
 from ..components.scripts import in_browser
@@ -38,7 +39,9 @@ def _layout(context: Context) -> Any:
     view = data.view(address)
     if not view.recording.has_allocations:
         has_failed = len(view.recording.trace) > 0
-        return opening(data, view) if has_failed else states.nothing_recorded(view.is_live, view)
+        if has_failed:
+            return opening(data, view)
+        return counted(data, view, states.most_known(view), "") or states.nothing_recorded(view.is_live, view)
     series = series_of(data, view, address.axis or TIME)
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
     is_short = len(view.recording.trace) <= data.pace.events_at_once

@@ -25,7 +25,7 @@ from vramscope.model.marks import MarkKind, Note, Phase
 _MODE = Note(
     NoteCode.COUNTERS_ONLY,
     "recorded with mode='counters': samples of levels, and no events. It cannot show which line or tensor "
-    "holds the memory, nor fragmentation; record(mode='events') does, and a few steps are enough",
+    "holds the memory, nor fragmentation; record(every='auto') does for some steps, at little more cost",
 )
 
 _UNMET = (

@@ -1,16 +1,24 @@
-"""All steps of a recording, also those of which only the peak is known, not the allocations."""
+"""All steps of a recording, also those of which torch's counters alone are known, not the allocations."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from dash import html
 from numpy.typing import NDArray
 
+from vramscope.analysis.leaks.all_steps import levels_by_counters
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
 from vramscope.model.recording import Recording
 
 from ...data import Data, View
+from ...figures.curves import COLORS, NamedCurve, by_counters
+from ...queries.headline import ahead
+from .. import states
+from ..graph import plot
+from ..panel import color_key, panel
+from ..prose import claim_heading, sentence
 
 MEANING = (
     "The recording has a size limit (max_size): the exact peaks of its oldest steps are retained, "
@@ -44,6 +52,25 @@ def steps_with_past(data: Data, view: View) -> AllSteps:
         outside=found.outside,
     )
     return AllSteps(joined, np.concatenate([past.steps.index, steps.index]), n_thinned)
+
+
+def counted(data: Data, view: View, claim: str, text: str) -> list[Any]:
+    """Return a *claim* over the levels and peaks of the steps, of a run without events; [] without steps."""
+    steps = steps_with_past(data, view)
+    if not len(steps.index):
+        return []
+    peaks = NamedCurve("peak of the step", steps.index, steps.found.per_step.allocated_bytes)
+    level = NamedCurve("level at its end", *levels_by_counters(view.recording))
+    chart = plot("counted", by_counters((peaks, level)), "Peaks and levels of all steps.", "steps")
+    key = color_key(zip(COLORS, (peaks.name, level.name), strict=False), "parts")
+    waits = {"data-waits": "yes"} if view.is_live else {}
+    known = " ".join(sentence(each) for each in (text, ahead(data, view).text) if each)
+    support = [f"{known} Which lines allocate: ".lstrip(), *states.to_record(view), "."]
+    return [
+        html.Section([claim_heading(claim), html.P(support, className="support")], className="opening"),
+        panel("Allocated bytes, by torch's counters", chart, beside=key, kind="chart",
+              label="Levels and peaks by step", **waits),
+    ]  # fmt: skip
 
 
 def _of_samples(recording: Recording) -> AllSteps:

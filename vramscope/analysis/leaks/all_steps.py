@@ -77,7 +77,7 @@ def _rise_of_all(recording: Recording, first: int, rise: float) -> float:
 
     It is the median over pairs of steps; *rise* where too few of these levels are recorded.
     """
-    number, level = _levels(recording)
+    number, level = levels_by_counters(recording)
     number, level = number[number >= first], level[number >= first]
     stride = -(-len(number) // _MOST_LEVELS)
     if len(number) < LEAST_LEVELS:
@@ -89,7 +89,7 @@ def _rise_of_all(recording: Recording, first: int, rise: float) -> float:
 
 def rise_by_counters(recording: Recording) -> int:
     """Return the bytes a step by which the level rises, steadily or in rounds, by counters; else 0."""
-    number, level = _levels(recording)
+    number, level = levels_by_counters(recording)
     at = rounds(level)[1:]  # after each rise: between two of them are whole rounds
     if are_enough(at):
         return int((level[at[-1]] - level[at[0]]) / (number[at[-1]] - number[at[0]]))
@@ -101,7 +101,7 @@ def rise_by_counters(recording: Recording) -> int:
     return int(max(min(grows.bytes_per_step, whole), 0))
 
 
-def _levels(recording: Recording) -> tuple[NDArray[Any], NDArray[Any]]:
+def levels_by_counters(recording: Recording) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the numbers of the steps at whose ends torch's counters were read, and the allocated bytes."""
     steps, counters = recording.steps, recording.counters
     row = np.searchsorted(counters.time_ns, steps.end_ns)

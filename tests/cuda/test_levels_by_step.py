@@ -1,0 +1,75 @@
+"""What the pages draw of steps without events is what torch says of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from standin_fixtures import AFTER, BEFORE
+
+pytest.importorskip("dash")
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.components.graph import DRAWN
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.figures.drawing.theme import unpack
+from vramscope.dashboard.pages import Context, pages
+
+pytestmark = pytest.mark.standin
+
+PROGRAM = """
+import sys
+import vramscope
+from torch import nn
+model = nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+kept, answer = [], []
+options = {"counters": {"mode": "counters"}, "auto": {"every": "auto"}}[sys.argv[2]]
+with vramscope.record(sys.argv[1], quiet=True, **options) as recorder:
+    for number in range(40):
+        torch.cuda.reset_peak_memory_stats()
+        model(torch.randn(64, 256, device="cuda")).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(torch.zeros(194 * 256, device="cuda"))
+        answer.append([torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()])
+        recorder.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(python, tmp_path_factory):
+    """The dashboard over a run of each way to record, and torch's level and peak of every step."""
+    folder, truth = tmp_path_factory.mktemp("levels"), {}
+    for mode in ("counters", "auto"):
+        (folder / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(folder / "answer.json")))
+        done = python(folder / "script.py", folder / "runs" / mode, mode, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        truth[mode] = json.loads((folder / "answer.json").read_text())
+    data = Data(folder / "runs")
+    return data, {Path(path).name: run for run, path in data.runs.paths().items()}, truth
+
+
+def _parts(part):
+    yield part
+    inside = getattr(part, "children", None) if not isinstance(part, list) else part
+    for each in inside if isinstance(inside, (list, tuple)) else [inside]:
+        if each is not None and not isinstance(each, str):
+            yield from _parts(each)
+
+
+def _page(name, runs, mode):
+    data, ids, _ = runs
+    page = next(page for page in pages() if page.name == name)
+    return {
+        getattr(part, "id", None): part
+        for part in _parts(page.layout(Context(data, Address(page.path, run=ids[mode]))))
+    }
+
+
+@pytest.mark.parametrize("name", ["overview", "leaks"])
+def test_a_run_of_counters_alone_shows_the_peak_and_the_level_of_every_step(runs, name):
+    drawn = json.loads(getattr(_page(name, runs, "counters")["counted"], DRAWN))["data"]
+
+    assert [unpack(each["x"]).tolist() for each in drawn] == [list(range(40))] * 2
+    level, peak = zip(*runs[2]["counters"], strict=True)
+    assert [unpack(each["y"]).tolist() for each in drawn] == [[*peak], [*level]]
+    assert [each["mode"] for each in drawn] == ["markers"] * 2  # nothing is known between two
