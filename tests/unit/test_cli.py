@@ -21,7 +21,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, command: Command, value: str = f"
     """Another distribution seems to offer *command*, and nobody else anything."""
     monkeypatch.setattr(sys.modules[__name__], "COMMAND", command, raising=False)
     point = EntryPoint(command.name, value, "vramscope.commands")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
+    monkeypatch.setattr("vramscope.registry.entry_points_of", lambda _: [point])
 
 
 def offering(monkeypatch: pytest.MonkeyPatch, run) -> None:

@@ -94,7 +94,7 @@ class Point:
 
 def test_a_strangers_broken_part_is_in_nobody_elses_way(folder, monkeypatch):
     module = folder("hello.py", "WORD = Word('hello')")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [Point()])
+    monkeypatch.setattr("vramscope.registry.entry_points_of", lambda _: [Point()])
 
     assert registry.part(module, Word, "hello") == Word("hello")
     with pytest.raises(UnknownNameError, match=r"there is: hello$"):
