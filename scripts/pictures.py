@@ -71,9 +71,9 @@ def serving() -> Iterator[str]:
             process.wait()
 
 
-def _identity(page: Any, name: str) -> str:
+def identity(page: Any, name: str) -> str:
     """Return the run that the list of runs links to under this name."""
-    page.wait_for_selector("a[href*='run=']")
+    page.wait_for_selector(f"a[href*='run={name}-']")
     links = page.locator("a[href*='run=']").evaluate_all("links => links.map(link => link.href)")
     runs = [parse_qs(urlsplit(link).query)["run"][0] for link in links]
     return next(run for run in runs if run.rpartition("-")[0] == name)
@@ -86,7 +86,7 @@ def take(browser: Any, url: str, wanted: Picture, theme: str) -> None:
     )
     page.goto(url)
     names = {"run": wanted.run, "other": wanted.other}
-    runs = {key: _identity(page, name) for key, name in names.items() if name}
+    runs = {key: identity(page, name) for key, name in names.items() if name}
     if runs:
         page.goto(f"{url}/{wanted.page}?{urlencode(runs)}")
     page.wait_for_timeout(SETTLED_MS)

@@ -33,7 +33,7 @@ def parts(
     return found
 
 
-# Once a process: the metadata of all installed distributions is read for it, 40 ms, and a page asks every second.
+# Once a process: it reads the metadata of all installed distributions, 40 ms, and a page asks every second.
 @cache
 def entry_points_of(group: str) -> tuple["EntryPoint", ...]:
     """Return the entry points in *group* of the distributions that are installed when it is asked first."""

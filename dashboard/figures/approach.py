@@ -33,12 +33,20 @@ def figure(
     right = view.end + 0.035 * (view.end - view.start)
     traces = [_curve(series, name, view, right, unit) for name in ("reserved", "allocated")]
     traces.append(_request(view.end, right, int(series.allocated[event]), requested_bytes, unit))
-    middle = (wanted - requested_bytes / 2) / unit
-    notes = [_label(view.end, middle, f"{format_bytes(requested_bytes)} requested", "middle")]
+    notes = []
     if most_bytes:
         traces.append(_line(view.start, right, most_bytes / unit))
-        most = f"most that may be reserved: {format_bytes(most_bytes)}"
-        notes.append(_label(view.start, most_bytes / unit, most, "bottom", "left"))
+        most = esc(f"most that may be reserved: {format_bytes(most_bytes)}")
+        notes = [
+            {
+                "x": view.start,
+                "y": most_bytes / unit,
+                "text": most,
+                "xanchor": "left",
+                "yanchor": "bottom",
+                "showarrow": False,
+            }
+        ]
     suffix = " s" if series.axis == "time" else ""
     axis_x = {"range": [view.start, right], "fixedrange": True, "showgrid": False, "nticks": 6,
               "ticksuffix": suffix, "zeroline": False}  # fmt: skip
@@ -80,10 +88,6 @@ def _line(start: float, end: float, level: float) -> dict[str, Any]:
         "type": "scatter", "mode": "lines", "uid": "capacity", "name": "limit", "x": [start, end],
         "y": [level, level], "line": {"color": QUANTITY_COLOR["capacity"], "width": 1.4, "dash": "dash"},
     }  # fmt: skip
-
-
-def _label(x: float, y: float, text: str, anchor: str, side: str = "right") -> dict[str, Any]:
-    return {"x": x, "y": y, "text": esc(text), "xanchor": side, "yanchor": anchor, "showarrow": False}
 
 
 class RoomPart(NamedTuple):

@@ -159,9 +159,10 @@ def _curve(data: Data, view: View, failures: Any) -> html.Section:
     extent = f"the last {len(begun)} steps" if len(begun) > 1 else "the end of the recording"
     sentence = f"Allocated and reserved memory over {extent} before the allocation failed."
     picture = graph("oom-graph", drawn, sentence, "approach")
-    key = [html.Span([html.I(className=f"swatch swatch-{name}"), name]) for name in ("allocated", "reserved")]
-    both = html.Div(key, className="lane-key parts-key")
-    return panel("Into the failure", picture, beside=both, kind="chart")
+    words = {"allocated": "allocated", "reserved": "reserved", "requested": f"{format_bytes(size)} requested"}
+    key = [html.Span([html.I(className=f"swatch swatch-{name}"), word]) for name, word in words.items()]
+    legend = html.Div(key, className="lane-key parts-key")
+    return panel("Into the failure", picture, beside=legend, kind="chart")
 
 
 def _pinned(data: Data, view: View, finding: Finding, event: int, address: Address) -> list[html.Section]:

@@ -14,7 +14,13 @@ SCRIPT = Path(__file__).parent / "scripts" / "attached.py"
 TIMES = 20
 
 
-@pytest.mark.parametrize("device", ["simulated", pytest.param("cuda", marks=pytest.mark.standin)])
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("simulated", marks=pytest.mark.exhaustive),
+        pytest.param("cuda", marks=pytest.mark.standin),
+    ],
+)
 def test_twenty_attachments_change_no_loss_and_each_is_exact_from_its_first_event(device, request, tmp_path):
     runner = request.getfixturevalue("forks" if device == "cuda" else "plain_forks")
     root = {"PYTHONPATH": Path(__file__).parents[2]}

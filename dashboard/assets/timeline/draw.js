@@ -260,11 +260,12 @@
     }
   }
 
-  // The highest level in view, which the page is about as long as no instant is chosen.
-  function highest(parts) {
+  // The highest level in view, which the page is about as long as no instant is chosen; or between two positions.
+  function highest(parts, name = "allocated", least = -Infinity, most = Infinity) {
     let found = null;
-    for (const { data, a, b } of parts) {
-      const xs = data["allocated.x"] || [], ys = data["allocated.y"];
+    for (const part of parts) {
+      const { data } = part, a = Math.max(part.a, least), b = Math.min(part.b, most);
+      const xs = data[`${name}.x`] || [], ys = data[`${name}.y`];
       for (let i = Math.max(before(xs, a), 0); i < xs.length && xs[i] <= b; i++) {
         if (!found || ys[i] > found.y) found = { x: Math.max(xs[i], a), y: ys[i] };
       }
@@ -406,8 +407,9 @@
     return `${same > 1 ? `${same} × ` : ""}${name}${others ? ` + ${others} more` : ""}`;
   }
 
-  // Marks that would touch become one with their number; a label that would be cut is on the left of its mark.
-  function flags(context, box, view, data, t) {
+  // Marks that would touch become one with their number. A label is on the right of its mark, and on the left where it
+  // would be cut or would lie on a curve that it does not lie on there.
+  function flags(context, box, view, parts, data, t) {
     const xs = data["flag.x"], kinds = data["flag.kind"], groups = [];
     for (let i = 0; i < xs.length; i++) {
       if (xs[i] < view.a || xs[i] > view.b) continue;
@@ -418,7 +420,9 @@
       } else groups.push({ x, kind: kinds[i], name: data.flags[i], names: [data.flags[i]] });
     }
     for (const group of groups) group.words = counted(group);
-    const y = box.top + 9;
+    const y = box.top + 9, first = view.px(view.a), perPixel = (view.b - view.a) / (view.px(view.b) - first);
+    const isClear = (...pixels) => ["allocated", "reserved"].filter((name) => view.shown.includes(name)).every(
+      (name) => view.py(highest(parts, name, ...pixels.map((each) => view.a + (each - first) * perPixel))?.y ?? 0) > y + 7);
     let free = box.left;
     context.textBaseline = "middle";
     groups.forEach(function (group, k) {
@@ -434,11 +438,13 @@
       const text = group.words, wide = context.measureText(text).width + 4;
       const next = k + 1 < groups.length ? groups[k + 1].x - 8 : box.left + box.width;
       context.fillStyle = t.ink2;
-      if (group.x + 8 + wide <= next) {
+      const fits = { right: group.x + 8 + wide <= next, left: group.x - 8 - wide >= free };
+      const isBetterLeft = fits.left && !isClear(group.x, group.x + 8 + wide) && isClear(group.x - 8 - wide, group.x);
+      if (fits.right && !isBetterLeft) {
         context.textAlign = "left";
         overCurves(context, text, [group.x + 8, y], t, 3.5);
         free = group.x + 8 + wide;
-      } else if (group.x - 8 - wide >= free) {
+      } else if (fits.left) {
         context.textAlign = "right";
         overCurves(context, text, [group.x - 8, y], t, 3.5);
         free = group.x + 8;

@@ -271,7 +271,7 @@
     D.positions(context, place.plot, now, place.axis, t);
     D.doubts(context, place.plot, now, place, data.whole, t);
     if (marked() === null) D.peak(context, place.plot, now, parts(track, now), t);
-    track.flags = D.flags(context, place.plot, now, best, t);
+    track.flags = D.flags(context, place.plot, now, parts(track, now), best, t);
     track.comments = D.comments(context, place.plot, now, data.whole.comments, t);
     cursor(context, track, now, t);
   }

@@ -57,6 +57,7 @@ def storms(python, folder, device):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_storm_of_interrupts_on_the_simulated_device(tmp_path):
     storms(sys.executable, tmp_path, "simulated")
 

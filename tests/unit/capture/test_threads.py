@@ -51,6 +51,7 @@ def soaked(python, *options):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_threads_train_at_once_on_the_simulated_device():
     assert soaked(sys.executable, "--device", "simulated")["steps"] > 0
 
