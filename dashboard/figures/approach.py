@@ -37,16 +37,8 @@ def figure(
     if most_bytes:
         traces.append(_line(view.start, right, most_bytes / unit))
         most = esc(f"most that may be reserved: {format_bytes(most_bytes)}")
-        notes = [
-            {
-                "x": view.start,
-                "y": most_bytes / unit,
-                "text": most,
-                "xanchor": "left",
-                "yanchor": "bottom",
-                "showarrow": False,
-            }
-        ]
+        place = {"x": view.start, "y": most_bytes / unit, "xanchor": "left", "yanchor": "bottom"}
+        notes = [{"text": most, "showarrow": False, **place}]
     suffix = " s" if series.axis == "time" else ""
     axis_x = {"range": [view.start, right], "fixedrange": True, "showgrid": False, "nticks": 6,
               "ticksuffix": suffix, "zeroline": False}  # fmt: skip
