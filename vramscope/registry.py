@@ -29,12 +29,7 @@ def parts(
     """
     found = own_parts(package, kind)
     for point in entry_points_of(package.__name__):
-        try:
-            _add(found, point.load(), kind, point.value)
-        except Exception as error:  # loading runs another distribution's module, which can raise anything
-            if refused is None:
-                raise
-            refused(point.name, error)
+        _add_foreign(found, point, kind, refused)
     return found
 
 
@@ -85,6 +80,20 @@ def part(package: ModuleType, kind: type[Part], name: str) -> Part:
             f"no {kind.__name__.lower()} called {name!r}; there is: {', '.join(sorted(offered))}"
         )
     return offered[name]
+
+
+def _add_foreign(
+    found: dict[str, Part],
+    point: "EntryPoint",
+    kind: type[Part],
+    refused: Callable[[str, Exception], None] | None,
+) -> None:
+    try:
+        _add(found, point.load(), kind, point.value)
+    except Exception as error:  # loading runs another distribution's module, which can raise anything
+        if refused is None:
+            raise
+        refused(point.name, error)
 
 
 def _add(found: dict[str, Part], part: Part, kind: type[Part], where: str) -> None:
