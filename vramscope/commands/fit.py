@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
         answers = list(fit_all(recordings, question, FitProgress(done.begin, done.play)))
         if args.rerun is not None and not answers[0].problem:
             done.begin("what-ifs")
-            answers[0] = _rerun(answers[0], recordings[0], args.rerun)
+            answers[0] = _rerun(answers[0], recordings[0], args.rerun, args.gpus)
         done.begin("")
     except KeyboardInterrupt:
         print(f"vramscope: {done.report()}", file=sys.stderr)
@@ -56,7 +56,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _rerun(answer: "FitAnswer", recording: "Recording", command: str) -> "FitAnswer":
+def _rerun(answer: "FitAnswer", recording: "Recording", command: str, n_gpus: int) -> "FitAnswer":
     """Return the answer with what-ifs that were run dry: after Ctrl-C those that were over by then."""
     from vramscope.prediction.what_ifs import rerun
 
@@ -68,7 +68,7 @@ def _rerun(answer: "FitAnswer", recording: "Recording", command: str) -> "FitAns
         progress(text)
 
     try:
-        latest.append(rerun(recording, command or None, target, note))
+        latest.append(rerun(recording, command or None, target, n_gpus, note))
     except KeyboardInterrupt:
         if not latest:
             raise

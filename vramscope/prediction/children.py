@@ -228,7 +228,8 @@ def _run(trial: Trial) -> Prediction:
                 raise VramscopeError(text) from None
 
     try:
-        return run_once(trial, body, is_last=True)
+        is_sharded = trial.change is not None and trial.change.n_cards > 1
+        return run_once(trial, body, is_last=not is_sharded)  # what shards needs all of torch
     except VramscopeError:
         raise
     except Exception as error:

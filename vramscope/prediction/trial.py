@@ -35,6 +35,8 @@ class DryChange:
     """Optimizers step after so many calls of ``step()``."""
     adapter_rank: int = 0
     """Rank of the adapters (LoRA) that are trained in the place of all parameters; 0 for no change."""
+    n_cards: int = 1
+    """Cards over which FSDP2 shards each model that is trained; 1 for no change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,13 @@ class _WhatIf:
     trial: Trial
 
 
-def rerun(recording: "Recording", command: str | None, target: "Target | None", note: Note) -> Reruns:
+def rerun(
+    recording: "Recording", command: str | None, target: "Target | None", n_cards: int, note: Note
+) -> Reruns:
     """Run the recorded program dry, as it is and with every change that can be made from outside.
 
-    *command* is None for the recorded one, *target* for the device of the card. *note* receives what is known
+    *command* is None for the recorded one, *target* for the device of the card; models are sharded over
+    *n_cards* of it. *note* receives what is known
     after each run, and how far it is: a caller that is stopped keeps it. The result has a ``problem`` if the
     program cannot be run dry.
     """
@@ -47,7 +50,7 @@ def rerun(recording: "Recording", command: str | None, target: "Target | None", 
     found = Reruns(text, room.name, room.total_bytes)
     try:
         trial = _trial(text, room.name, room.total_bytes)
-        what_ifs = list(_what_ifs(trial))
+        what_ifs = list(_what_ifs(trial, n_cards))
         found = replace(found, n_wanted=len(what_ifs))
         plain = _alone(replace(trial, capacity=UNLIMITED_BYTES))
     except VramscopeError as error:
@@ -86,7 +89,7 @@ def _trial(command: str, card: str, capacity_bytes: int) -> Trial:
     )
 
 
-def _what_ifs(trial: Trial) -> Iterator[_WhatIf]:
+def _what_ifs(trial: Trial, n_cards: int) -> Iterator[_WhatIf]:
     free = replace(trial, capacity=UNLIMITED_BYTES)
     batch, sequence = known_sizes(trial.arguments)
 
@@ -114,6 +117,10 @@ def _what_ifs(trial: Trial) -> Iterator[_WhatIf]:
     yield _WhatIf("optimizer with one moment", "SGD(…, momentum=0.9)", changed(momentum))
     adapters = "peft.LoraConfig(r=16, target_modules=…) with every linear layer; all else is frozen"
     yield _WhatIf("LoRA of rank 16", adapters, changed(DryChange(adapter_rank=16)))
+    if n_cards > 1:
+        shards = "torch.distributed.fsdp.fully_shard(…) of each block and the model, and a batch for each card"
+        name = f"ZeRO-3/FSDP: state, gradients and parameters over {n_cards} GPUs"
+        yield _WhatIf(name, shards, changed(DryChange(n_cards=n_cards)))
     for size, word in ((batch, "batch"), (sequence, "sequence")):
         if size is not None:
             doubled = f"{size.name} {2 * size.value}"

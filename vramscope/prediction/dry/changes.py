@@ -1,4 +1,4 @@
-"""Changes to a program from outside while it runs dry: autocast, checkpoints, optimizers, adapters.
+"""Changes to a program from outside while it runs dry: autocast, checkpoints, optimizers, adapters, shards.
 
 The program itself stays as it is. Each change does what its author would write: ``autocast`` around forward
 and loss, ``checkpoint`` around the blocks of a model, another class of optimizer, an optimizer step only
@@ -17,6 +17,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vramscope.capture.undisturbed.tracked import tracked_objects
+from vramscope.prediction.dry.sharding import Sharding
 from vramscope.prediction.dry.shim.patches import Patches
 from vramscope.prediction.trial import DryChange
 
@@ -43,9 +44,12 @@ class Changed:
         """Steps of optimizers that accumulate."""
         self.n_adapted = 0
         """Linear layers that have an adapter."""
+        self.sharding: Sharding | None = None
+        """What became of the models that are to be sharded."""
 
     def problem(self, change: DryChange) -> str:
         """Return why the change has no effect on this program; '' if it has one."""
+        unsharded = "" if self.sharding is None else self.sharding.problem()
         accumulates_late = change.accumulated > 1 and self.n_steps < _FEWEST_STEPS
         why = (
             (change.is_autocast and self.has_own_autocast, "the program uses autocast already"),
@@ -59,6 +63,7 @@ class Changed:
                 change.adapter_rank and not self.n_adapted,
                 "no optimizer of a single process trains linear layers in 32 bits",
             ),
+            (unsharded, unsharded),
             (
                 accumulates_late,
                 "the program ends too early: the peak comes when it accumulates for its second step",
@@ -77,6 +82,9 @@ def changed(change: DryChange) -> Iterator[Changed]:
             _replace_optimizers(change.optimizer, result, patches)
         if change.adapter_rank:
             _adapt(change.adapter_rank, result, patches)
+        if change.n_cards > 1:
+            result.sharding = Sharding(change.n_cards, blocks_of)
+            result.sharding.begin(patches)
         if change.accumulated > 1:
             _accumulate(change.accumulated, result, patches)
         if change.checkpointed is not None:
