@@ -258,6 +258,18 @@ def adapt(model: nn.Module) -> nn.Module:
     return model
 
 
+def shard(model: nn.Module) -> nn.Module:
+    """Shard each block, then the whole, as the first of eight ranks in a group that sends nothing."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+    for name in ("blocks", "encoder", "decoder", "tower"):
+        for block in getattr(model, name, ()):
+            fully_shard(block)
+    return fully_shard(model)
+
+
 ENCODER = partial(nn.TransformerEncoderLayer, WIDTH, 4, 1024, 0.1, batch_first=True, norm_first=True)
 MODELS = {
     "gpt": (lambda again, _: language(lambda: nn.Sequential(Attention(), Mlp()), again), words),
@@ -276,7 +288,7 @@ MODELS = {
     "recommender": (lambda again, _: Recommender(again), categories),
     "convolutions": (lambda again, _: convolutions(again), pictures),
 }
-HOW = ("plain", "amp", "checkpointed", "both", "micro", "fused", "loop", "momentum", "lora")
+HOW = ("plain", "amp", "checkpointed", "both", "micro", "fused", "loop", "momentum", "lora", "sharded")
 
 
 def loss_of(out: Tensor, given: tuple[Tensor, ...], name: str) -> Tensor:
@@ -306,7 +318,7 @@ def main(given_arguments: Sequence[str] | None = None) -> None:
         recording = vramscope.record(args.record, quiet=True)
     with nullcontext() if args.record is None else recording:
         model = make(how in ("checkpointed", "both"), args.seq_len)
-        model = (adapt(model) if how == "lora" else model).cuda()
+        model = {"lora": adapt, "sharded": shard}.get(how, nn.Module.cuda)(model).cuda()
         optimizer = {
             "fused": partial(torch.optim.AdamW, fused=True),
             "loop": partial(torch.optim.AdamW, foreach=False),

@@ -39,6 +39,7 @@ WHAT_IFS = {
     "optimizer without foreach": ("--how", "loop"),
     "optimizer with one moment": ("--how", "momentum"),
     "LoRA of rank 16": ("--how", "lora"),
+    "ZeRO-3/FSDP: state, gradients and parameters over 8 GPUs": ("--how", "sharded"),
     "batch doubled": ("--batch-size", str(2 * BATCH)),
     "sequence doubled": ("--seq-len", str(2 * LENGTH)),
 }
@@ -78,6 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--set", choices=("tuned", "kept-aside", "all"), default="all")
     parser.add_argument("--models", default="", help="only these, separated by commas")
+    parser.add_argument("--only", default="", help="only what-ifs whose names contain this")
     parser.add_argument("--out", type=Path, help="append the table to this file")
     args = parser.parse_args()
     if not STANDIN.exists():
@@ -89,7 +91,7 @@ def main() -> int:
     ]
     rows = []
     for name in chosen:
-        for row in _rows(name):
+        for row in _rows(name, args.only):
             rows.append(row)
             print(_line(row), flush=True)
     text = _page(args.set, rows)
@@ -100,14 +102,14 @@ def main() -> int:
     return int(any(row.has_wrong_sign for row in rows))
 
 
-def _rows(name: str) -> Iterator[Row]:
+def _rows(name: str, only: str) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         plain = [name, "--batch-size", str(BATCH), "--seq-len", str(LENGTH)]
         wanted = {
             what: change
             for what, change in WHAT_IFS.items()
-            if what != "sequence doubled" or name not in WITHOUT_SEQUENCE
+            if only in what and (what != "sequence doubled" or name not in WITHOUT_SEQUENCE)
         }
         runs = [[*plain, "--record", str(folder / "run")], *([*plain, *change] for change in wanted.values())]
         before, *changed = _genuine(folder, runs)
@@ -122,7 +124,7 @@ def _rows(name: str) -> Iterator[Row]:
 def _row(name: str, what: str, before: tuple[int, int], genuine: tuple[int, int], found: dict) -> Row:
     peak, predicted = found["peak"], None
     if peak is not None and peak["certainty"] != "cannot_tell":
-        predicted = peak["allocated_bytes"], peak["reserved_bytes"]
+        predicted = peak["reached_allocated_bytes"], peak["reached_reserved_bytes"]
     problem = found["problem"] or (peak["reason"] if peak is not None else "")
     return Row(name, what, before, genuine, predicted, found["effect"], problem)
 

@@ -11,7 +11,10 @@ torch = pytest.importorskip("torch")
 from standin_fixtures import TORCH  # noqa: E402
 
 from vramscope.loading import load  # noqa: E402
-from vramscope.prediction import Prediction, predict  # noqa: E402
+from vramscope.prediction import Prediction, Trial, predict  # noqa: E402
+from vramscope.prediction.answering import answer_here  # noqa: E402
+from vramscope.prediction.once import run_once  # noqa: E402
+from vramscope.prediction.trial import DryChange  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(
@@ -66,10 +69,12 @@ def sharded(kind, model, group):
     return fully_shard(model, **ways(kind))
 
 def train(kind, steps, group=None):
-    dist.init_process_group("nccl")
-    assert dist.get_world_size() == 8 and dist.get_rank() == 0
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    model = sharded(kind, Net() if "host" in kind else Net().cuda(), group)
+    if kind != "alone":
+        dist.init_process_group("nccl")
+        assert dist.get_world_size() == 8 and dist.get_rank() == 0
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = Net() if "host" in kind else Net().cuda()
+    model = model if kind == "alone" else sharded(kind, model, group)
     if kind == "zero":
         from torch.distributed.optim import ZeroRedundancyOptimizer
         optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)
@@ -151,6 +156,19 @@ def test_a_rank_that_shards_in_another_way_needs_what_torch_counts(run_standin: 
     found = _predicted(kind, steps=2)
 
     assert [found.peak_allocated_bytes, found.peak_reserved_bytes] == truth
+
+
+def test_a_program_of_one_card_that_is_sharded_from_outside_needs_what_torch_counts(run_standin: Any):
+    allocated, reserved = _genuine(run_standin, "fsdp2 from the host", steps=2)
+
+    def program() -> None:
+        exec(compile(f"{PROGRAM}\ntrain('alone', 2)", "<program>", "exec"), {})
+
+    trial = Trial(steps=None, change=DryChange(n_cards=8))
+    found = answer_here(trial, lambda one: run_once(one, program))
+
+    assert not found.unchanged
+    assert [found.peak_allocated_bytes, found.peak_reserved_bytes] == [allocated, reserved]
 
 
 # A rank of eight holds, in blocks of 512 bytes: of each parameter an eighth of the rows (FSDP2), or an eighth

@@ -339,12 +339,14 @@ def _rerun_row(found: Reruns, row: Rerun) -> tuple[str, ...]:
     assert peak is not None  # noqa: S101 - for the type checker
     sign = {Effect.SAVES: "−", Effect.RAISES: "+"}.get(found.effect(row), "")
     saves = found.effect(row).value if not saved else f"{sign}{format_bytes(abs(saved))}"
-    at_least = "" if peak.most_bytes == peak.allocated_bytes else "at least "
+    about = "" if peak.most_bytes == peak.allocated_bytes else "about "
+    figures = peak.reached_allocated_bytes, peak.reached_reserved_bytes
+    if peak.most_bytes is None:
+        about, figures = "at least ", (peak.allocated_bytes, peak.reserved_bytes)
     return (
         row.name,
         saves,
-        at_least + format_bytes(peak.allocated_bytes),
-        at_least + format_bytes(peak.reserved_bytes),
+        *(about + format_bytes(each) for each in figures),
         {True: "fits", False: "does not fit", None: "cannot tell"}[peak.fits],
         row.how,
     )

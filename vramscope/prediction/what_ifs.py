@@ -118,7 +118,7 @@ def _what_ifs(trial: Trial, n_cards: int) -> Iterator[_WhatIf]:
     adapters = "peft.LoraConfig(r=16, target_modules=…) with every linear layer; all else is frozen"
     yield _WhatIf("LoRA of rank 16", adapters, changed(DryChange(adapter_rank=16)))
     if n_cards > 1:
-        shards = "torch.distributed.fsdp.fully_shard(…) of each block and the model, and a batch for each card"
+        shards = "torch.distributed.fsdp.fully_shard(…) of each block and the whole; a batch for each card"
         name = f"ZeRO-3/FSDP: state, gradients and parameters over {n_cards} GPUs"
         yield _WhatIf(name, shards, changed(DryChange(n_cards=n_cards)))
     for size, word in ((batch, "batch"), (sequence, "sequence")):
@@ -178,7 +178,8 @@ def _peak(answer: Prediction, room_bytes: int) -> DryPeak:
     need = answer.need
     figures = need.allocated_bytes, need.most_allocated_bytes, need.reserved_bytes
     reason = answer.reasons[0] if answer.reasons else ""
-    return DryPeak(*figures, need.fits(room_bytes), answer.certainty, reason)
+    reached = answer.peak_allocated_bytes, answer.peak_reserved_bytes
+    return DryPeak(*figures, need.fits(room_bytes), answer.certainty, reason, *reached)
 
 
 def _fewest_blocks(found: Reruns, trial: Trial, room_bytes: int, note: Note) -> Reruns:

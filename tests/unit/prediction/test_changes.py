@@ -137,6 +137,103 @@ def test_adapters_from_outside_need_what_adapters_in_the_model_need(batch: int):
     assert peaks(changed) == peaks(run(partial(train_adapters, batch)))
 
 
+def train_shards(model: Net, groups: bool, batch: int) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    torch.distributed.init_process_group("nccl", rank=0, world_size=8)
+    for block in model.blocks:
+        fsdp.fully_shard(block)
+    fsdp.fully_shard(model)
+    loop(model, groups, batch)
+
+
+def loop(model: nn.Module, groups: bool, batch: int) -> None:
+    given = (each for each in model.parameters() if each.requires_grad)
+    if groups:
+        of_bias = [each for each in model.parameters() if each.ndim < 2]
+        given = [{"params": of_bias, "lr": 0.1}, {"params": (each for each in given if each.ndim > 1)}]
+    optimizer = torch.optim.AdamW(given)
+    for _ in range(3):
+        loss = model(torch.randn(batch, 256, device="cuda")).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def on_host() -> Net:
+    return Net()
+
+
+def on_card() -> Net:
+    with torch.device("cuda"):
+        return Net()
+
+
+def half_frozen() -> Net:
+    model = Net()
+    model.blocks[:2].requires_grad_(False)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(("make", "batch"), [(on_host, 4096), (on_card, 256), (half_frozen, 256)])
+def test_a_model_that_is_sharded_from_outside_needs_what_its_author_would_need(make, batch: int):
+    def plain():
+        loop(make().cuda(), make is on_card, batch)
+
+    changed = run(plain, DryChange(n_cards=8))
+
+    assert not changed.unchanged
+    assert peaks(changed) == peaks(run(lambda: train_shards(make(), make is on_card, batch)))
+    assert peaks(changed) != peaks(run(plain))
+    assert changed.certainty == "estimate"
+    assert len(changed.reasons) == 1
+    assert "NCCL" in changed.reasons[0]
+
+
+def _captured() -> None:
+    model = Net()
+    given = list(model.parameters())
+    model.cuda()
+    torch.optim.AdamW(given)
+
+
+def _distributed() -> None:
+    torch.distributed.init_process_group("nccl", rank=0, world_size=2)
+    loop(Net().cuda(), False, 8)
+
+
+def _with_a_teacher() -> None:
+    Net().cuda()
+    loop(Net().cuda(), False, 8)
+
+
+def _with_a_critic() -> None:
+    critic = nn.Linear(8, 8).cuda()
+    torch.optim.Adam(critic.parameters())
+    loop(Net().cuda(), False, 8)
+
+
+def _never_called() -> None:
+    torch.optim.AdamW(Net().cuda().parameters())
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (lambda: loop(nn.Sequential(nn.Linear(256, 8)).cuda(), False, 8), "no model with repeated blocks"),
+        (_captured, "no longer, or never were, those of a model"),
+        (_distributed, "on several cards already"),
+        (_with_a_teacher, "a model that no optimizer trains"),
+        (_with_a_critic, "no model with repeated blocks"),
+        (_never_called, "needs a call of the whole"),
+        (lambda: Net().requires_grad_(False).cuda(), "no optimizer trains a model"),
+    ],
+)
+def test_a_program_that_cannot_be_sharded_says_why(program, why: str):
+    assert why in run(program, DryChange(n_cards=8)).unchanged
+
+
 def test_state_in_8_bits_has_a_byte_for_each_element_and_a_scale_for_256():
     """Equal to bitsandbytes 0.50.2 itself, run dry in the same program: 94,547,456 and 294,684,160 bytes."""
     few, many = (run(program, DryChange(optimizer="8bit")) for program in (FEW, MANY))

@@ -32,13 +32,16 @@ class DryPeak:
     most_bytes: int | None
     """Upper bound of the peak of allocated bytes; None if nothing bounds it."""
     reserved_bytes: int
-    """Peak of reserved bytes."""
+    """Peak of reserved bytes; its lower bound where that of allocated bytes is one."""
     fits: bool | None
     """Whether it fits the requested device; None if not known or not asked."""
     certainty: str
     """``checked``, ``estimate`` or ``cannot_tell``."""
     reason: str = ""
     """The gravest reason why it is not ``checked``."""
+    reached_allocated_bytes: int = 0
+    """Peak of allocated bytes that the dry run itself reached, of which the others are bounds."""
+    reached_reserved_bytes: int = 0
 
     @property
     def is_close(self) -> bool:

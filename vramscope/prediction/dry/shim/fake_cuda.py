@@ -305,6 +305,7 @@ class FakeCuda:
         self._set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
         self._set(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
         self._set(torch.accelerator, "device_count", torch.cuda.device_count)
+        self._set(torch.accelerator, "current_stream", torch.cuda.current_stream)
         # Recurrent layers ask it, and warn where torch has no cuDNN.
         self._set(torch.backends.cudnn, "is_acceptable", lambda *_: False)
 

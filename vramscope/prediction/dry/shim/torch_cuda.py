@@ -63,6 +63,10 @@ class IdleStream(_Idle):
         """Returns *event*, or a new one; it has passed."""
         return event or IdleEvent()
 
+    def is_capturing(self) -> bool:
+        """Optimizers ask it."""
+        return torch.cuda.is_current_stream_capturing()
+
     def make_current(self) -> None:
         """What is allocated from now on belongs to this stream."""
         self._current.choose(self.stream_id)
