@@ -1,5 +1,6 @@
 """What-ifs of a recorded program, each run dry: ``vramscope fit RUN --rerun``."""
 
+import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,12 @@ from vramscope.analysis.fit.answer import DryPeak, Rerun, Reruns
 from vramscope.errors import UsageError, VramscopeError
 from vramscope.model.cards import words
 from vramscope.model.prediction import Prediction
+from vramscope.package_data import rows
 from vramscope.prediction import script
 from vramscope.prediction.answering import Outcome, discard
 from vramscope.prediction.cards import HARDWARE
 from vramscope.prediction.children import import_torch, run_all_dry
-from vramscope.prediction.sizes import Size, known_sizes
+from vramscope.prediction.sizes import known_sizes
 from vramscope.prediction.trial import DEFAULT_CARD, UNLIMITED_BYTES, DryChange, Trial, room_of
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 Note: TypeAlias = Callable[[Reruns, str], None]
 
-AMP, CHECKPOINTS = "mixed precision", "activation checkpointing"
+_CHECKPOINTS = "activation checkpointing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,40 +93,20 @@ def _trial(command: str, card: str, capacity_bytes: int) -> Trial:
 
 def _what_ifs(trial: Trial, n_cards: int) -> Iterator[_WhatIf]:
     free = replace(trial, capacity=UNLIMITED_BYTES)
+    for row in rows(__file__, "what_ifs.tsv"):
+        name, how, change = (text.replace("#", str(n_cards)) for text in row)
+        yield _WhatIf(name, how, replace(free, change=DryChange(**json.loads(change))))
     batch, sequence = known_sizes(trial.arguments)
-
-    def changed(change: DryChange, size: Size | None = None, value: int = 0) -> Trial:
-        arguments = trial.arguments if size is None else size.arguments(value)
-        return replace(free, arguments=tuple(arguments), change=change)
-
-    amp = "torch.autocast('cuda', dtype=torch.bfloat16) around forward and loss"
-    blocks = "torch.utils.checkpoint.checkpoint(block, …, use_reentrant=False) for each block"
-    yield _WhatIf(AMP, amp, changed(DryChange(is_autocast=True)))
-    yield _WhatIf(CHECKPOINTS, blocks, changed(DryChange(checkpointed=-1)))
-    both = DryChange(is_autocast=True, checkpointed=-1)
-    yield _WhatIf("mixed precision and checkpointing", "both of them", changed(both))
     if batch is not None and batch.value % 2 == 0:
-        half = batch.value // 2
+        half, change = batch.value // 2, DryChange(accumulated=2)
         how = f"{batch.name} {half}, and an optimizer step after every 2 of them"
-        yield _WhatIf("2 micro-batches", how, changed(DryChange(accumulated=2), batch, half))
-    yield _WhatIf("fused optimizer", "AdamW(…, fused=True)", changed(DryChange(optimizer="fused")))
-    yield _WhatIf(
-        "optimizer without foreach", "AdamW(…, foreach=False)", changed(DryChange(optimizer="loop"))
-    )
-    eight = "bitsandbytes.optim.AdamW8bit(…)"
-    yield _WhatIf("optimizer state in 8 bits", eight, changed(DryChange(optimizer="8bit")))
-    momentum = DryChange(optimizer="momentum")
-    yield _WhatIf("optimizer with one moment", "SGD(…, momentum=0.9)", changed(momentum))
-    adapters = "peft.LoraConfig(r=16, target_modules=…) with every linear layer; all else is frozen"
-    yield _WhatIf("LoRA of rank 16", adapters, changed(DryChange(adapter_rank=16)))
-    if n_cards > 1:
-        shards = "torch.distributed.fsdp.fully_shard(…) of each block and the whole; a batch for each card"
-        name = f"ZeRO-3/FSDP: state, gradients and parameters over {n_cards} GPUs"
-        yield _WhatIf(name, shards, changed(DryChange(n_cards=n_cards)))
+        arguments = tuple(batch.arguments(half))
+        yield _WhatIf("2 micro-batches", how, replace(free, arguments=arguments, change=change))
     for size, word in ((batch, "batch"), (sequence, "sequence")):
         if size is not None:
-            doubled = f"{size.name} {2 * size.value}"
-            yield _WhatIf(f"{word} doubled", doubled, changed(DryChange(), size, 2 * size.value))
+            arguments = tuple(size.arguments(2 * size.value))
+            how = f"{size.name} {2 * size.value}"
+            yield _WhatIf(f"{word} doubled", how, replace(free, arguments=arguments, change=DryChange()))
 
 
 def _run(found: Reruns, what_ifs: Sequence[_WhatIf], room_bytes: int, note: Note) -> Reruns:
@@ -185,7 +167,7 @@ def _peak(answer: Prediction, room_bytes: int) -> DryPeak:
 def _fewest_blocks(found: Reruns, trial: Trial, room_bytes: int, note: Note) -> Reruns:
     """Add the fewest checkpointed blocks that fit the device, where none does not and all do."""
     plain = found.plain
-    whole = next((row for row in found.rows if row.name == CHECKPOINTS), None)
+    whole = next((row for row in found.rows if row.name == _CHECKPOINTS), None)
     if plain is None or plain.fits is not False or whole is None or whole.peak is None or not whole.peak.fits:
         return found
     n_blocks = _alone(replace(trial, capacity=UNLIMITED_BYTES, change=DryChange(checkpointed=-1))).n_blocks

@@ -214,10 +214,6 @@ def _with_a_critic() -> None:
     loop(Net().cuda(), False, 8)
 
 
-def _never_called() -> None:
-    torch.optim.AdamW(Net().cuda().parameters())
-
-
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -226,7 +222,6 @@ def _never_called() -> None:
         (_distributed, "on several cards already"),
         (_with_a_teacher, "a model that no optimizer trains"),
         (_with_a_critic, "no model with repeated blocks"),
-        (_never_called, "needs a call of the whole"),
         (lambda: Net().requires_grad_(False).cuda(), "no optimizer trains a model"),
     ],
 )
