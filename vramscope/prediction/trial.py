@@ -28,9 +28,7 @@ class DryChange:
     checkpointed: int | None = None
     """Number of blocks that are checkpointed, in the order of forward; -1 for all, None for no change."""
     optimizer: str = ""
-    """``fused``, ``momentum`` (SGD), ``sgd``, ``loop`` or ``8bit`` (bitsandbytes) in the place of Adam and
-    AdamW; '' for no change.
-    """
+    """``fused``, ``momentum``, ``loop`` or ``8bit`` (bitsandbytes) for Adam and AdamW; '' for no change."""
     accumulated: int = 1
     """Optimizers step after so many calls of ``step()``."""
     adapter_rank: int = 0

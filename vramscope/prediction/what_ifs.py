@@ -98,10 +98,10 @@ def _what_ifs(trial: Trial, n_cards: int) -> Iterator[_WhatIf]:
         yield _WhatIf(name, how, replace(free, change=DryChange(**json.loads(change))))
     batch, sequence = known_sizes(trial.arguments)
     if batch is not None and batch.value % 2 == 0:
-        half, change = batch.value // 2, DryChange(accumulated=2)
+        half, twice = batch.value // 2, DryChange(accumulated=2)
         how = f"{batch.name} {half}, and an optimizer step after every 2 of them"
         arguments = tuple(batch.arguments(half))
-        yield _WhatIf("2 micro-batches", how, replace(free, arguments=arguments, change=change))
+        yield _WhatIf("2 micro-batches", how, replace(free, arguments=arguments, change=twice))
     for size, word in ((batch, "batch"), (sequence, "sequence")):
         if size is not None:
             arguments = tuple(size.arguments(2 * size.value))
@@ -150,9 +150,7 @@ def _alone(trial: Trial) -> Prediction:
 def _row(name: str, how: str, answer: Outcome, room_bytes: int) -> Rerun:
     if isinstance(answer, VramscopeError):
         return Rerun(name, how, problem=str(answer))
-    if answer.unchanged:
-        return Rerun(name, how, problem=answer.unchanged)
-    return Rerun(name, how, _peak(answer, room_bytes))
+    return Rerun(name, how, None if answer.unchanged else _peak(answer, room_bytes), answer.unchanged)
 
 
 def _peak(answer: Prediction, room_bytes: int) -> DryPeak:

@@ -113,17 +113,11 @@ def is_eligible(value: Any) -> bool:
 def install(library: Any) -> None:
     """A kernel for every operator of the lists, as long as *library* lives."""
     for policy in policies():
-        operator = _operator(policy.operator)
-        if operator is not None:
-            library.impl(policy.operator, _kernel(operator, _KINDS[policy.kind]), "AutocastPrivateUse1")
-
-
-def _operator(name: str) -> Any:
-    """The overload of that name; None where this version of torch has none."""
-    try:
-        return torch._C._dispatch_find_schema_or_throw and _overload(name)
-    except (AttributeError, RuntimeError):
-        return None
+        try:
+            operator = _overload(policy.operator)
+        except (AttributeError, RuntimeError):
+            continue  # this version of torch has none
+        library.impl(policy.operator, _kernel(operator, _KINDS[policy.kind]), "AutocastPrivateUse1")
 
 
 def _overload(name: str) -> Any:

@@ -83,8 +83,7 @@ def changed(change: DryChange) -> Iterator[Changed]:
         if change.adapter_rank:
             _adapt(change.adapter_rank, result, patches)
         if change.n_cards > 1:
-            result.sharding = Sharding(change.n_cards, blocks_of)
-            result.sharding.begin(patches)
+            result.sharding = Sharding(change.n_cards, blocks_of, patches)
         if change.accumulated > 1:
             _accumulate(change.accumulated, result, patches)
         if change.checkpointed is not None:
@@ -203,24 +202,21 @@ def _is_block(module: torch.nn.Module) -> bool:
 
 
 def _replace_optimizers(kind: str, result: Changed, patches: Patches) -> None:
+    def followed(cls: type, inner: Callable[..., None]) -> Callable[..., None]:
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            inner(optimizer, *args, **kwargs)
+            if type(optimizer) is cls:
+                result.n_optimizers += 1
+                _REPLACE[kind](optimizer)
+
+        return init
+
     for cls in _REPLACED:
-        patches.set(cls, "__init__", _followed(cls, cls.__init__, partial(_REPLACE[kind], result)))
+        patches.set(cls, "__init__", followed(cls, cls.__init__))
 
 
-def _followed(
-    cls: type, inner: Callable[..., None], then: Callable[[torch.optim.Optimizer], None]
-) -> Callable[..., None]:
-    def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        inner(optimizer, *args, **kwargs)
-        if type(optimizer) is cls:
-            then(optimizer)
-
-    return init
-
-
-def _to_sgd(momentum: float, result: Changed, optimizer: Any) -> None:
-    result.n_optimizers += 1
-    like = torch.optim.SGD([torch.zeros(1)], lr=1e-3, momentum=momentum)
+def _to_sgd(optimizer: Any) -> None:
+    like = torch.optim.SGD([torch.zeros(1)], lr=1e-3, momentum=0.9)
     optimizer.__class__ = torch.optim.SGD
     optimizer.defaults = dict(like.defaults)
     for group in optimizer.param_groups:
@@ -229,8 +225,7 @@ def _to_sgd(momentum: float, result: Changed, optimizer: Any) -> None:
         group.update(like.defaults | kept)
 
 
-def _with_kernels(fused: bool, result: Changed, optimizer: Any) -> None:
-    result.n_optimizers += 1
+def _with_kernels(fused: bool, optimizer: Any) -> None:
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = fused or None, False
     optimizer._step_supports_amp_scaling = fused
@@ -247,47 +242,33 @@ class _InEightBits(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        codes: list[torch.Tensor] = []
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and not self.state[parameter]:
-                    self.state[parameter] = self._state_of(parameter, codes)
+                    self.state[parameter] = self._state_of(parameter)
         return loss
 
-    def _state_of(self, parameter: Any, codes: list[torch.Tensor]) -> dict[str, Any]:
-        is_small = parameter.numel() < self.SMALLEST
-        if not is_small and not codes:  # one pair of tables for all parameters
-            shared = next((state for state in self.state.values() if "qmap1" in state), None)
-            codes += (
-                [torch.zeros(self.CODES, device=parameter.device) for _ in range(2)]
-                if shared is None
-                else [shared["qmap1"], shared["qmap2"]]
-            )
-        found: dict[str, Any] = {}
-        for at in (1, 2):
-            dtype = torch.float32 if is_small else torch.uint8
-            found[f"state{at}"] = torch.zeros_like(parameter, dtype=dtype)
-            if not is_small:
-                found[f"qmap{at}"] = codes[at - 1]
-        for at in () if is_small else (1, 2):
-            n_blocks = -(-parameter.numel() // self.BLOCK)
-            found[f"absmax{at}"] = torch.zeros(n_blocks, dtype=torch.float32, device=parameter.device)
-        return found
+    def _state_of(self, parameter: Any) -> dict[str, Any]:
+        if parameter.numel() < self.SMALLEST:
+            return {f"state{at}": torch.zeros_like(parameter, dtype=torch.float32) for at in (1, 2)}
+        zeros = partial(torch.zeros, dtype=torch.float32, device=parameter.device)
+        shared = next((state for state in self.state.values() if "qmap1" in state), None)
+        n_blocks = -(-parameter.numel() // self.BLOCK)
+        return {  # one pair of tables for all parameters
+            **{name: zeros(self.CODES) if shared is None else shared[name] for name in ("qmap1", "qmap2")},
+            **{f"state{at}": torch.zeros_like(parameter, dtype=torch.uint8) for at in (1, 2)},
+            **{f"absmax{at}": zeros(n_blocks) for at in (1, 2)},
+        }
 
 
-def _to_8_bits(result: Changed, optimizer: Any) -> None:
-    result.n_optimizers += 1
+def _to_8_bits(optimizer: Any) -> None:
     _InEightBits([torch.zeros(1)], {})  # torch wraps the step of a class when it makes the first of it
     optimizer.__class__ = _InEightBits
 
 
-_REPLACE: dict[str, Callable[[Changed, Any], None]] = {
-    "momentum": partial(_to_sgd, 0.9),
-    "sgd": partial(_to_sgd, 0.0),
+_REPLACE: dict[str, Callable[[Any], None]] = {
+    "momentum": _to_sgd,
     "fused": partial(_with_kernels, True),
     "loop": partial(_with_kernels, False),
     "8bit": _to_8_bits,
@@ -343,34 +324,26 @@ def _accumulate(count: int, result: Changed, patches: Patches) -> None:
     calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     inner = torch.optim.Optimizer.__init__
 
-    def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        inner(optimizer, *args, **kwargs)
-        calls[optimizer] = 0
-        # A bound method, as schedulers of the learning rate expect.
-        optimizer.step = types.MethodType(_every(count, calls, result), optimizer)
-
-    def is_between() -> bool:
-        return any(n % count for n in calls.values())
-
-    patches.set(torch.optim.Optimizer, "__init__", init)
-    for home in (torch.optim.Optimizer, torch.nn.Module):
-        patches.set(home, "zero_grad", _unless(is_between, home.zero_grad))
-
-
-def _every(count: int, calls: Any, result: Changed) -> Callable[..., Any]:
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         calls[self] += 1
         if calls[self] % count:
             return None
         result.n_steps += 1
         return type(self).step(self, *args, **kwargs)
 
-    return counted
+    def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        inner(optimizer, *args, **kwargs)
+        calls[optimizer] = 0
+        # A bound method, as schedulers of the learning rate expect.
+        optimizer.step = types.MethodType(step, optimizer)
 
+    def unless_between(inner: Callable[..., None]) -> Callable[..., None]:
+        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+            if not any(n % count for n in calls.values()):
+                inner(self, *args, **kwargs)
 
-def _unless(is_between: Callable[[], bool], inner: Callable[..., None]) -> Callable[..., None]:
-    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not is_between():
-            inner(self, *args, **kwargs)
+        return zero_grad
 
-    return zero_grad
+    patches.set(torch.optim.Optimizer, "__init__", init)
+    for home in (torch.optim.Optimizer, torch.nn.Module):
+        patches.set(home, "zero_grad", unless_between(home.zero_grad))

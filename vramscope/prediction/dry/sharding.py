@@ -10,7 +10,6 @@ from vramscope.capture.undisturbed.tracked import tracked_objects
 from vramscope.prediction.dry.shim.patches import Patches
 
 _CAPTURED = "an optimizer takes parameters that are no longer, or never were, those of a model"
-_DISTRIBUTED = "the program runs on several cards already"
 _NO_BLOCKS = "an optimizer trains parameters of no model with repeated blocks in a ModuleList or Sequential"
 _UNTRAINED = "it would shard a model that no optimizer trains"
 
@@ -18,17 +17,16 @@ _UNTRAINED = "it would shard a model that no optimizer trains"
 class Sharding:
     """Shards each model where it goes to the card, or where its optimizer is made if it was built there.
 
-    The first of the cards is run, in a process group that sends nothing.
+    The first of the cards is run, in a process group that sends nothing, until the patches are undone.
     """
 
-    def __init__(self, n_cards: int, blocks_of: Callable[[Any], Iterable[torch.nn.Module]]) -> None:
+    def __init__(
+        self, n_cards: int, blocks_of: Callable[[Any], Iterable[torch.nn.Module]], patches: Patches
+    ) -> None:
         self._n_cards, self._blocks_of = n_cards, blocks_of
         self._n_models = 0
         self._untrained: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._why = ""
-
-    def begin(self, patches: Patches) -> None:
-        """Watch where models go and where their optimizers are made, until the patches are undone."""
         for name in ("cuda", "to"):
             patches.set(torch.nn.Module, name, self._moved_by(getattr(torch.nn.Module, name)))
         patches.set(torch.optim.Optimizer, "__init__", self._trained_by(torch.optim.Optimizer.__init__))
@@ -89,7 +87,7 @@ class Sharding:
             return
         if not self._n_models:
             if torch.distributed.is_initialized():
-                self._why = _DISTRIBUTED
+                self._why = "the program runs on several cards already"
                 return
             torch.distributed.init_process_group("nccl", rank=0, world_size=self._n_cards)
         for module in (*blocks, model):

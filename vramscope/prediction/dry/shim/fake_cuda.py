@@ -234,7 +234,9 @@ class FakeCuda:
         self._set(torch.utils, "swap_tensors", _swap)
         # Parameters of another type make an optimizer choose its slowest way.
         for home in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
-            self._append(import_module(home)._foreach_supported_types, FakeTensor)
+            kinds = import_module(home)._foreach_supported_types
+            kinds.append(FakeTensor)
+            self.patches.then(functools.partial(kinds.remove, FakeTensor))
 
     def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
         """FSDP frees and takes the storages of its parameters by their size."""
@@ -247,10 +249,6 @@ class FakeCuda:
             return out
 
         return resized
-
-    def _append(self, kinds: list[Any], kind: Any) -> None:
-        kinds.append(kind)
-        self.patches.then(lambda: kinds.remove(kind))
 
     def _autocast(self) -> None:
         """What the program sets for ``cuda`` holds for our device."""

@@ -9,13 +9,6 @@ from typing import Any
 
 from vramscope.prediction.dry.shim.patches import Patches
 
-_OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "WANDB_MODE": "disabled",
-}
-
 
 def refuse(patches: Patches) -> None:
     """Until the patches are undone."""
@@ -23,8 +16,9 @@ def refuse(patches: Patches) -> None:
         patches.set(socket.socket, name, _local_alone(getattr(socket.socket, name)))
     patches.set(socket, "create_connection", _refused)
     patches.set(socket, "getaddrinfo", _refused)
-    for name, value in _OFFLINE.items():
-        patches.set_environment(name, value)
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
+        patches.set_environment(name, "1")
+    patches.set_environment("WANDB_MODE", "disabled")
     if importlib.util.find_spec("safetensors") is not None:
         home = importlib.import_module("safetensors.torch")
         for name in ("save_file", "save_model"):

@@ -63,10 +63,6 @@ class IdleStream(_Idle):
         """Returns *event*, or a new one; it has passed."""
         return event or IdleEvent()
 
-    def is_capturing(self) -> bool:
-        """Optimizers ask it."""
-        return torch.cuda.is_current_stream_capturing()
-
     def make_current(self) -> None:
         """What is allocated from now on belongs to this stream."""
         self._current.choose(self.stream_id)
@@ -85,7 +81,8 @@ def _streams(current: CurrentStream) -> type[IdleStream]:
         is_high: itertools.cycle(range(first, first + _STREAMS_OF_A_PRIORITY))
         for is_high, first in ((False, 1), (True, 1 + _STREAMS_OF_A_PRIORITY))
     }
-    return type("Stream", (IdleStream,), {"_current": current, "_turns": turns})
+    captures = {"is_capturing": lambda _: torch.cuda.is_current_stream_capturing()}
+    return type("Stream", (IdleStream,), {"_current": current, "_turns": turns, **captures})
 
 
 class CapturedGraph:
