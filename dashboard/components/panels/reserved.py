@@ -23,8 +23,8 @@ MAX_ROWS = 500
 _WORD = {Action.SEGMENT_ALLOC: "cudaMalloc", Action.SEGMENT_FREE: "cudaFree",
          Action.SEGMENT_MAP: "map", Action.SEGMENT_UNMAP: "unmap"}  # fmt: skip
 _LINES = [
-    {"field": "where", "headerName": "Requested by", "flex": 3, "minWidth": 170, "cellRenderer": "VsWhere"},
-    {"field": "size", "headerName": "Reserved", "width": 140, "sort": "desc"} | BYTES,
+    {"field": "where", "headerName": "Requested by", "flex": 3, "minWidth": 200, "cellRenderer": "VsWhere"},
+    {"field": "size", "headerName": "Reserved", "width": 114, "sort": "desc"} | BYTES,
     {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 118, "cellRenderer": "VsShare",
      "context": from_width(520)},
     {"field": "count", "headerName": "Calls", "width": 84, "context": from_width(400)} | COUNT,
@@ -33,11 +33,11 @@ _LINES = [
 ]  # fmt: skip
 _CALLS = [
     {"field": "when", "headerName": "When", "flex": 2.4, "minWidth": 124, "cellClass": "dim"},
-    {"field": "call", "headerName": "Call", "width": 120},
+    {"field": "call", "headerName": "Call", "width": 120, "context": from_width(400)},
     {"field": "size", "headerName": "Bytes", "width": 108} | BYTES,
-    {"field": "asked", "headerName": "Request", "width": 108, "context": from_width(680)} | BYTES,
-    {"field": "where", "headerName": "By", "flex": 3, "minWidth": 148, "cellRenderer": "VsWhere",
-     "context": from_width(500)},
+    {"field": "asked", "headerName": "Request", "width": 108, "context": from_width(760)} | BYTES,
+    {"field": "where", "headerName": "By", "flex": 3, "minWidth": 200, "cellRenderer": "VsWhere",
+     "context": from_width(560)},
 ]  # fmt: skip
 MAX_PINS = 200
 
