@@ -53,7 +53,8 @@ def figure(
     unit, unit_name = byte_unit(max(top, capacity if shown else 0))
     lines = [_line("allocated", allocated, unit, fill="tozeroy"), _line("before", before, unit, dash="dot")]
     lines += [_line("after", after, unit)] if after is not None else []
-    events = {"tickprefix": "event ", "nticks": 5, "separatethousands": True}
+    events = {"tickprefix": "event ", "nticks": 5, "tickangle": 0, "separatethousands": True,
+              "showtickprefix": "first"}  # fmt: skip
     shapes = [_limit(capacity / unit)] if shown else []
     return plain_chart(lines, events, byte_axis(unit_name), shapes=shapes)
 

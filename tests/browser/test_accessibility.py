@@ -14,6 +14,14 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 THERE = ".claim, .state h2, #al-table .ag-row, .others, .runs a, .page section:not(.working)"
 
 
+IN_PIECES = """[...document.querySelectorAll('main *')].filter(each => {
+  const size = parseFloat(getComputedStyle(each).fontSize), { width, height } = each.getBoundingClientRect();
+  const isNarrow = width < 4 * size && height > 4 * size;
+  return isNarrow && !each.childElementCount && each.textContent.trim().length > 8;
+}).map(each => each.textContent)"""
+"""Texts of which each line has a letter or two."""
+
+
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy: a summary is kept beside a recording that has none."""
@@ -65,10 +73,15 @@ def test_axe_finds_nothing_where_other_things_happened(
     assert_clean(visitor, f"/{path}?run={run}", axe)
 
 
-@pytest.mark.parametrize("path", ["/", "/overview", "/peak", "/allocations", "/fragmentation", "/ranks"])
-def test_axe_finds_nothing_on_a_phone(path: str, leaky: str, samples: Path, axe: str, phone: Any) -> None:
+@pytest.mark.parametrize(
+    "path", ["/", "/overview", "/peak", "/allocations", "/fragmentation", "/leaks", "/ranks"]
+)
+def test_on_a_phone_words_are_whole_and_axe_finds_nothing(
+    path: str, leaky: str, samples: Path, axe: str, phone: Any
+) -> None:
     run = next(each for each in Data(samples).runs.paths() if "fleet" in each) if path == "/ranks" else leaky
     assert_clean(phone, f"{path}?run={run}" if path != "/" else "/", axe)
+    assert phone.page.evaluate(IN_PIECES) == []
 
 
 @pytest.mark.parametrize("address", ["/nowhere", "/overview?run=gone"])
