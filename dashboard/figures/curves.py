@@ -55,8 +55,7 @@ def figure(
     lines += [_line("after", after, unit)] if after is not None else []
     events = {"tickprefix": "event ", "nticks": 5, "tickangle": 0, "separatethousands": True,
               "showtickprefix": "first"}  # fmt: skip
-    shapes = [_limit(capacity / unit)] if shown else []
-    return plain_chart(lines, events, byte_axis(unit_name), shapes=shapes)
+    return plain_chart(lines, events, byte_axis(unit_name), shapes=[_limit(capacity / unit)] if shown else [])
 
 
 def _line(kind: str, curve: NamedCurve, unit: int, **more: str) -> dict[str, Any]:
