@@ -134,6 +134,13 @@ def test_plain_data_is_told_from_what_holds_anything_else():
     assert [each in PlainData() for each in others] == [False] * len(others)
 
 
+def test_a_large_tree_is_not_looked_through_once_the_time_is_over():
+    tree = [[[n] for n in range(PlainData.MOST // 8)]]
+
+    assert tree in PlainData()
+    assert tree not in PlainData(lambda: True)
+
+
 def test_plain_data_that_refers_to_itself_is_not_looked_through_again_and_again():
     nodes = [{"parent": None, "children": []}]
     for at in range(1, 100_000):

@@ -6,13 +6,14 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import modules_at
+from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
-from vramscope.model.marks import BackwardKeeps, MarkKind, Phase
+from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 
@@ -41,10 +42,13 @@ def accumulation(recording: Recording) -> list[Finding]:
     live = found.allocated_at(int(starts[backward]))
     parts = _made_in(found, starts[rows_before], ends[rows_before], live)
     n_calls = _repeated([_calls(recording, found, part) for part in parts])
-    # What is made after a forward, and freed by this backward, is of the graph, too.
+    every = n_calls or len(parts)
+    # What is made after a forward, and freed by this backward, is of the graph; not the next round's input.
     is_kept = live & (found.free_event >= 0) & (found.free_event < ends[backward])
+    opens = np.searchsorted(starts[rows_before], found.alloc_event, side="right") % every == 0
+    is_kept &= ~opens | (assign(recording, found).category != Category.INPUT)
     is_kept[np.concatenate(parts)] = True
-    begins = np.append(starts[rows_before[:: n_calls or len(parts)]], starts[backward])
+    begins = np.append(starts[rows_before[::every]], starts[backward])
     parts = _made_in(found, begins[:-1], begins[1:], is_kept)
     kept = [int(found.block_size[part].sum()) for part in parts]
     if sum(kept) - max(kept) < _LEAST_BYTES:

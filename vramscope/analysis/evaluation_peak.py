@@ -5,14 +5,13 @@ import numpy as np
 from vramscope.analysis import Analysis
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import lifetimes
-from vramscope.analysis.step_and_phase import evaluations
+from vramscope.analysis.step_and_phase import are_in_evaluations, evaluations, steps_of
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array
 
 _LEAST_MORE = 0.05
 """Share of training's peak that evaluation must need more: less makes no card too small."""
@@ -30,9 +29,11 @@ def evaluation_peak(recording: Recording) -> list[Finding]:
     if not (first < end).any() or not trains.any():
         return []
     allocated = timeline(recording).allocated_bytes
-    evaluation = _within(len(allocated), first, end)
+    # Each event makes the instant after it.
+    events = np.arange(len(recording.trace))
+    evaluation = np.append(False, are_in_evaluations(steps, phases, events))
     at = int(np.where(evaluation, allocated, -1).argmax())
-    training = _within(len(allocated), steps.start_event, steps.end_event)
+    training = np.append(False, steps_of(steps, events) >= 0)
     most = int(np.where(training, allocated, 0).max(initial=0))
     more = int(allocated[at]) - most
     if not most or more <= max(_LEAST_MORE * most, _LEAST_BYTES):
@@ -55,14 +56,6 @@ def evaluation_peak(recording: Recording) -> list[Finding]:
     keeps = kept >= max(_LEAST_KEPT * more, _LEAST_BYTES)
     kind = FindingKind.EVALUATION_KEEPS if keeps else FindingKind.EVALUATION_PEAK
     return [worded(kind, more, frame, evidence, forwards=len(forwards))]
-
-
-def _within(n: int, start: Array, end: Array) -> Array:
-    """Return which instants lie after the first event of any interval, up to its end."""
-    change = np.zeros(n + 1, "i8")
-    np.add.at(change, np.minimum(start + 1, n), 1)
-    np.add.at(change, np.minimum(end + 1, n), -1)
-    return np.cumsum(change)[:-1] > 0
 
 
 ANALYSIS = Analysis(

@@ -298,9 +298,11 @@ def passes_through(stacks: Stacks, function: str, file: str = "") -> Array:
 
 def with_callees(stacks: Stacks, found: Array) -> Array:
     """Mark in *found* what is called by any that is marked, too, and return it."""
-    # Parents precede their children.
-    for row, parent in enumerate(stacks.parent.tolist() if found.any() else ()):
-        found[row] |= found[parent]
+    above = stacks.parent
+    # Pointers jump twice as far each round, so few rounds do.
+    while above.any():
+        found |= found[above]
+        above = above[above]
     return found
 
 

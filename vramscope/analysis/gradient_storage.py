@@ -78,8 +78,7 @@ def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) ->
     if not len(recording.phases) or not len(recording.trace):
         return np.zeros(len(found), bool)
     is_known = (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
-    phase_at = phases_of(recording.phases, len(recording.trace) + 1)
-    born_in = phase_at[np.maximum(found.alloc_event, 0)]
+    born_in = phases_of(recording.phases, len(recording.trace) + 1)[np.maximum(found.alloc_event, 0)]
     in_backward = (born_in >= 0) & (recording.phases.phase[born_in] == Phase.BACKWARD)
     is_shared = recording.trace.pool[np.maximum(found.alloc_event, 0)] == 0
     return is_known & (found.alloc_event >= 0) & in_backward & is_shared

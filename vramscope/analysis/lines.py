@@ -318,31 +318,24 @@ def excerpt(
 
     *modified_ns* is when the file was last changed, *recorded_ns* when the recording began; 0 where unknown.
     """
-    lines = text.splitlines()
-    if not 1 <= frame.line <= len(lines):
+    lines = dict(enumerate(text.splitlines(), 1))
+    if frame.line not in lines:
         return Excerpt(doubt=f"the file has {len(lines)} lines now: it is not the one that ran")
-    first = max(frame.line - context, 1)
-    return Excerpt(
-        tuple(
-            SourceLine(number, lines[number - 1][:_LONGEST], number == frame.line)
-            for number in range(first, min(frame.line + context, len(lines)) + 1)
-        ),
-        _doubt(text, frame, 0 < recorded_ns < modified_ns),
-    )
+    return Excerpt(_near(lines, frame, context), _doubt(text, frame, 0 < recorded_ns < modified_ns))
 
 
 def kept_excerpt(
     lines: Mapping[int, str], frame: Frame, *, context: int = 2, modified_ns: int = 0, recorded_ns: int = 0
 ) -> Excerpt:
     """The frame's line among the *lines* that a recording keeps of its file; parameters as in ``excerpt``."""
-    near = range(frame.line - context, frame.line + context + 1)
     is_newer = 0 < recorded_ns < modified_ns
     doubt = "the file was changed while the program ran: the line may be another" if is_newer else ""
-    if frame.line not in lines:
-        return Excerpt()
-    return Excerpt(
-        tuple(SourceLine(n, lines[n][:_LONGEST], n == frame.line) for n in near if n in lines), doubt
-    )
+    return Excerpt(_near(lines, frame, context), doubt) if frame.line in lines else Excerpt()
+
+
+def _near(lines: Mapping[int, str], frame: Frame, context: int) -> tuple[SourceLine, ...]:
+    near = range(frame.line - context, frame.line + context + 1)
+    return tuple(SourceLine(n, lines[n][:_LONGEST], n == frame.line) for n in near if n in lines)
 
 
 def _doubt(text: str, frame: Frame, is_newer: bool) -> str:

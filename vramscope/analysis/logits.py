@@ -9,6 +9,7 @@ from vramscope.analysis.categories import assign, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import fold, passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.step_and_phase import are_in_evaluations
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
@@ -26,14 +27,18 @@ def logits(recording: Recording) -> list[Finding]:
     """Find whether blocks of the size of the logits, which ``cross_entropy`` shows, are much of the peak."""
     found = lifetimes(recording)
     of_loss = _of_loss(recording, found)
-    if not of_loss.any():
+    kinds = {*recording.phases.phase.tolist()}
+    is_inference = Phase.EVAL in kinds and kinds.isdisjoint((Phase.FORWARD, Phase.BACKWARD))
+    if not of_loss.any() or is_inference:
         return []
     level = timeline(recording).allocated_bytes
     at = int(level.argmax())
     largest = np.flatnonzero(of_loss)[int(found.size[of_loss].argmax())]
-    # An evaluation has no backward: results that it keeps of each batch are no matter of the loss.
-    trains = lives_of(recording, found).phase != Phase.EVAL
-    rows = np.flatnonzero(found.allocated_at(at) & of_logits(recording, found) & trains)
+    # An evaluation has no backward: what it makes or keeps of each batch is no matter of the loss.
+    trains = ~are_in_evaluations(recording.steps, recording.phases, found.alloc_event)
+    trains &= lives_of(recording, found).phase != Phase.EVAL
+    mine = of_logits(recording, found) & trains
+    rows = np.flatnonzero(found.allocated_at(at) & mine)
     n_bytes = int(found.block_size[rows].sum())
     if len(rows) < 2 or n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * int(level[at])):
         return []

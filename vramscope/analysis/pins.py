@@ -93,11 +93,10 @@ def pins_of(recording: Recording, state: Snapshot, known: Allocations | None = N
     found = blocks.rows(in_use & is_pinned[blocks.segment])
     found = found.rows(np.lexsort((-found.size, found.segment, -kept[found.segment])))
     owner, at = found.segment, state.event
-    born = (
-        _allocated(recording.trace, found.address, at)
-        if known is None
-        else _allocated_as(known, found.address, at)
-    )
+    if known is None:
+        born = last_allocated(recording.trace, found.address, at)
+    else:
+        born = _allocated_as(known, found.address, at)
     return Pins(
         segment=segments.address[owner],
         segment_size=segments.size[owner],
@@ -146,7 +145,7 @@ def pinning_lines(stacks: Stacks, found: Pins) -> tuple[PinningLine, ...]:
     return tuple(sorted(summed, key=lambda each: -each.kept_bytes))
 
 
-def _allocated(trace: Trace, address: Array, instant: int) -> Array:
+def last_allocated(trace: Trace, address: Array, instant: int) -> Array:
     """The last ALLOC at each address before the instant; −1 for none."""
     past = slice(0, instant)
     is_there = (trace.action[past] == Action.ALLOC) & (trace.block_size[past] > 0)

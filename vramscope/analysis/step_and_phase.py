@@ -25,7 +25,8 @@ def _phase_at(recording: Recording, event: int) -> Phase | None:
     innermost = innermost_phase(recording.phases, event)
     if innermost is not None:
         return Phase(int(recording.phases.phase[innermost]))
-    return Phase.EVAL if is_in_evaluation(recording.steps, recording.phases, event) else None
+    is_between = are_in_evaluations(recording.steps, recording.phases, np.array([event]))
+    return Phase.EVAL if is_between.any() else None
 
 
 def phase_words(recording: Recording, instant: int) -> str:
@@ -68,7 +69,9 @@ def evaluations(steps: Steps, phases: Phases, n_events: int) -> tuple[NDArray[np
     return begins[first], last
 
 
-def is_in_evaluation(steps: Steps, phases: Phases, event: int) -> bool:
-    """Whether an event belongs to an evaluation outside of steps."""
-    first, end = evaluations(steps, phases, event + 1)
-    return bool(((first <= event) & (event < end)).any())
+def are_in_evaluations(steps: Steps, phases: Phases, events: Array) -> Array:
+    """Whether each event belongs to an evaluation outside of steps."""
+    first, end = evaluations(steps, phases, int(events.max(initial=0)) + 1)
+    # Intervals lie one after another.
+    at = np.searchsorted(first, events, side="right") - 1
+    return (at >= 0) & (events < np.append(end, 0)[at])

@@ -34,6 +34,7 @@ from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import MarkKind, Phase, Steps
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes
@@ -276,28 +277,28 @@ def _steps(recording: Recording, found: StepPeaks) -> tuple[StepPeak, ...]:
 
 
 def _listed(steps: Steps, per_step: IntervalPeaks, rows: IntervalPeaks) -> tuple[StepPeak, ...]:
-    phases: list[dict[str, int]] = [{} for _ in range(len(per_step))]
-    for step, phase, n_bytes in zip(
-        rows.step.tolist(), rows.phase.tolist(), rows.allocated_bytes.tolist(), strict=True
-    ):
-        if step >= 0:
-            phases[step][phase_word(phase)] = n_bytes
+    phases = _by_phase(len(per_step), rows.step, rows.phase, rows.allocated_bytes)
     index, peaks, is_exact = steps.index.tolist(), per_step.allocated_bytes.tolist(), ~per_step.is_lower_bound
     return tuple(StepPeak(*row) for row in zip(index, peaks, phases, is_exact.tolist(), strict=True))
+
+
+def _by_phase(n_steps: int, step: Array, phase: Array, n_bytes: Array) -> list[dict[str, int]]:
+    """The most of each phase of each step."""
+    found: list[dict[str, int]] = [{} for _ in range(n_steps)]
+    for row, kind, most in zip(step.tolist(), phase.tolist(), n_bytes.tolist(), strict=True):
+        if row >= 0:
+            word = phase_word(kind)
+            found[row][word] = max(most, found[row].get(word, most))
+    return found
 
 
 def _sampled_steps(recording: Recording, found: SampledPeaks) -> tuple[StepPeak, ...]:
     """Lower bounds per step; for a phase that occurs several times in a step, the largest."""
     if not len(found.per_step):
         return ()
-    steps, rows = recording.phases, found.per_phase
-    phases: list[dict[str, int]] = [{} for _ in range(len(found.per_step))]
-    for step, phase, n_bytes in zip(
-        steps.step.tolist(), steps.phase.tolist(), rows.allocated_bytes.tolist(), strict=True
-    ):
-        if step >= 0 and n_bytes >= 0:
-            word = phase_word(phase)
-            phases[step][word] = max(n_bytes, phases[step].get(word, 0))
+    most, known = found.per_phase.allocated_bytes, recording.phases
+    step = np.where(most >= 0, known.step, -1)
+    phases = _by_phase(len(found.per_step), step, known.phase, most)
     peaks = (None if n_bytes < 0 else n_bytes for n_bytes in found.per_step.allocated_bytes.tolist())
     rest = (recording.steps.index.tolist(), peaks, phases, found.per_step.is_exact.tolist())
     return tuple(StepPeak(*row) for row in zip(*rest, strict=True))

@@ -7,13 +7,13 @@ import numpy as np
 
 from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis import Analysis
+from vramscope.analysis.pins import last_allocated
 from vramscope.errors import UsageError
 from vramscope.model.codes import NoteCode
 from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Note, Phases
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
-from vramscope.model.trace import Action
 
 OfBlocks = TypeVar("OfBlocks", Labels, Holders)
 
@@ -58,6 +58,7 @@ def window(
     if not 0 <= start_event <= end_event <= n_events:
         raise UsageError(f"no events [{start_event}, {end_event}): the recording has {n_events}")
     kept_steps, kept = _clipped(recording.steps, start_event, end_event)
+    text = f"only events {start_event} to {end_event} of {n_events} are shown"
     final = recording.final if end_event == n_events else None
     return replace(
         recording,
@@ -76,7 +77,7 @@ def window(
         pinned=None,
         steps=kept_steps,
         phases=_phases(recording.phases, kept, start_event, end_event),
-        notes=(*recording.notes, _note(start_event, end_event, n_events)),
+        notes=(*recording.notes, Note(NoteCode.WINDOW, text, end_event - start_event)),
     )
 
 
@@ -99,10 +100,6 @@ def _of_times(recording: Recording, start_ns: int, end_ns: int) -> tuple[int, in
         raise UsageError(f"no window [{start_ns}, {end_ns}) ns: it ends before it starts")
     start, end = np.searchsorted(times, [start_ns, end_ns])
     return int(start), int(end)
-
-
-def _note(start: int, end: int, n_events: int) -> Note:
-    return Note(NoteCode.WINDOW, f"only events {start} to {end} of {n_events} are shown", end - start)
 
 
 def _shifted(table: Any, start: int, end: int) -> Any:
@@ -139,23 +136,12 @@ def _of_blocks(recording: Recording, table: OfBlocks, start: int, end: int) -> O
     if not len(table):
         return table
     early = np.flatnonzero(table.event < start)
-    again = _last_handed_out(recording, start, table.address[early]) >= table.event[early]
+    again = last_allocated(recording.trace, table.address[early], start) >= table.event[early]
     # A row about a block that is gone by now means nothing: its address is free or holds another block.
     early = early[~again]
     inside = np.flatnonzero((table.event >= start) & (table.event <= end))
     rows = table.rows(np.concatenate([early, inside]))
     return replace(rows, event=np.maximum(rows.event - start, 0))
-
-
-def _last_handed_out(recording: Recording, before: int, address: Array) -> Array:
-    """The last event before *before* that allocated each address; −1 where none did."""
-    trace = recording.trace
-    events = np.flatnonzero(trace.action[:before] == Action.ALLOC)
-    distinct, last = np.unique(trace.address[events][::-1], return_index=True)
-    at = np.searchsorted(distinct, address)
-    known = np.append(events[::-1][last], -1)
-    is_there = np.isin(address, distinct)
-    return np.where(is_there, known[np.minimum(at, len(distinct))], -1)
 
 
 ANALYSIS = Analysis("window", "What happened between two instants, as a recording of its own?", window)

@@ -87,6 +87,35 @@ def test_a_dict_with_a_key_for_every_step_is_a_cache_whatever_its_values_are():
     assert cause_of(facts(found)) == "cache"
 
 
+def test_what_is_made_a_step_later_for_a_key_of_every_step_shows_no_key_that_comes_again():
+    rows = [(step + i, (attribute("memory"), key(str(step)), item(i))) for step in range(6) for i in (0, 1)]
+
+    assert cause_of(facts(seen(*rows))) == "cache"
+
+
+def test_lists_of_a_dict_whose_keys_come_again_grow_together():
+    """Each key comes again after several steps; a search comes to each key's list in turn."""
+    rows = [
+        (7 * turn + node, (attribute("store"), key(str(node)), item(turn)))
+        for node in range(7)
+        for turn in (0, 1)
+    ]
+    found = seen(*rows)
+
+    assert {root_of(each) for each in found} == {"trainer.store"}
+    assert {container_of(each) for each in found} == {"list"}
+    assert cause_of(facts(found)) == "kept_output"
+
+
+def test_a_key_that_was_there_before_later_keys_is_no_new_one():
+    """One tensor of several nodes is reached by the first of them alone, of keys that all were there."""
+    rows = [
+        (step, (attribute("store"), key(str(node)), item(1))) for node, step in enumerate((5, 3, 0, 2, 4, 1))
+    ]
+
+    assert cause_of(facts(seen(*rows))) != "cache"
+
+
 def test_keys_without_words_are_distinguished_by_their_identity():
     rows = [(step, (attribute("memory"), ("key", "<Batch>", "dict", 1000 + step))) for step in range(4)]
 

@@ -142,3 +142,27 @@ def test_results_that_an_evaluation_keeps_are_no_matter_of_the_loss(tmp_path):
 
     assert len(kept) == 40
     assert logits(recording) == []
+
+
+@pytest.mark.parametrize("has_teacher", [False, True])
+def test_what_an_evaluation_converts_is_none_of_a_loss_with_a_backward(tmp_path, has_teacher):
+    """Its 32 MiB are there twice, the batch before's as well; a teacher's forward is no evaluation."""
+    net, teacher = nn.Linear(32, 8192).bfloat16(), nn.Linear(32, 8192)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    n_trained, n_evaluated = (1024, 32) if has_teacher else (32, 1024)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(3):
+            scores = net(torch.randn(n_trained, 32).bfloat16())
+            with torch.no_grad():
+                teacher(torch.randn(8, 32))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(scores.float(), torch.arange(n_trained)).backward()
+            optimizer.step()
+            del scores
+        with torch.no_grad():
+            for _ in range(3):
+                scores = net(torch.randn(n_evaluated, 32).bfloat16()).float()
+                nn.functional.cross_entropy(scores, torch.arange(n_evaluated)).item()
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    assert len(logits(recording)) == has_teacher

@@ -34,6 +34,8 @@ ITEM = ("item", 0, "list")
         ('kept["#1"] = x  # no. 1', 1, 'kept["#1"] = x'),
         ("kept.append(\n    (1,  # one\n     2)\n)", 1, "kept.append(…"),
         ("kept += [x]; kept.append(y)", 1, "kept += [x]"),
+        ("kept.setdefault(0, []).append(x)", 1, "kept.setdefault(0, []).append(x)"),
+        ("kept.get(node).append(x)", 1, "kept.get(node).append(x)"),
     ],
 )
 def test_the_statement_is_given_without_what_stands_beside_it(tmp_path, source, line, text):

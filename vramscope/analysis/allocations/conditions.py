@@ -9,7 +9,7 @@ import numpy as np
 from vramscope.analysis.allocations.language import Field, SearchError, Term
 from vramscope.analysis.annotations import annotations
 from vramscope.analysis.by_module import Owners
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import fold, with_callees
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import named_instant
@@ -148,16 +148,10 @@ def _line(term: Term, columns: Columns, _: str) -> Array:
     return hit[code.place[columns.found.stack_id]]
 
 
-def _file(term: Term, columns: Columns, _: str) -> Array:
+def _file_or_function(term: Term, columns: Columns, _: str) -> Array:
     stacks = columns.recording.stacks
     named = _strings_with(stacks, lambda name: _fits(name.lower(), term.value))
-    return _of_frames(columns, named[stacks.file])
-
-
-def _function(term: Term, columns: Columns, _: str) -> Array:
-    stacks = columns.recording.stacks
-    named = _strings_with(stacks, lambda name: _fits(name.lower(), term.value))
-    return _of_frames(columns, named[stacks.function])
+    return _of_frames(columns, named[stacks.file if term.field is Field.FILE else stacks.function])
 
 
 def _place(term: Term, columns: Columns, _: str) -> Array:
@@ -182,14 +176,8 @@ def _strings_with(stacks: Stacks, fits: Callable[[str], bool]) -> Array:
 
 def _of_frames(columns: Columns, hit: Array) -> Array:
     """Return the allocations that have one of the frames anywhere in their stack."""
-    hit = hit.copy()
-    hit[0] = False
-    known, above = hit.copy(), columns.recording.stacks.parent.copy()
-    # Pointers jump twice as far each round, so few rounds do.
-    while above.any():
-        known |= known[above]
-        above = above[above]
-    return known[columns.found.stack_id]
+    is_there = hit & (np.arange(len(hit)) > 0)
+    return with_callees(columns.recording.stacks, is_there)[columns.found.stack_id]
 
 
 def _annotation(term: Term, columns: Columns, _: str) -> Array:
@@ -227,8 +215,8 @@ def _before(_: Term, columns: Columns, __: str) -> Array:
 
 _CONDITIONS: dict[Field, Callable[[Term, Columns, str], Array]] = {
     Field.WORD: _word, Field.EXACT: _exact, Field.PLACE: _place, Field.CATEGORY: _category,
-    Field.PHASE: _phase, Field.MODULE: _module, Field.STEP: _step, Field.FILE: _file,
-    Field.FUNCTION: _function, Field.STREAM: _stream, Field.LINE: _line, Field.LIVE: _live,
+    Field.PHASE: _phase, Field.MODULE: _module, Field.STEP: _step, Field.FILE: _file_or_function,
+    Field.FUNCTION: _file_or_function, Field.STREAM: _stream, Field.LINE: _line, Field.LIVE: _live,
     Field.ADDRESS: _address, Field.SIZE: _size, Field.LIFE: _life, Field.ANNOTATION: _annotation,
     Field.ALIVE: _alive, Field.BEFORE: _before,
 }  # fmt: skip

@@ -321,5 +321,4 @@ def _standing(part: StepSequence, row: int) -> Array:
 
 def _phases(part: StepSequence, ops: _Ops) -> Array:
     phases = part.recording.phases
-    row = phases_of(phases, len(part.recording.trace))[ops.events]
-    return np.append(phases.phase, Phase.OTHER)[row]
+    return np.append(phases.phase, Phase.OTHER)[phases_of(phases, len(part.recording.trace))[ops.events]]

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import window
-from vramscope.analysis.leaks.holders import Held, base_of, bound_of, group_of, older_half
+from vramscope.analysis.leaks.holders import LEAST_STEPS_HELD, Held, base_of, bound_of, group_of, older_half
 from vramscope.analysis.leaks.levels import Levels
 
 _WARM_UP = 1
-_LEAST_STEPS_HELD = 3
 _LEAST_SHARED = 0.5
 """Share of a second holder's steps in which the first one keeps blocks of the same line, too. Blocks that are
 reached by another path in a later search are of other steps."""
@@ -86,7 +85,7 @@ def _holders_apart(levels: Levels, holdings: Mapping[int, Held], usual: str) -> 
         group
         for group, own in steps.items()
         if (group == usual or base[group] != base.get(usual))
-        and len(own) >= _LEAST_STEPS_HELD
+        and len(own) >= LEAST_STEPS_HELD
         and len(own & steps[usual]) >= _LEAST_SHARED * len(own)
     }
 
@@ -136,7 +135,7 @@ def evidence_of(levels: Levels, holdings: Mapping[int, Held], rows: NDArray[Any]
         if row in holdings:
             steps[group_of(holdings[row])].add(int(levels.born[row]))
     found = older_half(old, holdings)
-    found = [holding for holding in found if len(steps[group_of(holding)]) >= _LEAST_STEPS_HELD]
+    found = [holding for holding in found if len(steps[group_of(holding)]) >= LEAST_STEPS_HELD]
     # What a tuple holds as well may be a sample of what something else keeps, as of a replay buffer.
     return [
         each for each in found if each.has("graph") or (*each.words, ())[1][::2] != ("item", "tuple")

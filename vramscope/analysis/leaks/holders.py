@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ OF_NOTEBOOKS = "InteractiveTB"
 LEAST_ITEMS_PER_STEP = 0.5
 """Items of a growing container that begin with another step, per step with blocks in it. A list of each
 step's tensors has 1.0; the two tensors of a recurrent state, after seven steps, 0.29."""
+LEAST_STEPS_HELD = 3
+"""Steps of which a holder of a leak keeps blocks at least."""
 _OPTIMIZER_S_OWN = ("state", "param_groups")
 
 
@@ -32,6 +35,8 @@ class Held(Holding):
 
     grows_at: int = -1
     """Index of the word for the item of that container; -1 if no container on the path was seen to grow."""
+    n_named: int = 0
+    """How many words name what grows: all before that item, or before the key of each list in a dict."""
 
 
 def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mapping[int, Held]:
@@ -40,34 +45,64 @@ def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mappin
 
 
 def _with_growing_containers(holdings: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
-    """Mark on each path the container that has other items for other steps; the outermost of several."""
+    """Mark on each path the container that has other items for other steps; the outermost of several.
+
+    The lists of one dict count together, too: each of its keys may come again after many steps only.
+    """
     first: dict[tuple[Word, ...], dict[Any, int]] = defaultdict(dict)
     seen: dict[tuple[Word, ...], set[int]] = defaultdict(set)
     ways = {row: _containers(holding) for row, holding in holdings.items()}
     for row, containers in ways.items():
-        for _, way, item in containers:
+        for _, _, way, item in containers:
             seen[way].add(int(born[row]))
             of_item = first[way]
             of_item[item] = min(of_item.get(item, int(born[row])), int(born[row]))
-    n_steps = {way: len(set(of_item.values())) for way, of_item in first.items()}
+    n_steps = {way: len(_first_steps(of_item)) for way, of_item in first.items()}
     # The two tensors of a recurrent state lead to all steps, but their number never grows.
     n_steps = {way: n for way, n in n_steps.items() if n >= LEAST_ITEMS_PER_STEP * len(seen[way])}
     grown = {}
     for row, containers in ways.items():
-        best = max(containers, key=lambda each: n_steps.get(each[1], 0), default=None)
-        at = best[0] if best is not None and n_steps.get(best[1], 0) > 1 else -1
-        grown[row] = Held(holdings[row].words, at)
+        most = [min(n_steps.get(way, 0), LEAST_STEPS_HELD) for _, _, way, _ in containers]
+        at = max(containers, key=lambda each: n_steps.get(each[2], 0), default=(-1,))[0]
+        own = [i for i, each in enumerate(containers) if each[0] == at and most[i] > 1]
+        # One list by itself has a name of its own.
+        named = containers[max(own, key=most.__getitem__)][1] if own else 0
+        grown[row] = Held(holdings[row].words, at if own else -1, named)
     return grown
 
 
-def _containers(holding: Holding) -> list[tuple[int, tuple[Word, ...], Any]]:
-    """Return for each container before autograd's graph: the index of its word, the path to it, the item."""
+def _first_steps(of_item: Mapping[Any, int]) -> set[int]:
+    """Return the steps in which items came; a key of a dict was there before those that follow it.
+
+    What several containers get counts where one gets it later than a step after its first item.
+    """
+    begun: dict[Any, int] = {}
+    for item, step in of_item.items():
+        begun[item[:-1]] = min(begun.get(item[:-1], step), step)
+    if all(item[0] == "all" for item in of_item):
+        return {max(step, begun[item[:-1]] + 1) - 1 for item, step in of_item.items()}
+    steps = [*of_item.values()]
+    is_key = all(item[0] == "key" for item in of_item)
+    return {*accumulate(reversed(steps), min)} if is_key else {*steps}
+
+
+def _containers(holding: Holding) -> list[tuple[int, int, tuple[Word, ...], Any]]:
+    """Return each container before autograd's graph: its word's index, words of its name, path, item.
+
+    Then each again as one of those that a container around it leads to.
+    """
     words = before_graph(holding)
     # Other parts of a word, such as a frame's current line, differ from search to search.
     names = tuple(
         (str(word[0]), str(word[1]), *map(str, word[3:] if word[0] in _CONTAINERS else ())) for word in words
     )
-    return [(at, names[:at], names[at]) for at, word in enumerate(words) if word[0] in _CONTAINERS]
+    inside = [at for at, word in enumerate(words) if word[0] in _CONTAINERS]
+    found: list[tuple[int, int, tuple[Word, ...], Any]] = [(at, at, names[:at], names[at]) for at in inside]
+    for at in inside[1:]:
+        if words[at][2] != "tuple":
+            way = tuple(("", "") if i in inside else name for i, name in enumerate(names[:at]))
+            found.append((at, inside[0], (*way, ("all", "")), ("all", *names[inside[0] : at + 1])))
+    return found
 
 
 @memoized
@@ -87,9 +122,11 @@ def recorded_holdings(recording: Recording, found: Allocations, *, at_end: bool 
     if len(within) and not at_end:
         first, end = first[within], end[within]
     path = last_known(found, holders.address[first], holders.event[first])
+    rows = np.flatnonzero(path >= 0)
+    # As the search came to them: what a dict has had for longer comes first.
     return {
         row: holders.holding(int(first[path[row]]), int(end[path[row]]))
-        for row in np.flatnonzero(path >= 0).tolist()
+        for row in rows[np.argsort(path[rows], kind="stable")].tolist()
     }
 
 
@@ -170,7 +207,7 @@ def holder_words(bytes_by_name: Mapping[str, int]) -> str:
 def shared_root(holdings: Sequence[Held]) -> str:
     """Return the root of most of the *holdings*; without its key, if they differ in that alone."""
     roots = Counter(map(root_of, holdings))
-    without_key = {root.rpartition("[")[0] for root in roots}
+    without_key = {root.rpartition("[")[0] or root for root in roots}
     is_shared = len(roots) > 1 and len(without_key) == 1 and "" not in without_key
     return without_key.pop() if is_shared else roots.most_common(1)[0][0]
 
@@ -248,8 +285,8 @@ def before_graph(holding: Holding) -> tuple[Word, ...]:
 
 def _named_part(holding: Held) -> tuple[Word, ...]:
     """Return the words up to the container that holds many blocks, or up to the variable."""
-    if holding.grows_at > 0:
-        return holding.words[: holding.grows_at]
+    if holding.n_named > 0:
+        return holding.words[: holding.n_named]
     words = before_graph(holding)
     for at, word in enumerate(words):
         is_name = word[0] == "key" and (

@@ -7,10 +7,10 @@ import numpy as np
 from vramscope.analysis.accumulation import without_backward
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.logits import of_logits
-from vramscope.analysis.step_and_phase import evaluations
+from vramscope.analysis.step_and_phase import are_in_evaluations
 from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
 from vramscope.model.marks import Category, Phase
-from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.stacks import Stacks
 from vramscope.model.table import Array
 from vramscope.package_data import words
 
@@ -62,10 +62,7 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
 
 def _of_evaluation(run: StrategyInput) -> Array:
     """Return which allocations evaluations make: batches of their own, which training does not divide."""
-    first, end = evaluations(run.recording.steps, run.lives.phases, len(run.recording.trace))
-    # Intervals lie one after another.
-    at = np.searchsorted(first, run.found.alloc_event, side="right") - 1
-    inside = (at >= 0) & (run.found.alloc_event < np.append(end, 0)[at])
+    inside = are_in_evaluations(run.recording.steps, run.lives.phases, run.found.alloc_event)
     # Which inputs are gone before training goes on: an evaluation's own, made right before it.
     phases, found = run.lives.phases, run.found
     starts = (np.sort(phases.start_event[phases.phase == each]) for each in (Phase.EVAL, Phase.FORWARD))
@@ -84,9 +81,7 @@ def _has_samples(run: StrategyInput, of_batch: Array) -> Array:
     # What the program's own lines made, or operations on their results, may hold a value for each pair of a
     # batch, or the same values for every batch, where layers of torch.nn have one row for each sample. In
     # backward it is what was made for such or for unknown forwards.
-    stacks, rows = run.recording.stacks, run.found.stack_id.tolist()
-    of_layer = {each: _is_of_layer(stacks, each) for each in set(rows)}
-    is_own = np.array([not of_layer[each] for each in rows], dtype="?")
+    is_own = ~_are_of_layers(run.recording.stacks)[run.found.stack_id]
     in_backward = run.lives.phase == Phase.BACKWARD
     is_own[in_backward] = np.append(is_own, True)[owners.forward[in_backward]]
     is_one = run.category == Category.PARAMETER
@@ -122,12 +117,12 @@ def _accumulates(run: StrategyInput) -> bool:
     return bool(len(ends)) and bool(2 * np.count_nonzero(count > 1) > len(ends))
 
 
-def _is_of_layer(stacks: Stacks, stack_id: int) -> bool:
-    frame = stacks.frame(stack_id) if stack_id else Frame("", "", 0)
-    folder, _, name = frame.file.replace("\\", "/").rpartition("/")
-    if folder.endswith("torch/nn/modules"):
-        return name in _LAYERS
-    return folder.endswith("torch/nn") and name == "functional.py" and frame.function in _FUNCTIONS
+def _are_of_layers(stacks: Stacks) -> Array:
+    files = [text.replace("\\", "/").rpartition("/") for text in stacks.strings]
+    in_layer = [folder.endswith("torch/nn/modules") and name in _LAYERS for folder, _, name in files]
+    of_functions = [folder.endswith("torch/nn") and name == "functional.py" for folder, _, name in files]
+    is_function = np.array([text in _FUNCTIONS for text in stacks.strings], bool)[stacks.function]
+    return np.array(in_layer, bool)[stacks.file] | (np.array(of_functions, bool)[stacks.file] & is_function)
 
 
 _CHUNKS = 8

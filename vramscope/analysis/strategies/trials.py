@@ -100,12 +100,9 @@ class SizeChange(NamedTuple):
 def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
     """Return everything that several strategies need."""
     found, n_events = lifetimes(recording), len(recording.trace)
-    row = phases_of(recording.phases, n_events)
-    by_event = np.append(recording.phases.phase, Phase.OTHER)[row]
-    born_in = np.where(
-        found.alloc_event >= 0, np.append(by_event, Phase.OTHER)[found.alloc_event], Phase.OTHER
-    )
+    by_event = np.append(recording.phases.phase, Phase.OTHER)[phases_of(recording.phases, n_events)]
     phase = np.concatenate([[Phase.OTHER], by_event])
+    born_in = phase[np.maximum(found.alloc_event, -1) + 1]
     assigned, lives = undivided(assign(recording, found)), lives_of(recording, found)
     level = summed(found, found.block_size, n_events).astype("i8")
     return StrategyInput(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)

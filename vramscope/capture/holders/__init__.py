@@ -17,7 +17,7 @@ import torch
 
 from vramscope.capture.holders.code_places import file_of_class
 from vramscope.capture.holders.containers import dict_of, global_hooks, hooks_of_tensor, kept_by_hooks
-from vramscope.capture.holders.parts import ATOMS, ObjectParts
+from vramscope.capture.holders.parts import ATOMS, ObjectParts, PlainData
 from vramscope.capture.holders.reset import reset_of
 from vramscope.capture.holders.roots import Word, named, of_modules
 from vramscope.capture.holders.statement import carried, class_files
@@ -111,7 +111,7 @@ class _HolderWalk:
         self._hooks: list[Any] = global_hooks()
         self._later: list[tuple[Any, int, Word]] = []
         self._defers = True
-        self._parts = ObjectParts(self._meet, self._met)
+        self._parts = ObjectParts(self._meet, self._met, PlainData(self._is_over))
         self._kinds: dict[type, Callable[[Any, int], None]] = {}
         self._backwards = set(backwards)
         self._n_begun = open_phases.state.n_begun

@@ -39,8 +39,6 @@ def bounds(file: str) -> dict[Name, LengthLimit]:
     A container is bounded where it gets items only below a length, or loses some above one.
     """
     tree = parsed(file)
-    if tree is None:
-        return {}
     numbers = _numbers(tree)
     found: dict[Name, LengthLimit] = {}
     for node in ast.walk(tree):

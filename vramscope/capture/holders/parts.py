@@ -100,10 +100,11 @@ _PLAIN = ATOMS | _CONTAINERS
 class PlainData:
     """Tells containers that hold only atoms, as data read from JSON do, in a tenth of the time of a walk."""
 
-    MOST, MOST_IN_VAIN = 1 << 16, 1 << 19
+    AT_ONCE, MOST, MOST_IN_VAIN = 1 << 10, 1 << 16, 1 << 19
 
-    def __init__(self) -> None:
-        self._n_in_vain = 0
+    def __init__(self, is_over: Callable[[], bool] = bool) -> None:
+        """Look for longer only while *is_over* does not hold."""
+        self._n_in_vain, self._is_over = 0, is_over
 
     def __contains__(self, container: Any) -> bool:
         """Whether it and all in it is plain; of many, or where many looks were in vain, no."""
@@ -112,6 +113,8 @@ class PlainData:
         most = self.MOST if self._n_in_vain < self.MOST_IN_VAIN else 2
         containers, seen = [container], {id(container)}
         while containers and len(seen) < most and sum(map(len, containers)) < self.MOST:
+            if len(seen) > self.AT_ONCE and self._is_over():
+                break
             parts = gc.get_referents(*containers)
             if not _PLAIN.issuperset(map(type, parts)):
                 break
@@ -129,9 +132,9 @@ _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 class ObjectParts:
     """Meets the parts of objects, each with the word that leads to it."""
 
-    def __init__(self, meet: Callable[[Any, int, Word], None], met: dict[int, int]) -> None:
+    def __init__(self, meet: Callable[[Any, int, Word], None], met: dict[int, int], plain: PlainData) -> None:
         """Call *meet* with each part, the place of its object and the word; *met* are the objects' places."""
-        self._meet, self._met, self._plain = meet, met, PlainData()
+        self._meet, self._met, self._plain = meet, met, plain
 
     def expander(self, kind: type) -> Callable[[Any, int], None]:
         """The method that meets the parts of objects of a kind."""

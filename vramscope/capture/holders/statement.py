@@ -4,7 +4,7 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from vramscope.capture.holders.code_places import file_of_class
 from vramscope.capture.holders.containers import KEEPING
@@ -18,6 +18,7 @@ _LONGEST = 120
 Name = tuple[str, bool]
 """A name, and whether it is an attribute's."""
 
+_Any = TypeVar("_Any")
 _Place = tuple[int, int, int, int]
 """Line and column of a statement's beginning and end, as ``ast`` counts them."""
 
@@ -131,8 +132,6 @@ def carried(file: str, function: str) -> frozenset[str]:
 @lru_cache(64)
 def _carried(file: str) -> dict[str, frozenset[str]]:
     tree = parsed(file)
-    if tree is None:
-        return {}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     found: dict[str, frozenset[str]] = {}
     for name, body in [("<module>", tree.body), *((each.name, each.body) for each in functions)]:
@@ -170,34 +169,35 @@ def _read_first(loop: ast.For | ast.While) -> frozenset[str]:
 
 
 @lru_cache(64)
-def parsed(file: str) -> ast.Module | None:
-    """Parse a file; None if its source is missing or cannot be parsed (a notebook's magic commands)."""
+def parsed(file: str) -> ast.Module:
+    """Parse a file; empty if its source is missing or cannot be parsed (a notebook's magic commands)."""
     source = "".join(linecache.getlines(file))
-    if not 0 < len(source) <= _MOST_BYTES:
-        return None
     try:
-        return ast.parse(source)
+        return ast.parse(source if len(source) <= _MOST_BYTES else "")
     except (SyntaxError, ValueError):
-        return None
+        return ast.Module([], [])
+
+
+def _by_line(found: Iterable[tuple[_Any, Any]]) -> dict[_Any, tuple[_Place, ...]]:
+    """Return the places of the nodes that concern each name; the first one of each line."""
+    places: dict[_Any, dict[int, _Place]] = {}
+    for name, node in found:
+        place = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+        places.setdefault(name, {}).setdefault(node.lineno, place)
+    return {name: tuple(of_line.values()) for name, of_line in places.items()}
 
 
 @lru_cache(64)
 def _statements(file: str) -> dict[Name, tuple[_Place, ...]]:
-    """The statements that append, add or assign items to each name; the first one of each line."""
-    found: dict[Name, dict[int, _Place]] = {}
-    tree = parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
-        for name in keeping(node):
-            found.setdefault(name, {}).setdefault(node.lineno, _place(node))  # type: ignore[attr-defined]
-    return {name: tuple(places.values()) for name, places in found.items()}
+    """The statements that append, add or assign items to each name."""
+    return _by_line((name, node) for node in ast.walk(parsed(file)) for name in keeping(node))
 
 
 @lru_cache(64)
 def _carrying(file: str) -> dict[Name, tuple[_Place, ...]]:
     """The assignments to each name that read it, or what was assigned from it: they carry a state on."""
-    tree, found = parsed(file), dict[Name, dict[int, _Place]]()
-    assigned, sources = [], dict[str, set[str]]()
-    for node in ast.walk(tree) if tree is not None else ():
+    assigned, sources, found = [], dict[str, set[str]](), list[tuple[Name, Any]]()
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Assign):
             own, read = (
                 {_dotted(each) for each in ast.walk(node) if isinstance(getattr(each, "ctx", None), kind)}
@@ -210,8 +210,8 @@ def _carrying(file: str) -> dict[Name, tuple[_Place, ...]]:
     for node, own, read in assigned:
         for name in own & read.union(*(sources[each] for each in read if each in sources)):
             before, _, last = name.rpartition(".")
-            found.setdefault((last, bool(before)), {})[node.lineno] = _place(node)
-    return {name: tuple(places.values()) for name, places in found.items()}
+            found.append(((last, bool(before)), node))
+    return _by_line(found)
 
 
 def _dotted(node: Any) -> str:
@@ -225,17 +225,13 @@ def _dotted(node: Any) -> str:
 @lru_cache(64)
 def _feeding(file: str) -> dict[str, tuple[_Place, ...]]:
     """The calls of each variable or attribute, or of its ``update``, as of a metric."""
-    tree, found = parsed(file), dict[str, dict[int, _Place]]()
-    for node in ast.walk(tree) if tree is not None else ():
+    found: list[tuple[str, Any]] = []
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Call):
             is_update = isinstance(node.func, ast.Attribute) and node.func.attr == "update"
-            for name, _ in name_of(getattr(node.func, "value", node.func) if is_update else node.func):
-                found.setdefault(name, {})[node.lineno] = _place(node)
-    return {name: tuple(places.values()) for name, places in found.items()}
-
-
-def _place(node: Any) -> _Place:
-    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+            named = name_of(getattr(node.func, "value", node.func) if is_update else node.func)
+            found += [(name, node) for name, _ in named]
+    return _by_line(found)
 
 
 def _text(file: str, place: _Place) -> str:
@@ -262,8 +258,11 @@ def keeping(node: ast.AST) -> Iterator[Name]:
 
 def name_of(node: ast.AST) -> Iterator[Name]:
     """Yield the variable or attribute that an expression names, or whose item it is."""
-    while isinstance(node, ast.Subscript):  # seen["first"].append(…)
-        node = node.value
+    # seen["first"].append(…), seen.setdefault("first", []).append(…)
+    while isinstance(node, ast.Subscript) or (
+        isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("setdefault", "get")
+    ):
+        node = node.value if isinstance(node, ast.Subscript) else getattr(node.func, "value", node.func)
     if isinstance(node, ast.Name):
         yield node.id, False
     elif isinstance(node, ast.Attribute):
