@@ -125,7 +125,7 @@ class Capture(Protocol):
         """
 
 
-Failed: TypeAlias = Callable[[Exception], None]
+Failed: TypeAlias = Callable[[BaseException], None]
 """Receives each error of vramscope itself, possibly several; the training goes on."""
 
 

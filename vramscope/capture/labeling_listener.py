@@ -9,7 +9,7 @@ import torch
 from vramscope.capture import Failed
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.hooks import Listener
-from vramscope.capture.hooks.modules import ModuleLog, listed
+from vramscope.capture.hooks.modules import ModuleLog, modules_of, tensors_of
 from vramscope.capture.labels import AddLabels, Labeler
 from vramscope.capture.torch_versions import allocator_conf
 from vramscope.model.codes import NoteCode
@@ -35,11 +35,11 @@ class Checkpointing:
         if id(root) in self._roots or self.has_recomputed or not torch.is_grad_enabled():
             return
         self._roots.add(id(root))
-        if not any(parameter.requires_grad for _, parameter in listed(root.named_parameters)):
+        if not any(parameter.requires_grad for _, parameter in tensors_of(root, "_parameters")):
             return
         switched = [
             (name, module)
-            for name, module in listed(root.named_modules)
+            for name, module in modules_of(root)
             if any(vars(module).get(switch) is True for switch in _SWITCHES)
         ]
         # A model is switched on with its layers, which checkpoint.

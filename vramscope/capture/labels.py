@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from vramscope.capture.hooks.gradients import gradients_now, is_leaf
-from vramscope.capture.hooks.modules import ModuleLog, listed
+from vramscope.capture.hooks.modules import ModuleLog, tensors_of
 from vramscope.capture.ranks.mesh import mesh_of_parameters
 from vramscope.capture.ranks.shards import category_of, flat_shards
 from vramscope.capture.storages import PLAIN, storage_id, storage_of
@@ -122,7 +122,8 @@ class Labeler:
 
         Some of these parameters may belong to no module.
         """
-        parameters = list(_parameters(optimizer))
+        groups = getattr(optimizer, "param_groups", ())
+        parameters = list(chain.from_iterable(group.get("params", ()) for group in groups))
         new = self._unlabeled(parameters)
         found = [parameters[i] for i in new]
         self._label_new(found, Category.PARAMETER, self._names_of(parameters, new), found)
@@ -176,8 +177,8 @@ class Labeler:
         root.calls += 1
         if root.calls & (root.calls - 1) == 0 or not (root.parameters or root.buffers):
             prefix = "" if self._log is None else self._log.prefix(module)
-            parameters = _walk(prefix, listed(module.named_parameters))
-            root.parameters, root.buffers = parameters, _walk(prefix, listed(module.named_buffers))
+            parameters = _walk(prefix, tensors_of(module, "_parameters"))
+            root.parameters, root.buffers = parameters, _walk(prefix, tensors_of(module, "_buffers"))
             if not self.mesh:
                 self.mesh = mesh_of_parameters(reference() for _, reference in parameters + root.buffers)
             self._shard_numels |= flat_shards(module)
@@ -298,11 +299,6 @@ def _walk(prefix: str, found: Iterable[tuple[str, Any]]) -> Named:
     before = f"{prefix}." if prefix else ""
     # What functional_call puts in place of a parameter may be a result: reading its .grad warns.
     return [(before + name, weakref.ref(tensor)) for name, tensor in found if is_leaf(tensor) is not False]
-
-
-def _parameters(optimizer: Any) -> Iterator[Any]:
-    for group in getattr(optimizer, "param_groups", ()):
-        yield from group.get("params", ())
 
 
 def tensors_in(value: Any, depth: int) -> Iterator[Any]:

@@ -143,7 +143,7 @@ def bus_id(device: int) -> str:
 class Sampler:
     """Samples one device ten times a second on a background thread, and on request; never raises."""
 
-    def __init__(self, device: int, uuid: str, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, device: int, uuid: str, failed: Callable[[BaseException], None]) -> None:
         self._device = device
         self._failed = failed
         self._memory = DeviceMemory(uuid, bus_id(device))

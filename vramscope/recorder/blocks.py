@@ -11,7 +11,6 @@ import threading
 from _thread import get_ident, start_new_thread
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from vramscope.capture.undisturbed import Guarded, is_of_a_signal_handler, undisturbed, unheld
@@ -41,14 +40,11 @@ def keep_interrupt() -> None:
     """
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     trace = error.__traceback__ if type(error) is KeyboardInterrupt else None
-    if trace is not None and _is_of_main_program(trace.tb_frame):
+    if trace is None or hasattr(sys, "ps1"):  # consoles go on after it
+        return
+    if trace.tb_frame.f_code.co_name in _ENTRANCES and trace.tb_frame.f_back is None:
         with suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")  # noqa: S102 -- Python offers no other way
-
-
-def _is_of_main_program(frame: FrameType) -> bool:
-    """Whether an exception that began to be traced in *frame* left the program; consoles go on after it."""
-    return frame.f_code.co_name in _ENTRANCES and frame.f_back is None and not hasattr(sys, "ps1")
 
 
 _MOST_INTERRUPTIONS = 1000

@@ -3,13 +3,13 @@
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 from vramscope.errors import UsageError
+from vramscope.recorder.messages import Messages
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -100,8 +100,7 @@ def _check_names(variables: frozenset[str]) -> None:
     if unknown:
         names = ", ".join(PREFIX + name.upper() for name in RecordOptions._fields)
         # No error: a variable for a newer version must not end a training.
-        with suppress(Exception):
-            sys.stderr.write(f"vramscope: {unknown[0]} is ignored; there is: {names}\n")
+        Messages(quiet=False).say(f"{unknown[0]} is ignored; there is: {names}")
 
 
 @cache

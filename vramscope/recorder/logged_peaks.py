@@ -29,7 +29,7 @@ class LoggedPeaks:
         """Follow nothing any more: this is a forked child."""
         self._follower = None
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         # Peaks for a logger are worth no recording: it goes on without them.
         self._can_follow = False
         warn(f"vramscope has no more peaks to log: {type(error).__name__}: {error}")

@@ -255,7 +255,7 @@ class Pipeline:
 
     # ------------------------------------------------------------------------- failures, children
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Stop recording, warn once, and let the training go on.
 
         This runs on any thread and waits for no other: a thread that leaves the block may be waiting for it.

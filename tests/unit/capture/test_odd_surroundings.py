@@ -20,12 +20,16 @@ def train():
 SURROUNDINGS = {
     "no working directory": "os.mkdir('gone'); os.chdir('gone'); os.rmdir(os.getcwd())",
     "stderr raises": "sys.stderr = type('E', (), {'write': lambda *_: 1 / 0, 'flush': lambda *_: 1 / 0})()",
+    "stderr exits": "sys.stderr = type('E', (), {'write': lambda *_: sys.exit(4), 'flush': lambda _: 0})()",
     "stderr is None": "sys.stderr = None",
     "no argv": "del sys.argv",
     "odd argv": "sys.argv = [pathlib.Path('x'), 5, None, b'y']",
     "no host name": "socket.gethostname = lambda: 1 / 0",
     "names of modules fail": "layer.named_modules = lambda *_, **__: 1 / 0",
+    "names of modules exit": "layer.named_modules = lambda *_, **__: sys.exit(3)",
+    "names of modules never end": "layer.named_modules = lambda *_, **__: iter(lambda: ('x', layer), None)",
     "names of parameters fail": "layer.named_parameters = lambda *_, **__: 1 / 0",
+    "names of parameters end it": "layer.named_parameters = lambda *_, **__: exec('raise BaseException')",
 }
 
 

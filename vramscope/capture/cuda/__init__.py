@@ -188,7 +188,8 @@ class Cuda(LabelingListener):
         self._records.add_mark(row, counts or self._records.counts())
         if kind == MarkKind.STEP:
             self.watch.tick("step", 0, sys._getframe(1))
-        if kind != MarkKind.GC and self._pace.reads_at_boundary(counts[0], self._reader.has_unread):
+        is_on = self._ring_guard is not None  # else a block was entered or left while nothing is recorded
+        if is_on and kind != MarkKind.GC and self._pace.reads_at_boundary(counts[0], self._reader.has_unread):
             unheld(lambda: self._reader.read(wait_s=0))  # a reading by another thread is as good
 
     def step_ends(self, optimizer: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.modules import module as _modules
 
-from vramscope.capture.hooks.modules import ModuleLog
+from vramscope.capture.hooks.modules import ModuleLog, tensors_of
 from vramscope.capture.hooks.open_phases import (
     CHECKPOINT,
     FORWARDS,
@@ -157,7 +157,7 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
     if getattr(module, "_is_replica", False):
         return
     # Transforms of a data set are modules too: that they are called is loading, and no forward.
-    if loads_data() and next(module.parameters(), None) is None:
+    if loads_data() and not tensors_of(module, "_parameters"):
         return
     calls = thread.calls
     if state.log is not None and phase not in (Phase.RECOMPUTE, Phase.LOSS):

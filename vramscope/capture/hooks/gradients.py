@@ -13,6 +13,7 @@ from _thread import get_ident
 from collections.abc import Sequence
 from itertools import chain
 from time import sleep
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -68,15 +69,9 @@ def gradients_of(tensors: Sequence[Any]) -> list[Any]:
 def is_backward_elsewhere() -> bool:
     """Whether the call stack of another Python thread shows a backward pass."""
     own = get_ident()
-    return any(_is_in_backward(frame) for thread, frame in sys._current_frames().items() if thread != own)
-
-
-def _is_in_backward(frame: Any) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name in _ENGINES and frame.f_code.co_filename.startswith(_TORCH):
-            return True
-        frame = frame.f_back
-    return False
+    tops = [frame for thread, frame in sys._current_frames().items() if thread != own]
+    codes = [each.f_code for top in tops for each, _ in walk_stack(top)]
+    return any(code.co_name in _ENGINES and code.co_filename.startswith(_TORCH) for code in codes)
 
 
 _TORCH = torch.__path__[0]

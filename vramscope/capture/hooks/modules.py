@@ -9,7 +9,6 @@ import weakref
 from _thread import get_ident
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from time import time_ns
@@ -17,21 +16,35 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.capture.undisturbed import is_of_a_signal_handler
 from vramscope.model.marks import ROOT_MODULE, MarkKind, Marks
 from vramscope.model.trace import Action, Trace
 
 NONE = 0
 
 
-def listed(named: Callable[[], Iterable[tuple[str, Any]]]) -> list[tuple[str, Any]]:
-    """Return what a function of the program's module lists; nothing where its own version of it fails."""
-    try:
-        return list(named())
-    except Exception as error:
-        if is_of_a_signal_handler(error):
-            raise
-        return []
+def modules_of(root: Any) -> list[tuple[str, Any]]:
+    """Return the modules of *root* with their paths, as torch's ``named_modules`` lists them.
+
+    That is not called: a program's own version of it may fail, exit or never end.
+    """
+    seen: dict[int, tuple[str, Any]] = {}
+    waiting = [("", root)]
+    while waiting:
+        path, module = waiting.pop()
+        if module is not None and id(module) not in seen:
+            seen[id(module)] = path, module
+            inner = list(getattr(module, "_modules", {}).items())
+            waiting += [(f"{path}.{name}" if path else str(name), child) for name, child in reversed(inner)]
+    return list(seen.values())
+
+
+def tensors_of(root: Any, home: str) -> list[tuple[str, Any]]:
+    """Return the tensors in ``_parameters`` or ``_buffers`` of the modules of *root*, with their paths."""
+    seen: dict[int, tuple[str, Any]] = {}
+    for path, module in modules_of(root):
+        for name, tensor in list(getattr(module, home, {}).items()):
+            seen.setdefault(id(tensor), (f"{path}.{name}" if path else name, tensor))
+    return [each for each in seen.values() if each[1] is not None]
 
 
 class _ModuleRef(weakref.ref):  # type: ignore[type-arg]
@@ -82,7 +95,7 @@ class ModuleLog:
         if known.calls & (known.calls - 1):
             return
         prefix = self.prefix(root)
-        for path, module in listed(root.named_modules):
+        for path, module in modules_of(root):
             if id(module) not in self.ids or path == "":
                 self._learn(module, ".".join(filter(None, (prefix, path))) or ROOT_MODULE)
 

@@ -6,6 +6,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable
 from concurrent.futures import thread as thread_pool
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 from torch.compiler import is_compiling
 
 from vramscope.capture.hooks.modules import ModuleLog
-from vramscope.capture.undisturbed import is_of_a_signal_handler
+from vramscope.capture.undisturbed import is_of_the_program
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 
@@ -32,7 +33,7 @@ class Listener:
     Its methods may raise: ``failed`` then receives the error and the training goes on.
     """
 
-    failed: Callable[[Exception], None]
+    failed: Callable[[BaseException], None]
     """Receives an error of vramscope itself."""
 
     def mark(self, kind: MarkKind, phase: Phase = Phase.OTHER, value: int = 0, name: str = "") -> None:
@@ -117,7 +118,7 @@ def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
     if _graph_task is None or _graph_task() == -1:
         state.threads.add(get_ident())
         state.n_begun += 1
-    stack = _frame_ids(owner) if owner is not None else []
+    stack = [] if owner is None else [id(frame) for frame, _ in walk_stack(owner)]
     if owner is not None:
         _drop_stale(state.listener, stack)
     thread.open.append(_OpenPhase(phase, value, name, len(stack), stack[0] if stack else 0))
@@ -147,14 +148,6 @@ def module_now() -> int:
     """Index of the path of the module that the calling thread runs; 0 for none."""
     modules = thread.modules
     return modules[-1] if modules else 0
-
-
-def _frame_ids(frame: FrameType | None) -> list[int]:
-    found = []
-    while frame is not None:
-        found.append(id(frame))
-        frame = frame.f_back
-    return found
 
 
 def _drop_stale(listener: Listener, stack: list[int]) -> None:
@@ -252,19 +245,11 @@ def during(phase: Phase, owner: Any, frame: FrameType, run: Callable[[], Any]) -
     if state.listener is None or is_compiling():
         return run()
     value, name = id(owner), type(owner).__name__
-    guarded(_begin_call, phase, value, name, frame)
+    guarded(lambda _: begin(phase, value, name, frame))
     try:
         return run()
     finally:
-        guarded(_end_call, phase, value, name)
-
-
-def _begin_call(_listener: Listener, phase: Phase, value: int, name: str, frame: FrameType) -> None:
-    begin(phase, value, name, frame)
-
-
-def _end_call(_listener: Listener, phase: Phase, value: int, name: str) -> None:
-    end(phase, value, name)
+        guarded(lambda _: end(phase, value, name))
 
 
 def guarded(do: Callable[..., None], *args: Any) -> None:
@@ -278,8 +263,8 @@ def guarded(do: Callable[..., None], *args: Any) -> None:
     except RecursionError:
         # No call here: it could exceed the recursion limit again.
         state.n_too_deep += 1
-    except Exception as error:
-        if is_of_a_signal_handler(error):
+    except BaseException as error:
+        if is_of_the_program(error):
             raise
         listener.failed(error)
     finally:

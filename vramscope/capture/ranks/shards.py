@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from vramscope.capture.hooks.modules import modules_of
 from vramscope.model.marks import Category
 
 _CATEGORY_OF_SHARD = {
@@ -28,7 +29,7 @@ def flat_shards(module: Any) -> dict[int, int]:
         return found
     # A handle is private to torch, and other versions may have other attributes.
     with suppress(Exception):
-        for each in module.modules():
+        for _, each in modules_of(module):
             handle = each.__dict__.get("_handle")
             if getattr(handle, "uses_sharded_strategy", False):
                 flat = handle.flat_param

@@ -56,7 +56,7 @@ class StorageListener(Protocol):
     def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
         """A storage has changed its size, possibly to 0 bytes."""
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """An error of vramscope itself occurred."""
 
 

@@ -10,10 +10,15 @@ import sys
 import threading
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
-from types import CodeType, TracebackType
+from pathlib import Path
+from traceback import walk_tb
+from types import CodeType
 from typing import Any
 
 from vramscope.stalls import LOOK_EVERY_S, MOST_LOOKS, Patience
+
+_NOT_EXITING = (f"{Path(__file__).parents[2]}/", "/lib/python", "<frozen ")
+"""Parts of the names of files whose code does not exit by itself."""
 
 
 def undisturbed(do: Callable[[], object], wait_s: float = -1) -> bool:
@@ -119,7 +124,7 @@ class Guarded:
     __slots__ = ("_failed", "_lets_out")
 
     def __init__(
-        self, failed: Callable[[Exception], object], lets_out: tuple[type[Exception], ...] = ()
+        self, failed: Callable[[BaseException], object], lets_out: tuple[type[Exception], ...] = ()
     ) -> None:
         """Guard a block.
 
@@ -135,12 +140,22 @@ class Guarded:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
         """End the block: true where the error was vramscope's."""
-        if not isinstance(error, Exception) or isinstance(error, self._lets_out):
-            return False
-        if is_of_a_signal_handler(error):
+        if error is None or isinstance(error, self._lets_out) or is_of_the_program(error):
             return False
         self._failed(error)
         return True
+
+
+def is_of_the_program(error: BaseException) -> bool:
+    """Whether *error* ends the program: Ctrl-C, a signal handler's, or an exit that the program sent here.
+
+    An exit that was raised in code of the program which vramscope called, such as the ``write`` of its own
+    ``sys.stderr``, would not have come without vramscope.
+    """
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)) or is_of_a_signal_handler(error):
+        return True
+    *_, last = (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
+    return not isinstance(error, Exception) and any(part in last for part in _NOT_EXITING)
 
 
 def is_of_a_signal_handler(error: BaseException) -> bool:
@@ -149,12 +164,7 @@ def is_of_a_signal_handler(error: BaseException) -> bool:
     A handler runs between any two instructions, so it can also raise within our own code.
     """
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in handlers:
-            return True
-        trace = trace.tb_next
-    return False
+    return any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__))
 
 
 def _code(handler: Any) -> CodeType | None:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType, TracebackType
 
 import torch
@@ -101,10 +102,9 @@ def own_frames(frame: FrameType | None) -> tuple[tuple[str, int, str], ...]:
 def own_line_of(trace: TracebackType | None) -> str:
     """The same of an exception."""
     found = ""
-    while trace is not None:
-        if _is_own(trace.tb_frame):
-            found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
+    for frame, line in walk_tb(trace):
+        if _is_own(frame):
+            found = f"{Path(frame.f_code.co_filename).name}:{line}"
     return found
 
 
