@@ -5,6 +5,7 @@ from typing import Any
 from dash import dcc, html
 
 from vramscope.model.marks import Phase
+from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_name
 
 from ..address import UNZOOMED, Address
@@ -85,6 +86,14 @@ def phases(series: Series, *, live: bool = False) -> Any:
     none = [] if present else [html.Span("none so far", className="dim", **{"data-none": "yes"})]
     title = html.Span(term("phase", "Phases"), className="dim")
     return html.Div([title, *none, *entries], className="lane-key")
+
+
+def counted(view: View) -> Any:
+    """Return what is drawn of steps without events; nothing where all have theirs."""
+    drawn = (("peak", "peak"), ("level", "level at the end"))
+    entries = [html.Span([html.I(className=f"swatch counted-{name}"), word]) for name, word in drawn]
+    title = html.Span("Steps without events, by torch's counters", className="dim")
+    return html.Div([title, *entries], className="lane-key", hidden=not len(unrecorded(view.recording)))
 
 
 def _phase(phase: Phase, *, is_shown: bool) -> html.Span:

@@ -44,6 +44,12 @@ def table(columns: Sequence[Any], aligned: str, rows: Sequence[html.Tr], kind: s
     return html.Table(whole, className=f"diff {kind}".strip())
 
 
+def facts(*rows: tuple[Any, Any], kind: str = "") -> html.Dl:
+    """Return names and values; rows without a value are left out. *kind* is a further class."""
+    shown = [html.Div([html.Dt(name), html.Dd(value)]) for name, value in rows if value not in (None, "")]
+    return html.Dl(shown, className=f"fact-list {kind}".strip())
+
+
 def peak_bar(held: int, own: int, top: int) -> html.Div:
     """Return the bar of the bytes *held*, with a mark at the own peak."""
     mark = {"left": f"calc({100 * own / top:.1f}% - 2px)", "width": "2px"}

@@ -55,10 +55,7 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
             waits=True,
         )
     most = most_known(view) if view else ""
-    fall, steps = (
-        dcc.Link(name, href=Address(f"/{name.lower()}", *view.here).url, className="link") if view else ""
-        for name in ("Waterfall", "Phases")
-    )
+    fall = dcc.Link("Waterfall", href=Address("/waterfall", *view.here).url, className="link") if view else ""
     sampled = [getattr(view.recording.counters, f"{name}_bytes") for name in _SAMPLED] if view else []
     has_samples = any((column >= 0).any() for column in sampled)
     return state(
@@ -67,7 +64,6 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
         if most or has_samples
         else "The recording ended before anything was allocated on this device.",
         *([["The totals are shown in the ", fall, "."]] if has_samples else []),
-        *([["The peak of each step is in ", steps, "."]] if view and len(view.recording.steps) else []),
         ["To see who allocated: ", *to_record(view)],
     )
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .drawing.m4 import even_edges, m4
+from vramscope.model.past import most_of
+
 from .drawing.theme import (
     BLUE,
     GREEN,
@@ -22,10 +23,9 @@ from .drawing.theme import (
     plain_chart,
     scaled,
 )
-from .steps import FEW_LABELS, spacing
+from .steps import FEW_LABELS, line, spacing
 
 COLORS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, "#6A51A3", "#7A8896")
-COLUMNS = 200
 
 
 class NamedCurve(NamedTuple):
@@ -79,7 +79,7 @@ def outline(events: Sequence[int] | NDArray[Any], levels: NDArray[Any]) -> NDArr
         return np.zeros(len(events), "i8")
     edges = np.clip(np.asarray(events) + 1, 0, len(levels) - 1)
     first = np.concatenate([[0], np.minimum(edges[:-1] + 1, len(levels) - 1)])
-    return np.array([levels[a : b + 1].max(initial=0) for a, b in zip(first, edges, strict=True)])
+    return np.maximum(most_of(levels, first, edges + 1), 0)
 
 
 def growth(
@@ -94,8 +94,8 @@ def growth(
     lines = [
         _growth_line(level, name, i, x) for i, (level, name) in enumerate(zip(levels, names, strict=True))
     ]
-    for line, dash in zip(lines, dashes, strict=False):
-        line["line"]["dash"] = dash
+    for each, dash in zip(lines, dashes, strict=False):
+        each["line"]["dash"] = dash
     lines += by_counters(counted, len(lines))["data"]
     x = np.concatenate([x, *(each.events for each in counted)])
     # Plotly would go on to the next label, which is then cut at the edge.
@@ -113,12 +113,4 @@ def by_counters(counted: Sequence[NamedCurve], first: int = 0) -> dict[str, Any]
 
 
 def _growth_line(level: NDArray[Any], name: str, i: int, x: NDArray[Any]) -> dict[str, Any]:
-    kept = np.arange(len(level))
-    if len(level) > 2 * COLUMNS:
-        kept = m4([level], even_edges(0, len(level), COLUMNS))
-    color = COLORS[i % len(COLORS)]
-    return {
-        "type": "scatter", "mode": "lines+markers" if len(kept) <= 60 else "lines", "name": esc(name, 60),
-        "uid": f"growth{i}", "x": pack(x[kept]), "y": pack(level[kept]),
-        "line": {"width": 2, "color": color}, "marker": {"size": 6}, "hovertemplate": "%{y:.2f}",
-    }  # fmt: skip
+    return line(esc(name, 60), COLORS[i % len(COLORS)], x, level, x) | {"uid": f"growth{i}"}

@@ -32,13 +32,13 @@ def peaks(found: StepPeaks, index: NDArray[Any], chosen: int | None, n_thinned: 
     *chosen* is the row of the step that is marked; of *n_thinned* first steps only the peaks are retained.
     """
     lines = [
-        _line(format_name(phase), PHASE_COLOR[phase], *_of_phase(found, phase, index))
+        line(format_name(phase), PHASE_COLOR[phase], *_of_phase(found, phase, index))
         for phase in Phase
         if phase != Phase.OTHER and (found.per_phase.phase == phase).any()
     ]
     rows = np.arange(len(index))
     name = "step, at least" if found.per_step.is_lower_bound.any() else "step"
-    whole = _line(name, "#1F2933", index, found.per_step.allocated_bytes, rows)
+    whole = line(name, "#1F2933", index, found.per_step.allocated_bytes, rows)
     whole |= {"uid": "allocated", "line": {"shape": "linear", "width": 2.2, "color": "#1F2933"}}
     # The whole step first: a phase that reaches it is drawn over it, in dashes that show both.
     lines = _told_apart([whole, *lines])
@@ -102,8 +102,8 @@ def _step_axis(index: NDArray[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-FEW_LABELS = 6
-"""Labels as long as ``step 12,000`` that fit into 450 pixels: Plotly turns more, and cuts them off."""
+FEW_LABELS = 4
+"""Labels as long as ``step 12,000`` that fit on a phone: Plotly turns more, and cuts them off."""
 
 
 def spacing(span: int, most: int = 12) -> int:
@@ -137,9 +137,7 @@ def _of_phase(found: StepPeaks, phase: Phase, index: NDArray[Any]) -> tuple[Any,
     return index[mine.step], mine.allocated_bytes, mine.step
 
 
-def _line(
-    name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any]
-) -> dict[str, Any]:
+def line(name: str, color: str, x: NDArray[Any], n_bytes: NDArray[Any], rows: NDArray[Any]) -> dict[str, Any]:
     """Return one line; above twice STEP_COLUMNS steps, with the extremes of each column."""
     kept = np.arange(len(x))
     if len(x) > 2 * STEP_COLUMNS:

@@ -12,9 +12,10 @@ from vramscope.model.snapshot import BlockState
 from vramscope.units import format_bytes, format_count
 
 from ..answers import folded, moment, owners, state_of
+from ..components.panel import facts
 from ..components.panels import found_table
 from ..data import Data, View
-from .parts import amount, blocks_link, facts, holder, pick, section, stack_section, title
+from .parts import amount, blocks_link, holder, pick, section, stack_section, title
 
 MOST_KEEPERS = 4
 _MOST_TEXTS, _LONGEST_TEXT = 8, 300

@@ -9,8 +9,9 @@ from vramscope.model.snapshot import BlockState
 from vramscope.units import format_bytes, format_count
 
 from ..answers import folded, moment, state_of
+from ..components.panel import facts
 from ..data import Data, View
-from .parts import amount, facts, holder, section, title
+from .parts import amount, holder, section, title
 
 MOST_BLOCKS = 8
 

@@ -11,9 +11,10 @@ from vramscope.units import format_bytes, format_name, format_share
 
 from ..address import Address
 from ..answers import category_bytes, folded, held, moment, totals
+from ..components.panel import facts
 from ..data import Data, View
 from ..queries.comments import LONGEST, comments
-from .parts import amount, blocks_link, facts, holder, line_name, pick, section, title
+from .parts import amount, blocks_link, holder, line_name, pick, section, title
 
 MOST_LINES = 7
 
@@ -95,14 +96,12 @@ def _categories(data: Data, view: View, at: int, allocated: int) -> Any:
         for each in order
     ]
     rows = [_category(each, int(known[each]), allocated) for each in order[:6]]
-    listed = html.Dl(rows, className="fact-list")
-    return section("By category", html.Div(bar, className="parts", role="presentation"), listed)
+    return section("By category", html.Div(bar, className="parts", role="presentation"), facts(*rows))
 
 
-def _category(each: Category, n_bytes: int, allocated: int) -> html.Div:
-    name = html.Dt([html.I(className=f"swatch part-{each.name.lower()}"), " ", format_name(each)])
-    share = html.Span(f" {format_share(n_bytes, allocated)}", className="dim")
-    return html.Div([name, html.Dd([amount(n_bytes), share])])
+def _category(each: Category, n_bytes: int, allocated: int) -> tuple[list[Any], list[Any]]:
+    name = [html.I(className=f"swatch part-{each.name.lower()}"), " ", format_name(each)]
+    return name, [amount(n_bytes), html.Span(f" {format_share(n_bytes, allocated)}", className="dim")]
 
 
 def _lines(data: Data, view: View, at: int) -> Any:

@@ -10,9 +10,10 @@ from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_count
 
 from ..answers import folded, moment
+from ..components.panel import facts
 from ..components.panels import stack_table
 from ..data import Data, View
-from .parts import amount, blocks_link, facts, line_name, pick, section, stack_section, title
+from .parts import amount, blocks_link, line_name, pick, section, stack_section, title
 
 MOST_SIZES = 5
 

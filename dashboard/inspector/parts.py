@@ -22,12 +22,6 @@ def title(kind: str, words: Any, below: Any = None) -> html.Header:
     )
 
 
-def facts(*rows: tuple[str, Any]) -> html.Dl:
-    """Return names and values; rows without a value are left out."""
-    shown = [html.Div([html.Dt(name), html.Dd(value)]) for name, value in rows if value not in (None, "")]
-    return html.Dl(shown, className="fact-list")
-
-
 def pick(shown: Any, what: str, at: int | None = None) -> html.Button:
     """Return a button that shows *what* in the inspector, and moves the instant where *at* is given."""
     more = {} if at is None else {"data-at": str(at)}

@@ -10,9 +10,10 @@ from vramscope.model.marks import Phase
 from vramscope.units import format_bytes, format_duration, format_name
 
 from ..answers import totals
+from ..components.panel import facts
 from ..components.panels.past import steps_with_past
 from ..data import Data, View
-from .parts import amount, facts, pick, section, title
+from .parts import amount, pick, section, title
 
 
 def content(data: Data, view: View, number: int, _: int) -> Any:
@@ -68,5 +69,5 @@ def _phases(found: Any, row: int) -> Any:
         words = "between phases" if phase == Phase.OTHER else format_name(phase)
         swatch = html.I(className=f"swatch phase-{phase.name.lower()}")
         size = amount(n_bytes, is_lower_bound=is_bound)
-        rows.append(html.Div([html.Dt([swatch, " ", words]), html.Dd(size)]))
-    return section("Peak by phase", html.Dl(rows, className="fact-list")) if rows else html.Span()
+        rows.append(([swatch, " ", words], size))
+    return section("Peak by phase", facts(*rows)) if rows else html.Span()

@@ -6,6 +6,7 @@ import numpy as np
 from dash import dcc, html
 
 from vramscope.analysis.leaks import Leaks
+from vramscope.analysis.leaks.all_steps import levels_by_counters
 from vramscope.analysis.leaks.holders import Statement
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.lines import NO_STACK
@@ -16,7 +17,7 @@ from vramscope.units import format_bytes, format_count
 from ..address import Address
 from ..components import renewal, states
 from ..components.graph import graph
-from ..components.panel import color_key, panel
+from ..components.panel import color_key, facts, panel
 from ..components.panels import cause
 from ..components.panels.past import counted
 from ..components.panels.stack_table import stack_of, to_code
@@ -52,7 +53,11 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     claim = f"{many}: {format_bytes(total)} more with every {turn}"
     shown = found.leaks[:MOST_SHOWN]
     names = [_group(leak) for leak in shown]
-    figure = curves.growth(np.array([leak.level_bytes for leak in shown]), names, _turns(view, found))
+    turns = _turns(view, found)
+    levels = _all_levels(view, int(turns[0]))
+    figure = curves.growth(np.array([leak.level_bytes for leak in shown]), names, turns, (), levels)
+    names = [f"{name}, in steps with events" if levels else name for name in names]
+    names += [each.name for each in levels]
     word = "steps" if found.has_steps else "loop iterations"
     support = f"Compared at the same point of {len(found.iteration_boundaries)} {word}."
     return [
@@ -66,6 +71,14 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         *(_growing_batch(found, found.batch, address, view) if found.batch else []),
         *_no_leak(found),
     ]  # fmt: skip
+
+
+def _all_levels(view: View, first: int) -> list[curves.NamedCurve]:
+    """Return by how much the level at each step's end is above that of step *first*, as torch counted it."""
+    number, level = levels_by_counters(view.recording)
+    number, level = number[number >= first], level[number >= first]
+    name = f"all allocated bytes, above those after step {first}"
+    return [curves.NamedCurve(name, number, level - level[0])] if len(number) else []
 
 
 def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> list[Any]:
@@ -86,17 +99,11 @@ def _growing_batch(found: Leaks, batch: Leak, address: Address, view: View) -> l
 
 def _card(leak: Leak, address: Address, view: View) -> Any:
     lines = [
-        html.Div(
-            [
-                html.Dt(_line(view, each.frame, each.is_in_backward)),
-                html.Dd(f"{format_bytes(each.bytes_per_step)} per step"),
-            ]
-        )
+        (_line(view, each.frame, each.is_in_backward), f"{format_bytes(each.bytes_per_step)} per step")
         for each in leak.lines[:6]
     ]
     frame = leak.lines[0].frame if leak.lines else None
     to = address.go(path="/allocations", q=f"{frame.function} alive" if frame else "alive", at=None)
-    facts = html.Dl(lines, className="fact-list lines")
     kept = f"Kept at {place_of(leak.kept_at)}" if leak.kept_at else ""
     path = (
         html.P([html.Span("Held by ", className="dim"), html.Code(html.Bdi(leak.path[:300]))])
@@ -105,16 +112,9 @@ def _card(leak: Leak, address: Address, view: View) -> Any:
     )
     basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps). {kept}"
     link = dcc.Link("Show its allocations", href=to.url, className="link")
-    based_on = html.P(basis, className="dim")
-    return cause.card(
-        leak.finding,
-        path,
-        facts,
-        based_on,
-        links=link,
-        recorded_ns=view.run.started_ns,
-        kept=kept_sources(view),
-    )
+    more = path, facts(*lines, kind="lines"), html.P(basis, className="dim")
+    begun, kept_code = view.run.started_ns, kept_sources(view)
+    return cause.card(leak.finding, *more, links=link, recorded_ns=begun, kept=kept_code)
 
 
 def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:

@@ -23,7 +23,7 @@ from ..address import Address, restore
 from ..answers import folded, held, last_oom, moment, series_of
 from ..components import renewal, states
 from ..components.graph import graph
-from ..components.panel import panel, table
+from ..components.panel import facts, panel, table
 from ..components.panels import cause, stack_table
 from ..components.panels.reserved import function_of
 from ..components.panels.stack_table import to_code
@@ -138,13 +138,11 @@ def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
 def _message(message: OomMessage) -> html.Section:
     known = [("Tried to allocate", message.requested_bytes)]
     known += [(label, message.known[name]) for name, label in _SAID if name in message.known]
-    rows = [html.Div([html.Dt(label), html.Dd(format_bytes(n_bytes))]) for label, n_bytes in known]
+    rows = facts(*((label, format_bytes(n_bytes)) for label, n_bytes in known))
     whole = html.Details(
         [html.Summary("The whole message"), html.Blockquote(message.text[:4000])], className="message"
     )
-    return html.Section(
-        [html.H3("Message of torch"), html.Dl(rows, className="fact-list"), whole], className="panel card"
-    )
+    return html.Section([html.H3("Message of torch"), rows, whole], className="panel card")
 
 
 def _curve(data: Data, view: View, failures: Any) -> html.Section:

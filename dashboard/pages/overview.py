@@ -67,6 +67,7 @@ def _layout(context: Context) -> Any:
                 ),
                 track.frame(series, view, sentence, look),
                 legend.phases(series, live=view.is_live),
+                legend.counted(view),
             ],
             className="panel chart",
             **{"aria-label": "Memory over time"},

@@ -78,7 +78,8 @@ def _since(data: Data, view: View, at: int) -> str:
     if before is None or before.n_bytes <= here:
         return ""
     words = moment(data, view, at).words
-    highest = f"the highest since is {format_bytes(here)} at {words}."
+    which = "since" if view.recording.past.n_events else "with events"
+    highest = f"the highest {which} is {format_bytes(here)} at {words}."
     return f"No allocations of that peak are retained; {highest}"
 
 

@@ -1,8 +1,10 @@
 """What the pages draw of steps without events is what torch says of them."""
 
+import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from standin_fixtures import AFTER, BEFORE
 
@@ -12,6 +14,10 @@ from vramscope.dashboard.components.graph import DRAWN
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.drawing.theme import unpack
 from vramscope.dashboard.pages import Context, pages
+from vramscope.dashboard.server.app import build_app
+from vramscope.dashboard.server.security import Access
+
+from vramscope.steps.unrecorded import unrecorded
 
 pytestmark = pytest.mark.standin
 
@@ -56,6 +62,16 @@ def _parts(part):
             yield from _parts(each)
 
 
+def _columns(answer):
+    answer = gzip.decompress(answer)
+    size = int.from_bytes(answer[:4], "little")
+    found, at = json.loads(answer[4 : 4 + size]), 4 + size
+    for name, kind, n in found["columns"]:
+        found[name] = np.frombuffer(answer, f"<{kind}", n, at)
+        at += found[name].nbytes
+    return found
+
+
 def _page(name, runs, mode):
     data, ids, _ = runs
     page = next(page for page in pages() if page.name == name)
@@ -73,3 +89,36 @@ def test_a_run_of_counters_alone_shows_the_peak_and_the_level_of_every_step(runs
     level, peak = zip(*runs[2]["counters"], strict=True)
     assert [unpack(each["y"]).tolist() for each in drawn] == [[*peak], [*level]]
     assert [each["mode"] for each in drawn] == ["markers"] * 2  # nothing is known between two
+
+
+def test_the_timeline_of_some_steps_follows_the_level_and_the_peak_of_the_others(runs):
+    data, ids, truth = runs
+    run = ids["auto"]
+    client, url = build_app(data, Access(token=None)).server.test_client(), f"/api/timeline?run={run}&w=900"
+    drawn = _columns(client.get(url, base_url="http://127.0.0.1").get_data())
+    view = data.view(Address(run=run))
+    steps, bare = view.recording.steps, unrecorded(view.recording)
+    left_out = steps.index[bare.overlap(steps.start_ns, steps.end_ns)].tolist()
+
+    assert len(left_out) > 20
+    assert drawn["counted.level"].tolist() == [truth["auto"][number][0] for number in left_out]
+    assert drawn["counted.y"].tolist() == [truth["auto"][number][1] for number in left_out]
+    # The browser draws no line through a step that is left out as a whole.
+    starts, ends = steps.start_ns[left_out], steps.end_ns[left_out]
+    whole = ((bare.start_ns <= starts[:, None]) & (ends[:, None] <= bare.end_ns)).any(axis=1)
+    middle = (drawn["counted.x"] + drawn["counted.end"])[whole] / 2
+    row = np.searchsorted(drawn["bare.from"], middle, "right") - 1
+    assert whole.sum() > 10
+    assert (row >= 0).all()
+    assert (middle < drawn["bare.to"][row]).all()
+    assert drawn["top"]["allocated"] >= max(peak for _, peak in truth["auto"])
+
+
+def test_the_growth_of_a_leak_is_drawn_by_the_levels_of_all_steps(runs):
+    lines, levels = _page("leaks", runs, "auto")["lk-graph"].figure["data"]
+    number, n_bytes = unpack(levels["x"]), unpack(levels["y"])
+    level = np.array([level for level, _ in runs[2]["auto"]])
+    assert number.tolist() == list(range(40))
+    assert n_bytes * (1 << 20) == pytest.approx(level - level[0], abs=1)
+    assert levels["mode"] == "markers"
+    assert lines["mode"] == "lines+markers"

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from vramscope.analysis import Analysis
-from vramscope.analysis.sampled_peaks import peaks_between
+from vramscope.analysis.sampled_peaks import peaks_between, sampled_peaks
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import Totals, timeline
@@ -71,6 +71,17 @@ def step_peaks(recording: Recording) -> StepPeaks:
         return StepPeaks(*found, outside=outside)
     removed = _counted(recording, past.steps, past.phases, _of_past(past, totals))
     return StepPeaks(*found, *removed, outside=outside)
+
+
+def peaks_by_samples(recording: Recording) -> StepPeaks:
+    """Peaks of steps and phases of a recording without events, as samples show them; −1 where none does."""
+    found, phases = sampled_peaks(recording), recording.phases
+    n_bytes, rows = found.per_step.allocated_bytes, np.arange(len(found.per_step))
+    per_step = IntervalPeaks.of(step=rows, allocated_bytes=n_bytes, is_lower_bound=~found.per_step.is_exact)
+    stretches = phases.step, phases.phase, phases.start_event, phases.end_event
+    known = found.per_phase.allocated_bytes if len(found.per_phase) else np.full(len(phases), -1)
+    per_phase = _joined(stretches, {"allocated_bytes": known})
+    return StepPeaks(per_step, per_phase.rows((per_phase.step >= 0) & (per_phase.allocated_bytes >= 0)))
 
 
 def _counted(

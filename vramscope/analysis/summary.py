@@ -24,7 +24,7 @@ from vramscope.analysis.private_pools import PoolKind, private_pools
 from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.sampled_peaks import SampledPeaks, sampled_peaks
 from vramscope.analysis.shared_results import shared_results
-from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, step_peaks
+from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, peaks_by_samples, step_peaks
 from vramscope.analysis.timeline import named_instant, timeline
 from vramscope.analysis.verdicts import Verdicts, is_exact, verdicts
 from vramscope.analysis.verdicts.missing import missing_parts
@@ -34,7 +34,6 @@ from vramscope.model.counters import Counters
 from vramscope.model.finding import Finding
 from vramscope.model.marks import MarkKind, Phase, Steps
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes
@@ -177,7 +176,7 @@ def summarize(recording: Recording) -> Summary:
         known = categories(recording, high.allocated.instant)
         state = state_from_nearest(recording, high.allocated.instant)
         sampled = None if has_allocator(recording) else sampled_peaks(recording)
-        peaks = step_peaks(recording)
+        peaks = step_peaks(recording) if sampled is None else peaks_by_samples(recording)
         return Summary(
             recording=recording,
             end=end,
@@ -187,7 +186,7 @@ def summarize(recording: Recording) -> Summary:
             private_pools=_private_pools(recording, high.allocated.instant),
             live=_live(recording, known),
             annotated=_annotated(recording, high.allocated.instant),
-            steps=_steps(recording, peaks) if sampled is None else _sampled_steps(recording, sampled),
+            steps=() if sampled and not len(sampled.per_step) else _steps(recording, peaks),
             outside=_outside(recording, peaks) if sampled is None else None,
             categories=known.totals if known.is_known else None,
             category_peaks=_category_peaks(recording) if known.is_known else None,
@@ -277,31 +276,15 @@ def _steps(recording: Recording, found: StepPeaks) -> tuple[StepPeak, ...]:
 
 
 def _listed(steps: Steps, per_step: IntervalPeaks, rows: IntervalPeaks) -> tuple[StepPeak, ...]:
-    phases = _by_phase(len(per_step), rows.step, rows.phase, rows.allocated_bytes)
-    index, peaks, is_exact = steps.index.tolist(), per_step.allocated_bytes.tolist(), ~per_step.is_lower_bound
-    return tuple(StepPeak(*row) for row in zip(index, peaks, phases, is_exact.tolist(), strict=True))
-
-
-def _by_phase(n_steps: int, step: Array, phase: Array, n_bytes: Array) -> list[dict[str, int]]:
-    """The most of each phase of each step."""
-    found: list[dict[str, int]] = [{} for _ in range(n_steps)]
-    for row, kind, most in zip(step.tolist(), phase.tolist(), n_bytes.tolist(), strict=True):
-        if row >= 0:
-            word = phase_word(kind)
-            found[row][word] = max(most, found[row].get(word, most))
-    return found
-
-
-def _sampled_steps(recording: Recording, found: SampledPeaks) -> tuple[StepPeak, ...]:
-    """Lower bounds per step; for a phase that occurs several times in a step, the largest."""
-    if not len(found.per_step):
-        return ()
-    most, known = found.per_phase.allocated_bytes, recording.phases
-    step = np.where(most >= 0, known.step, -1)
-    phases = _by_phase(len(found.per_step), step, known.phase, most)
-    peaks = (None if n_bytes < 0 else n_bytes for n_bytes in found.per_step.allocated_bytes.tolist())
-    rest = (recording.steps.index.tolist(), peaks, phases, found.per_step.is_exact.tolist())
-    return tuple(StepPeak(*row) for row in zip(*rest, strict=True))
+    phases: list[dict[str, int]] = [{} for _ in range(len(per_step))]
+    for step, phase, n_bytes in zip(
+        rows.step.tolist(), rows.phase.tolist(), rows.allocated_bytes.tolist(), strict=True
+    ):
+        if step >= 0:
+            phases[step][phase_word(phase)] = n_bytes
+    index, is_exact = steps.index.tolist(), (~per_step.is_lower_bound).tolist()
+    peaks = (None if n_bytes < 0 else n_bytes for n_bytes in per_step.allocated_bytes.tolist())
+    return tuple(StepPeak(*row) for row in zip(index, peaks, phases, is_exact, strict=True))
 
 
 def _answer(recording: Recording, name: str) -> Any:

@@ -194,18 +194,55 @@
     context.globalAlpha = 1;
   }
 
+  // The parts that have events: between them torch counted the steps alone, and a line through them is no level.
+  function recorded(parts) {
+    return parts.flatMap(function ({ data, a, b }) {
+      const from = data["bare.from"] || [], to = data["bare.to"], found = [];
+      let start = a;
+      for (let i = 0; i < from.length && from[i] < b; i++) {
+        if (from[i] > start) found.push({ data, a: start, b: from[i] });
+        start = Math.max(start, to[i]);
+      }
+      return start < b ? [...found, { data, a: start, b }] : found;
+    });
+  }
+
+  // Draws each part within its edges.
+  function each(context, parts, { px }, draw) {
+    for (const part of parts) {
+      context.save();
+      context.beginPath();
+      context.rect(px(part.a), -10, Math.max(px(part.b) - px(part.a), 0), 10000);
+      context.clip();
+      draw(part);
+      context.restore();
+    }
+  }
+
+  // Of a step without events a bar at its peak, and a point where it ends at the level there.
+  function stepwise(context, parts, view, t) {
+    const { px, py, shown } = view;
+    each(context, parts, view, function ({ data, a, b }) {
+      const [start, end, level, peak, reserved] = ["x", "end", "level", "y", "reserved"].map((name) => data[`counted.${name}`] || []);
+      for (let i = Math.max(before(start, a), 0); i < start.length && start[i] <= b; i++) {
+        const x = px(start[i]), last = px(end[i]), wide = last - x;
+        const bar = (y, color) => { context.fillStyle = color; context.fillRect(x, py(y) - 0.75, Math.max(wide - (wide > 4 ? 1.5 : 0), 1), 1.5); };
+        if (shown.includes("reserved") && reserved[i] >= 0) bar(reserved[i], t.reserved);
+        if (!shown.includes("allocated")) continue;
+        if (peak[i] >= 0) bar(peak[i], t.ink);
+        if (level[i] >= 0) context.fillRect(last - 2, py(level[i]) - 1.5, 3, 3);
+      }
+    });
+  }
+
   // The parts of reserved bytes, one upon the other. The highest is painted first and down to zero, and the next over
   // it: half the points of areas that also have a lower edge.
   function areas(context, parts, view, t) {
     const { px, py } = view, wide = context.getTransform ? 1 / context.getTransform().a : 0;
-    for (const { data, a, b } of parts) {
+    each(context, recorded(parts), view, function ({ data, a, b }) {
       const xs = data["part.x"], from = Math.max(before(xs, a), 0), to = Math.min(before(xs, b) + 2, xs.length);
-      if (to <= from) continue;
+      if (to <= from) return;
       const isDense = wide && (to - from) * wide > px(b) - px(a);
-      context.save();
-      context.beginPath();
-      context.rect(px(a), -10, Math.max(px(b) - px(a), 0), 10000);
-      context.clip();
       for (const [name, top] of tops(data, Object.keys(t.part)).slice().reverse()) {
         context.fillStyle = t.part[name];
         if (isDense) { stack(context, levels(xs, top, from, to, a, b, px, wide), py); continue; }
@@ -215,8 +252,7 @@
         context.lineTo(px(xs[from]), py(0));
         context.fill();
       }
-      context.restore();
-    }
+    });
   }
 
   function level(context, box, y, color) {
@@ -247,17 +283,13 @@
 
   function curves(context, parts, view, t, bare) {
     const { px, py, shown } = view;
-    for (const { data, a, b } of parts) {
-      context.save();
-      context.beginPath();
-      context.rect(px(a), -10, Math.max(px(b) - px(a), 0), 10000);
-      context.clip();
+    each(context, recorded(parts), view, function ({ data, a, b }) {
       for (const name of ["reserved", "active", "allocated"]) {
         if (shown.includes(name)) curve(context, data, name, LOOK[name](t, bare), a, b, px, py);
       }
-      if (shown.includes("device_used")) samples(context, data, t.quantity.device_used, a, b, px, py);
-      context.restore();
-    }
+    });
+    stepwise(context, parts, view, t);
+    if (shown.includes("device_used")) each(context, parts, view, ({ data, a, b }) => samples(context, data, t.quantity.device_used, a, b, px, py));
   }
 
   // The highest level in view, which the page is about as long as no instant is chosen; or between two positions.
@@ -283,7 +315,14 @@
   }
 
   function peak(context, box, view, parts, t) {
-    const found = view.shown.includes("allocated") && highest(parts);
+    if (!view.shown.includes("allocated")) return;
+    const found = highest(recorded(parts)), step = highest(parts, "counted");
+    const isAbove = step && (!found || step.y > found.y);
+    mark(context, box, view, found, isAbove ? "highest with events" : "highest", t, isAbove);
+    if (isAbove) mark(context, box, view, step, "highest", t);
+  }
+
+  function mark(context, box, view, found, words, t, isBefore) {
     if (!found || !found.y) return;
     const x = view.px(found.x), y = Math.max(view.py(found.y), box.top + 3);
     context.beginPath();
@@ -293,9 +332,10 @@
     context.strokeStyle = t.ink;
     context.lineWidth = 1.5;
     context.stroke();
-    if (box.height < 150) return;
-    const text = `highest ${window.vramscope.bytes(found.y)}`, isLeft = x + 110 > box.left + box.width;
+    if (box.height < 150 || isBefore && box.width < 420) return;
+    const text = `${words} ${window.vramscope.bytes(found.y)}`;
     context.font = `600 11.5px ${t.sans}`;
+    const wide = context.measureText(text).width + 12, isLeft = x + wide > box.left + box.width || (isBefore && x - wide > box.left);
     context.textBaseline = "middle";
     context.textAlign = isLeft ? "right" : "left";
     context.fillStyle = t.ink;
@@ -454,13 +494,15 @@
   }
 
   // What is doubtful or missing is hatched, with a bar on the axis; a moment of it is a dashed line with a sign.
-  function doubts(context, box, view, at, data, t) {
+  function doubts(context, box, view, at, data, t, isFilled) {
+    const bare = isFilled ? [] : Array.from(data["bare.from"] || []);
     for (const [from, to] of data.notes || []) {
       if (to < view.a || from > view.b) continue;
       const x = Math.max(view.px(from), box.left), end = Math.min(view.px(to), box.left + box.width), wide = Math.max(end - x, 3);
       context.fillStyle = context.strokeStyle = t.warn;
       context.fillRect(Math.min(x, box.left + box.width - 3), at.axis - 3, wide, 3);
       context.lineWidth = 1;
+      if (bare.includes(from)) continue; // the levels of its steps are drawn
       if (wide < 8) line(context, Math.round(x) + 0.5, box, t);
       else hatch(context, { left: x, top: box.top, width: wide, height: box.height });
     }
@@ -525,7 +567,9 @@
     begin(context, { left: box.left, top: box.top, width: box.width, height: box.height });
     context.fillStyle = t.grid;
     context.fillRect(box.left, box.top, box.width, box.height);
-    curve(context, data, "allocated", { color: t.ink3, width: 1, fill: t.fill }, first, last, px, py);
+    const parts = [{ data, a: first, b: last }];
+    each(context, recorded(parts), { px }, ({ a, b }) => curve(context, data, "allocated", { color: t.ink3, width: 1, fill: t.fill }, a, b, px, py));
+    stepwise(context, parts, { px, py, shown: ["allocated"] }, { ...t, ink: t.ink3 });
     for (let i = 0; i < data["flag.x"].length; i++) {
       context.fillStyle = data["flag.kind"][i] === 6 ? t.bad : t.ink3;
       if (data["flag.kind"][i] === 6) context.fillRect(px(data["flag.x"][i]) - 1, box.top, 2, box.height);

@@ -269,7 +269,7 @@
     D.lanes(context, place.lane, place.plot, now, best, t);
     D.stepsOf(context, place, place.plot, now, best, t);
     D.positions(context, place.plot, now, place.axis, t);
-    D.doubts(context, place.plot, now, place, data.whole, t);
+    D.doubts(context, place.plot, now, place, data.whole, t, isFilled);
     if (marked() === null) D.peak(context, place.plot, now, parts(track, now), t);
     track.flags = D.flags(context, place.plot, now, parts(track, now), best, t);
     track.comments = D.comments(context, place.plot, now, data.whole.comments, t);
@@ -304,8 +304,18 @@
         .find((k) => Math.abs(now.px(xs[k]) - now.px(x)) <= NEAR_PX);
       return near === undefined ? null : { y: data["device_used.y"][near] };
     }
+    const counted = countedAt(data, name, x);
+    if (counted !== undefined) return counted;
     const i = Math.max(D.before(xs, x), 0);
     return { y: data[`${name}.y`][i], low: data[`${name}.low`] && data[`${name}.low`][i], i };
+  }
+
+  // Where no events were recorded, the peak of the step and the level at its end; undefined elsewhere.
+  function countedAt(data, name, x) {
+    const stretch = D.before(data["bare.from"] || [], x), i = D.before(data["counted.x"] || [], x);
+    if (stretch < 0 || x >= data["bare.to"][stretch]) return undefined;
+    if (i < 0 || x >= data["counted.end"][i] || name === "active") return null;
+    return name === "reserved" ? { y: data["counted.reserved"][i] } : { y: data["counted.y"][i], low: data["counted.level"][i] };
   }
 
   // The parts of reserved bytes at the last drawn instant, from the top of the areas down.

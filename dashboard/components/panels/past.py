@@ -8,8 +8,7 @@ from dash import html
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.all_steps import levels_by_counters
-from vramscope.analysis.sampled_peaks import sampled_peaks
-from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks
+from vramscope.analysis.step_peaks import IntervalPeaks, StepPeaks, peaks_by_samples
 from vramscope.model.recording import Recording
 
 from ...data import Data, View
@@ -74,24 +73,13 @@ def counted(data: Data, view: View, claim: str, text: str) -> list[Any]:
 
 
 def _of_samples(recording: Recording) -> AllSteps:
-    """Return the steps whose peak samples show; of a phase that occurs several times in one, the highest."""
-    found, phases = sampled_peaks(recording), recording.phases
+    """Return the steps whose peak samples show."""
+    found = peaks_by_samples(recording)
     known = np.flatnonzero(found.per_step.allocated_bytes >= 0)
-    row_of = {step: row for row, step in enumerate(known.tolist())}
-    most: dict[tuple[int, int], int] = {}
-    each = zip(phases.step.tolist(), phases.phase.tolist(), found.per_phase.allocated_bytes, strict=True)
-    for step, phase, n_bytes in each:
-        if step in row_of:
-            key = row_of[step], phase
-            most[key] = max(most.get(key, 0), int(n_bytes))
-    step_of, phase_of = np.array([*most], "i8").reshape(-1, 2).T
-    per_phase = IntervalPeaks.of(step=step_of, phase=phase_of, allocated_bytes=[*most.values()])
-    per_step = IntervalPeaks.of(
-        step=np.arange(len(known)),
-        allocated_bytes=found.per_step.allocated_bytes[known],
-        is_lower_bound=~found.per_step.is_exact[known],
-    )
-    return AllSteps(StepPeaks(per_step, per_phase), recording.steps.index[known], 0)
+    phases = found.per_phase.rows(np.isin(found.per_phase.step, known))
+    phases = replace(phases, step=np.searchsorted(known, phases.step))
+    steps = replace(found.per_step.rows(known), step=np.arange(len(known)))
+    return AllSteps(StepPeaks(steps, phases), recording.steps.index[known], 0)
 
 
 def _joined(before: IntervalPeaks, after: IntervalPeaks, n_steps: int) -> IntervalPeaks:

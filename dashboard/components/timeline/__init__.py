@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from dash import Input, Output, State, html, no_update
 from flask import Response, request
 
@@ -133,6 +134,7 @@ def _columns(data: Data) -> Response:
     edges = [api.number(name, -1e15, 1e15) for name in ("a", "b")] if "a" in request.args else [None, None]
     interval = window(series, *edges)
     made = track.track(series, interval, width)
+    bare = doubts.counted(view.recording, series, track.padded(series, interval))
     areas = {}
     if api.word("parts", ("", "1")):
         areas = composition.columns(series, data.ask(view, "fragmentation").parts, interval, width)
@@ -141,11 +143,13 @@ def _columns(data: Data) -> Response:
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
     facts["phases"] = {int(phase): format_name(phase) for phase in Phase if phase != Phase.OTHER}
     facts["notes"] = doubts.noted(view.recording, series)
+    for name, of in (("allocated", "counted.y"), ("reserved", "counted.reserved")):
+        facts["top"][name] = max(facts["top"][name], int(bare.get(of, np.zeros(0)).max(initial=0)))
     if "a" not in request.args:
         kept = comments(data, view).items()
         facts["comments"] = [[at, track.position_of(series, at), text] for at, text in kept]
     facts["training"] = None if view.is_live else training(series)
-    return api.columns(facts, **dict(made.columns), **areas)
+    return api.columns(facts, **dict(made.columns), **areas, **bare)
 
 
 def _colors() -> dict[str, Any]:
