@@ -156,10 +156,10 @@ def _row(name: str, how: str, answer: Outcome, room_bytes: int) -> Rerun:
 def _peak(answer: Prediction, room_bytes: int) -> DryPeak:
     """Return the figures of a run without a limit, and whether they fit where they do so without pressure."""
     need = answer.need
-    figures = need.allocated_bytes, need.most_allocated_bytes, need.reserved_bytes
-    reason = answer.reasons[0] if answer.reasons else ""
+    bounds = need.allocated_bytes, need.most_allocated_bytes, need.reserved_bytes
     reached = answer.peak_allocated_bytes, answer.peak_reserved_bytes
-    return DryPeak(*figures, need.fits(room_bytes), answer.certainty, reason, *reached)
+    reason = answer.reasons[0] if answer.reasons else ""
+    return DryPeak(*bounds, *reached, need.fits(room_bytes), answer.certainty, reason)
 
 
 def _fewest_blocks(found: Reruns, trial: Trial, room_bytes: int, note: Note) -> Reruns:

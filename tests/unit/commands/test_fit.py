@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 
 from vramscope import cli
+from vramscope.analysis.fit.answer import DryPeak, Rerun, Reruns
 from vramscope.commands._crew import crew
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
@@ -531,3 +532,25 @@ def test_of_memory_that_grows_it_is_said_that_a_longer_run_needs_more(runs, caps
     assert asked(capsys, "alike")["growth"] is None
     assert "a longer run needs more" in said(capsys, "grows")
     assert "a longer run" not in said(capsys, "alike")
+
+
+def test_a_rerun_shards_over_the_given_cards_and_shows_what_a_range_is_about(runs, capsys, monkeypatch):
+    runs(run=[trained([40, 40])])
+    cards = []
+
+    def rerun(_recording, command, _target, n_cards, _note):
+        cards.append((command, n_cards))
+        plain = DryPeak(900 * MIB, 900 * MIB, 950 * MIB, 900 * MIB, 950 * MIB, True, "checked")
+        shards = DryPeak(94 * MIB, 700 * MIB, 104 * MIB, 100 * MIB, 110 * MIB, True, "estimate", "NCCL")
+        open_end = DryPeak(94 * MIB, None, 104 * MIB, 100 * MIB, 110 * MIB, None, "cannot_tell", "a kernel")
+        rows = Rerun("shards", "fully_shard", shards), Rerun("kernels", "by hand", open_end)
+        return Reruns("train.py", "H100", 1 << 36, plain, rows, n_wanted=2)
+
+    monkeypatch.setattr(import_module("vramscope.prediction.what_ifs"), "rerun", rerun)
+
+    assert cli.main(["fit", "run", "--rerun=train.py", "--gpus", "4"]) == 0
+
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert cards == [("train.py", 4)]
+    assert "shards −800 MiB about 100 MiB about 110 MiB fits fully_shard" in lines
+    assert "kernels cannot tell at least 94.0 MiB at least 104 MiB cannot tell by hand" in lines

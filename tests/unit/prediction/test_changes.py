@@ -13,10 +13,14 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from vramscope.analysis.fit.answer import Effect  # noqa: E402
+from vramscope.model.recording import Recording  # noqa: E402
+from vramscope.model.trace import Action, Trace  # noqa: E402
 from vramscope.prediction import Prediction, Trial  # noqa: E402
 from vramscope.prediction.answering import answer_here  # noqa: E402
 from vramscope.prediction.dry.changes import DryChange, blocks_of  # noqa: E402
 from vramscope.prediction.once import run_once  # noqa: E402
+from vramscope.prediction.what_ifs import rerun  # noqa: E402
 
 
 class Block(nn.Module):
@@ -229,6 +233,36 @@ def test_a_program_that_cannot_be_sharded_says_why(program, why: str):
     assert why in run(program, DryChange(n_cards=8)).unchanged
 
 
+_SCRIPT = """
+import torch
+model = torch.nn.Sequential(
+    *(torch.nn.Sequential(torch.nn.Linear(2048, 8192), torch.nn.Linear(8192, 2048)) for _ in range(8))
+).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(4, 2048, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_large_model_that_is_sharded_surely_saves(tmp_path):
+    (tmp_path / "train.py").write_text(_SCRIPT)
+    trace = Trace.of(action=[Action.ALLOC], address=[0], size=[8], block_size=[8])
+
+    found = rerun(Recording(trace=trace), str(tmp_path / "train.py"), None, 4, lambda *_: None)
+
+    row = next(each for each in found.rows if each.name.endswith("over 4 GPUs"))
+    assert row.peak is not None
+    assert found.plain is not None
+    assert found.effect(row) is Effect.SAVES
+    assert row.peak.allocated_bytes < row.peak.reached_allocated_bytes < (row.peak.most_bytes or 0)
+    # A quarter of parameters, gradients and both moments, but whole blocks beside them.
+    plain_bytes = found.plain.allocated_bytes
+    assert plain_bytes / 4 < row.peak.reached_allocated_bytes < plain_bytes / 2
+
+
 def test_state_in_8_bits_has_a_byte_for_each_element_and_a_scale_for_256():
     """Equal to bitsandbytes 0.50.2 itself, run dry in the same program: 94,547,456 and 294,684,160 bytes."""
     few, many = (run(program, DryChange(optimizer="8bit")) for program in (FEW, MANY))
@@ -305,6 +339,5 @@ def test_blocks_are_the_outermost_repeated_modules_with_parts():
     inner = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(3)))
     model = nn.ModuleDict({"trunk": inner, "head": nn.Linear(2, 2)})
 
-    found = list(blocks_of(model))
-
-    assert [id(each) for each in found] == [id(each) for each in inner]
+    for whole in (model, inner):
+        assert [id(each) for each in blocks_of(whole)] == [id(each) for each in inner]

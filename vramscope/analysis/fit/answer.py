@@ -28,20 +28,20 @@ class DryPeak:
     """What one dry run needed."""
 
     allocated_bytes: int
-    """Peak of allocated bytes; a lower bound where ``most_bytes`` is None."""
+    """Lower bound of the peak of allocated bytes."""
     most_bytes: int | None
     """Upper bound of the peak of allocated bytes; None if nothing bounds it."""
     reserved_bytes: int
-    """Peak of reserved bytes; its lower bound where that of allocated bytes is one."""
+    """Lower bound of the peak of reserved bytes."""
+    reached_allocated_bytes: int
+    """Peak of allocated bytes that the dry run itself reached, between the bounds."""
+    reached_reserved_bytes: int
     fits: bool | None
     """Whether it fits the requested device; None if not known or not asked."""
     certainty: str
     """``checked``, ``estimate`` or ``cannot_tell``."""
     reason: str = ""
     """The gravest reason why it is not ``checked``."""
-    reached_allocated_bytes: int = 0
-    """Peak of allocated bytes that the dry run itself reached, of which the others are bounds."""
-    reached_reserved_bytes: int = 0
 
     @property
     def is_close(self) -> bool:
@@ -94,7 +94,7 @@ class Reruns:
         """Return the bytes by which the peak falls, negative if it rises; None if the sign is not known."""
         if self.plain is None or row.peak is None or self.effect(row) is Effect.UNKNOWN:
             return None
-        return self.plain.allocated_bytes - row.peak.allocated_bytes
+        return self.plain.reached_allocated_bytes - row.peak.reached_allocated_bytes
 
     def answers(self, strategy: str) -> bool:
         """Return whether a what-if says what *strategy* does, so that nothing has to be estimated."""

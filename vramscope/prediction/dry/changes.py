@@ -178,14 +178,11 @@ def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def blocks_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Yield the outermost blocks that a model repeats, in order; a block contains modules of its own."""
+    repeated = set(_repeated(module)) if isinstance(module, _CONTAINERS) else set()
     for child in module.children():
-        repeated = set(_repeated(child)) if isinstance(child, _CONTAINERS) else set()
-        for each in child.children() if repeated else ():
-            if type(each) in repeated:
-                yield each
-            else:
-                yield from blocks_of(each)
-        if not repeated:
+        if type(child) in repeated:
+            yield child
+        else:
             yield from blocks_of(child)
 
 
