@@ -24,6 +24,7 @@ SURROUNDINGS = {
     "stderr is None": "sys.stderr = None",
     "no argv": "del sys.argv",
     "odd argv": "sys.argv = [pathlib.Path('x'), 5, None, b'y']",
+    "argv raises": "sys.argv = type('L', (list,), {'__iter__': lambda _: 1 / 0})(['x'])",
     "no host name": "socket.gethostname = lambda: 1 / 0",
     "names of modules fail": "layer.named_modules = lambda *_, **__: 1 / 0",
     "names of modules exit": "layer.named_modules = lambda *_, **__: sys.exit(3)",

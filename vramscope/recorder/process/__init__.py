@@ -53,9 +53,8 @@ def _of_run(is_numbered: bool) -> tuple[str, str]:
 def _arguments() -> list[str]:
     """The program's arguments as text: it may have put other objects there, or nothing at all."""
     found = getattr(sys, "argv", None)
-    if not isinstance(found, list):
-        return []
-    return [str(each) if isinstance(each, str | int | PurePath) else type(each).__name__ for each in found]
+    words = list.__iter__(found) if isinstance(found, list) else ()
+    return [str(each) if isinstance(each, str | int | PurePath) else type(each).__name__ for each in words]
 
 
 def default_name() -> str:
