@@ -14,7 +14,7 @@ from ..components.panels import breakdown, call_tree, live_set, stack_table
 from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import icicle
-from ..queries.headline import bound
+from ..queries.headline import bound, past_peak, past_words
 from ..server.callbacks import Stored, view_or_nothing
 from ..server.plain import plain
 from . import Context, Page, counting
@@ -56,11 +56,14 @@ def _opening(data: Data, view: View, at: int, address: Address) -> html.Section:
     known = totals(data, view)
     peak = fullest(data, view)
     n_bytes = int(known.allocated_bytes[at])
-    word = f"Peak: {bound(view)}" if at == peak else ""
+    top, higher = int(known.allocated_bytes[peak]), past_peak(view.recording, "allocated")
+    word, below = f"Peak: {bound(view)}", ""
+    if higher is not None and higher.n_bytes > top:
+        word = "Highest with events: "
+        below = f"The peak, {format_bytes(higher.n_bytes)} in {past_words(higher)}, has no events."
+    if at != peak:
+        word, below = "", f"{format_bytes(top - n_bytes)} below the {word.partition(':')[0].lower()}."
     claim = f"{word}{format_bytes(n_bytes)} live at {moment(data, view, at).words}"
-    below = (
-        "" if at == peak else f"{format_bytes(int(known.allocated_bytes[peak]) - n_bytes)} below the peak."
-    )
     return html.Section(
         [html.Div([claim_heading(claim), html.P(below, className="support")]),
          _jumps(data, view, at, peak, address)],

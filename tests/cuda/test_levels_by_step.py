@@ -18,6 +18,7 @@ from vramscope.dashboard.server.app import build_app
 from vramscope.dashboard.server.security import Access
 
 from vramscope.steps.unrecorded import unrecorded
+from vramscope.units import format_bytes
 
 pytestmark = pytest.mark.standin
 
@@ -76,7 +77,7 @@ def _page(name, runs, mode):
     data, ids, _ = runs
     page = next(page for page in pages() if page.name == name)
     return {
-        getattr(part, "id", None): part
+        str(getattr(part, "id", "")): part
         for part in _parts(page.layout(Context(data, Address(page.path, run=ids[mode]))))
     }
 
@@ -122,3 +123,12 @@ def test_the_growth_of_a_leak_is_drawn_by_the_levels_of_all_steps(runs):
     assert n_bytes * (1 << 20) == pytest.approx(level - level[0], abs=1)
     assert levels["mode"] == "markers"
     assert lines["mode"] == "lines+markers"
+
+
+def test_peak_says_that_a_step_without_events_was_higher(runs):
+    peaks = [peak for _, peak in runs[2]["auto"]]
+    top = max(peaks)
+    said = str(_page("peak", runs, "auto")["pk-opening"])
+
+    assert f"The peak, {format_bytes(top)} in step {peaks.index(top)}, has no events." in said
+    assert "Highest with events: " in said
