@@ -22,7 +22,7 @@ READY := $(VENV)/.vramscope-ready
 TOOLS := $(VENV)/.vramscope-tools
 
 .DEFAULT_GOAL := help
-.PHONY: attack dist docs help setup demo pictures quick test check bench bench-dashboard bench-live bench-leaks bench-left-on bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-published bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-all test-integrations test-matrix test-standin test-ray format browser allocator
+.PHONY: attack dist docs help setup demo looks pictures quick test check bench bench-dashboard bench-live bench-leaks bench-left-on bench-damage bench-fleet bench-overhead bench-predict bench-predict-peers bench-programs bench-published bench-ranks-page bench-reruns bench-scrape bench-soak bench-strategies bench-upload canary d3 soak-threads speedscope standin typescript test-all test-integrations test-matrix test-standin test-ray format browser allocator
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ demo: $(READY)  ## train a small transformer for real and watch its memory in th
 pictures: $(TOOLS) browser  ## the pictures of the documentation, from the samples
 	$(BIN)/python scripts/pictures.py
 	$(BIN)/python scripts/moving_picture.py
+
+looks: $(TOOLS) browser  ## every page at five widths, at 200 % and in colour deficiencies, on one sheet each
+	$(BIN)/python scripts/looks.py
 
 test: $(TOOLS) browser allocator  ## all tests
 	@$(TESTS)

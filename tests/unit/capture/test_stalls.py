@@ -93,9 +93,10 @@ def test_a_loop_with_a_block_per_step_goes_on_while_a_write_stalls(
     run = vramscope.load(tmp_path / "run")
     assert losses == trained(12, torch.enable_grad)
     assert run.outcome == Outcome.FINISHED
-    notes = [note for note in run.recordings[0].notes if note.code == NoteCode.GAP]
-    # Steps 3 or 4 to 7, and those until the recorder is awake as well; a busy disk may stall once more.
-    assert 4 <= sum(note.value for note in notes) <= 9
+    missed = [note.value for note in run.recordings[0].notes if note.code == NoteCode.GAP]
+    # One note of steps 3 or 4 to 7, and those until the recorder is awake; a busy disk may stall once more.
+    assert max(missed) >= 4
+    assert sum(missed) <= 9
 
 
 def test_a_flush_that_stalls_loses_nothing_of_a_loop_in_one_block(tmp_path: Path, disk: Disk) -> None:
