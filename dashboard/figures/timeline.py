@@ -39,11 +39,17 @@ _FLAG = {
 _UNPADDED = {"fill": "tozeroy", "fillcolor": "rgba(0,0,0,0)"}
 
 
-def figure(series: Series, shown: Collection[str], at: int | None) -> dict[str, Any]:
-    """Return the quantities over time, with phases, steps and marks."""
+def figure(
+    series: Series, shown: Collection[str], at: int | None, counted: Mapping[str, NDArray[Any]] | None = None
+) -> dict[str, Any]:
+    """Return the quantities over time, with phases, steps and marks.
+
+    *counted* are the steps without events, as :func:`dashboard.figures.doubts.counted` gives them.
+    """
     drawn = track(series, window(series, None, None), WIDTH_PX)
     # The unit of the vertical axis: its bytes and its name.
     greatest = max(series.top("reserved"), series.top("allocated"))
+    greatest = max(greatest, int(counted["counted.y"].max(initial=0))) if counted else greatest
     unit, unit_name = byte_unit(max(greatest, series.capacity_bytes) if "capacity" in shown else greatest)
     traces = []
     if "capacity" in shown and series.capacity_bytes:
@@ -53,7 +59,12 @@ def figure(series: Series, shown: Collection[str], at: int | None) -> dict[str, 
         traces.append(_samples(drawn.columns, unit, unit_name))
     for name in _PAINTED:
         if name in shown:
-            traces += _curve(name, drawn.columns, unit, unit_name)
+            traces += (
+                [_interrupted(name, drawn.columns, counted, unit, unit_name)]
+                if counted
+                else _curve(name, drawn.columns, unit, unit_name)
+            )
+    traces += _counted(counted, unit, unit_name) if counted else []
     return {"data": [*traces, *lanes_and_marks(series, at, drawn)], "layout": layout(series, unit_name)}
 
 
@@ -93,6 +104,33 @@ def _curve(name: str, columns: Mapping[str, NDArray[Any]], unit: int, unit_name:
     least |= {"uid": f"{name}-least", "name": f"{name}, least", "showlegend": False}
     greatest = {"name": f"{name}, greatest", "fill": "tonexty", "fillcolor": _FILL[name]}
     return [least | {"line": {"shape": "hv", "width": 0}}, line | greatest]
+
+
+def _interrupted(
+    name: str, columns: Mapping[str, NDArray[Any]], counted: Mapping[str, NDArray[Any]], *units: Any
+) -> dict[str, Any]:
+    """Return the line of *name* without a level in stretches that have no events, over no area."""
+    starts, ends, x = counted["bare.from"], counted["bare.to"], columns[f"{name}.x"]
+    row = np.searchsorted(starts, x, side="right") - 1
+    y = np.where((row >= 0) & (x < ends[row]), np.nan, columns[f"{name}.y"])
+    at = np.searchsorted(x, starts)
+    return _line(name, np.insert(x, at, starts), np.insert(y, at, np.nan), *units)
+
+
+def _counted(counted: Mapping[str, NDArray[Any]], unit: int, unit_name: str) -> list[dict[str, Any]]:
+    """Return the peaks of steps without events as bars over the step, and their last levels as points."""
+    start, end, y, level = (counted[f"counted.{name}"] for name in ("x", "end", "y", "level"))
+    gap = np.full(len(start), np.nan)
+    ends = [np.stack(each, axis=1).ravel() for each in ((start, end, gap), (y, y, gap), (gap, level, gap))]
+    x, peaks, levels = (np.where(each < 0, np.nan, each) for each in ends)
+    usual = {"type": "scatter", "meta": unit_name, "x": pack(x), **_UNPADDED}
+    color = QUANTITY_COLOR["allocated"]
+    bars = {"mode": "lines", "uid": "counted", "name": "peak", "y": pack(scaled(peaks, unit))}
+    points = {"mode": "markers", "uid": "counted-level", "name": "level", "y": pack(scaled(levels, unit))}
+    return [
+        usual | bars | {"line": {"color": color, "width": 2}},
+        usual | points | {"marker": {"color": color, "size": 4}},
+    ]
 
 
 def _line(name: str, x: NDArray[Any], n_bytes: NDArray[Any], unit: int, unit_name: str) -> dict[str, Any]:

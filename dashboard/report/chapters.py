@@ -16,8 +16,9 @@ from ..components.graph import graph
 from ..components.panel import panel
 from ..components.panels import breakdown, live_set, stack_table
 from ..data import Data, View
-from ..figures import composition, icicle, segment_map, timeline
+from ..figures import composition, doubts, icicle, segment_map, timeline
 from ..figures.drawing.series import TIME, Series
+from ..figures.drawing.window import window
 from ..pages import Context, oom
 from ..pages import fit as fit_page
 from ..pages.fragmentation import map_at
@@ -37,14 +38,16 @@ def chapters(data: Data, view: View, address: Address) -> list[Any]:
     at = clamp(data, view, None)
     series = series_of(data, view, TIME)
     shown = legend.usual(series)
-    chart = timeline.figure(series, shown, at)
+    bare = doubts.counted(view.recording, series, window(series, None, None))
+    chart = timeline.figure(series, shown, at, bare)
     key = html.Div(
         [html.Span([html.I(className=f"swatch swatch-{name}"), LABEL[name]]) for name in shown],
         className="lane-key",
     )
     picture = graph("rp-time", chart, "Memory over time.", "timeline")
     return [
-        *[opening(data, view), _panel("Memory over time", key, picture, legend.phases(series))],
+        opening(data, view),
+        _panel("Memory over time", key, picture, legend.counted(view), legend.phases(series)),
         *_failures(data, view, address),
         *_leaks(data, view, address),
         *_peak(data, view, at, address),

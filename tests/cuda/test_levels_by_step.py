@@ -14,6 +14,7 @@ from vramscope.dashboard.components.graph import DRAWN
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.drawing.theme import unpack
 from vramscope.dashboard.pages import Context, pages
+from vramscope.dashboard.report.chapters import chapters
 from vramscope.dashboard.server.app import build_app
 from vramscope.dashboard.server.security import Access
 
@@ -132,3 +133,24 @@ def test_peak_says_that_a_step_without_events_was_higher(runs):
 
     assert f"The peak, {format_bytes(top)} in step {peaks.index(top)}, has no events." in said
     assert "Highest with events: " in said
+
+
+def test_a_saved_report_draws_the_steps_without_events_and_no_level_through_them(runs):
+    data, ids, truth = runs
+    address = Address(run=ids["auto"])
+    view = data.view(address)
+    drawn = next(
+        part for part in _parts(chapters(data, view, address)) if getattr(part, "id", "") == "rp-time"
+    )
+    traces = {each["uid"]: each for each in drawn.figure["data"]}
+    peak, level = (unpack(traces[uid]["y"]) * (1 << 20) for uid in ("counted", "counted-level"))
+    steps, bare = view.recording.steps, unrecorded(view.recording)
+    left_out = steps.index[bare.overlap(steps.start_ns, steps.end_ns)].tolist()
+
+    assert level[1::3] == pytest.approx([truth["auto"][number][0] for number in left_out], abs=1)
+    assert peak[::3] == pytest.approx([truth["auto"][number][1] for number in left_out], abs=1)
+    x, y = (unpack(traces["allocated"][each]) for each in "xy")
+    middle = unpack(traces["counted"]["x"]).reshape(-1, 3)[:, :2].mean(axis=1)
+    before = y[np.searchsorted(x, middle, "right") - 1]
+    assert np.isnan(before).sum() > 10
+    assert before[np.isnan(before)].size + 3 > len(middle)  # a stretch may begin within a step
