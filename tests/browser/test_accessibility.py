@@ -62,8 +62,10 @@ def test_axe_finds_nothing(path: str, leaky: str, axe: str, visitor: Any) -> Non
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("oom", "out-of-memory"), ("fit", "out-of-memory"), ("overview", "out-of-memory"),
-        ("ranks", "fleet"), ("allocations", "transformer"), ("waterfall", "transformer-cuda"),
+        ("oom", "out-of-memory"), ("fit", "out-of-memory"), ("ranks", "fleet"),
+        ("waterfall", "transformer-cuda"),
+        pytest.param("overview", "out-of-memory", marks=pytest.mark.exhaustive),
+        pytest.param("allocations", "transformer", marks=pytest.mark.exhaustive),
     ],
 )  # fmt: skip
 def test_axe_finds_nothing_where_other_things_happened(
@@ -74,8 +76,15 @@ def test_axe_finds_nothing_where_other_things_happened(
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/overview", "/peak", "/allocations", "/fragmentation", "/leaks", "/ranks"]
-)
+    "path",
+    [
+        "/", "/fragmentation", "/leaks", "/ranks",
+        *(
+            pytest.param(each, marks=pytest.mark.exhaustive)
+            for each in ("/overview", "/peak", "/allocations")
+        ),
+    ],
+)  # fmt: skip
 def test_on_a_phone_words_are_whole_and_axe_finds_nothing(
     path: str, leaky: str, samples: Path, axe: str, phone: Any
 ) -> None:

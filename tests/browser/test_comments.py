@@ -123,6 +123,7 @@ def test_a_refused_comment_stays_in_the_field_with_the_reason(visitor: Any) -> N
     assert 70 not in kept(visitor)
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_grows_is_commented_while_it_grows(
     runs: Any, serve_at: Any, visit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,8 +88,15 @@ GRAVE = ("moderate", "serious", "critical")
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(("name", "width"), [("index", 1280), ("tutorial", 400), ("reference", 400)])
+@pytest.mark.parametrize(
+    ("name", "width", "theme"),
+    [
+        ("index", 1280, "light"), ("tutorial", 400, "dark"), ("reference", 400, "light"),
+        pytest.param("index", 1280, "dark", marks=pytest.mark.exhaustive),
+        pytest.param("tutorial", 400, "light", marks=pytest.mark.exhaustive),
+        pytest.param("reference", 400, "dark", marks=pytest.mark.exhaustive),
+    ],
+)  # fmt: skip
 def test_axe_finds_nothing(site, chromium, name, width, theme):
     kept = pytest.importorskip("axe_playwright_python.base", reason="axe-playwright-python is not installed")
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)

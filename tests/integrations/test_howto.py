@@ -49,7 +49,14 @@ def test_every_section_is_run_or_says_that_it_is_not():
     assert said == PARSED_ONLY
 
 
-@pytest.mark.parametrize("name", STEPS)
+# Of these two test_examples.py runs a training of the same kind.
+_ALSO_EXAMPLES = ("Lightning", "transformers")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive if name in _ALSO_EXAMPLES else ()) for name in STEPS],
+)
 def test_a_program_of_the_page_records_its_steps(name, tmp_path):
     package = {"Plain PyTorch": "torch"}.get(name, name.lower())
     if find_spec(package) is None:

@@ -10,7 +10,10 @@ PROJECT = Path(__file__).parent / "example" / "marked.py"
 LINES = PROJECT.read_text(encoding="utf-8").splitlines()
 
 
-@pytest.fixture(scope="module", params=["simulated", pytest.param("cuda", marks=pytest.mark.standin)])
+@pytest.fixture(
+    scope="module",
+    params=["simulated", pytest.param("cuda", marks=[pytest.mark.standin, pytest.mark.exhaustive])],
+)
 def outcome(request, tmp_path_factory):
     """Lines of pytest's own report of the project."""
     python = sys.executable if request.param == "simulated" else request.getfixturevalue("standin")
