@@ -317,14 +317,9 @@
   function peak(context, box, view, parts, t) {
     if (!view.shown.includes("allocated")) return;
     const found = highest(recorded(parts)), step = highest(parts, "counted");
-    const isAbove = step && (!found || step.y > found.y);
-    mark(context, box, view, found, isAbove ? "highest with events" : "highest", t, isAbove);
-    if (isAbove) mark(context, box, view, step, "highest", t);
-  }
-
-  function mark(context, box, view, found, words, t, isBefore) {
-    if (!found || !found.y) return;
-    const x = view.px(found.x), y = Math.max(view.py(found.y), box.top + 3);
+    const top = step && (!found || step.y > found.y) ? step : found;
+    if (!top || !top.y) return;
+    const x = view.px(top.x), y = Math.max(view.py(top.y), box.top + 3);
     context.beginPath();
     context.arc(x, y, 3.5, 0, 7);
     context.fillStyle = t.surface;
@@ -332,10 +327,10 @@
     context.strokeStyle = t.ink;
     context.lineWidth = 1.5;
     context.stroke();
-    if (box.height < 150 || isBefore && box.width < 420) return;
-    const text = `${words} ${window.vramscope.bytes(found.y)}`;
+    if (box.height < 150) return;
+    const text = `highest ${window.vramscope.bytes(top.y)}`;
     context.font = `600 11.5px ${t.sans}`;
-    const wide = context.measureText(text).width + 12, isLeft = x + wide > box.left + box.width || (isBefore && x - wide > box.left);
+    const isLeft = x + context.measureText(text).width + 12 > box.left + box.width;
     context.textBaseline = "middle";
     context.textAlign = isLeft ? "right" : "left";
     context.fillStyle = t.ink;
