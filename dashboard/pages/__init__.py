@@ -61,7 +61,8 @@ def counting(*kinds: str, needs_events: bool = True) -> Callable[[Data, View], B
     """Return what counts the findings of these kinds, once they are known: no page waits for its menu."""
 
     def behind(data: Data, view: View) -> Behind:
-        has_any = len(view.recording.trace) or (len(view.recording.counters) and not needs_events)
+        known = view.recording
+        has_any = len(known.trace) or (not needs_events and len(known.counters) and len(known.steps))
         if not view.is_live and not has_any:
             return Behind(nothing="No single allocation was recorded")
         is_known = kinds and (view.is_live or data.is_open(view.run_id, (view.key, "findings")))
