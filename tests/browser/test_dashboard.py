@@ -116,7 +116,7 @@ def test_a_link_restores_zoom_and_instant(gpt: Any) -> None:
     assert "instant 500" in gpt.page.inner_text("#ov-live")
 
 
-@pytest.mark.parametrize("axis", ["time", "events"])
+@pytest.mark.parametrize("axis", ["time", pytest.param("events", marks=pytest.mark.exhaustive)])
 def test_a_run_opens_at_its_first_step_and_a_button_opens_what_lies_before(
     tmp_path: Path, runs: Any, serve_at: Any, visit: Any, axis: str
 ) -> None:

@@ -49,8 +49,8 @@ def test_every_section_is_run_or_says_that_it_is_not():
     assert said == PARSED_ONLY
 
 
-# Of these two test_examples.py runs a training of the same kind.
-_ALSO_EXAMPLES = ("Lightning", "transformers")
+# Of these test_examples.py runs a training of the same kind.
+_ALSO_EXAMPLES = ("Lightning", "accelerate", "transformers")
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def test_a_recording_to_s3_is_there_byte_for_byte_and_its_losses_do_not_change(s
     assert out.splitlines()[-2] == unrecorded.splitlines()[-2]
 
 
+@pytest.mark.exhaustive
 def test_closed_parts_are_in_the_store_while_the_program_runs(s3, bucket, spool):
     training = begun(f"s3://{bucket}/run", 400, 0, "wait", stdin=subprocess.PIPE)
     try:

@@ -217,7 +217,7 @@ with vramscope.record(sys.argv[1], device="simulated", quiet=True):
 """
 
 
-@pytest.mark.parametrize("is_cycle", [True, False])
+@pytest.mark.parametrize("is_cycle", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_objects_that_wait_for_the_collector(tmp_path, is_cycle):
     # In a process of its own: what other tests left in cycles would be collected with it.
     script = tmp_path / "batches.py"

@@ -67,7 +67,14 @@ def ends(timeline, instant=-1):
     }
 
 
-@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "roundup_power2_divisions:4"])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        "",
+        "expandable_segments:True",
+        pytest.param("roundup_power2_divisions:4", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_timeline_ends_at_torchs_counters(run_on_cuda, tmp_path, conf):
     (expected,) = run_on_cuda(
         """

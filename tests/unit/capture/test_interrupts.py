@@ -86,7 +86,7 @@ def interrupted_everywhere(python, folder, device, *passes):
 
 # One process each: the simulated device also records that tensors of one pass die in the next.
 @pytest.mark.slow
-@pytest.mark.parametrize("each", ["block:1:5", "train:1:50"])
+@pytest.mark.parametrize("each", ["block:1:5", pytest.param("train:1:50", marks=pytest.mark.exhaustive)])
 def test_an_interrupt_anywhere_leaves_no_hook_on_the_simulated_device(tmp_path, each):
     interrupted_everywhere(sys.executable, tmp_path, "simulated", each)
 

@@ -74,7 +74,16 @@ def test_the_initial_state_holds_what_was_there_before(recorded):
     assert len(recording.sink.trace) == 0
 
 
-@pytest.mark.parametrize("held_by", ["a local variable", "a module", "an object younger than the freeze"])
+@pytest.mark.parametrize(
+    "held_by",
+    [
+        "a local variable",
+        *(
+            pytest.param(each, marks=pytest.mark.exhaustive)
+            for each in ("a module", "an object younger than the freeze")
+        ),
+    ],
+)
 def test_tensors_that_the_program_froze_are_in_the_initial_state(held_by, recorded, monkeypatch, freezing):
     held = [torch.zeros(797)]
     freezing()

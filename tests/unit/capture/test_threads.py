@@ -58,7 +58,7 @@ def test_eight_threads_train_at_once_on_the_simulated_device():
 
 @pytest.mark.slow
 @pytest.mark.standin
-@pytest.mark.parametrize("mode", ["events", "counters"])
+@pytest.mark.parametrize("mode", ["events", pytest.param("counters", marks=pytest.mark.exhaustive)])
 def test_eight_threads_train_at_once_on_cuda(standin, mode):
     assert standin == launcher_of(TORCH)
     assert soaked(standin, "--device", "cuda", "--mode", mode)["steps"] > 0

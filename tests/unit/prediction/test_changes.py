@@ -180,7 +180,13 @@ def half_frozen() -> Net:
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped", "ignore::DeprecationWarning")
-@pytest.mark.parametrize(("make", "batch"), [(on_host, 4096), (on_card, 256), (half_frozen, 256)])
+@pytest.mark.parametrize(
+    ("make", "batch"),
+    [
+        (on_host, 4096),
+        *(pytest.param(each, 256, marks=pytest.mark.exhaustive) for each in (on_card, half_frozen)),
+    ],
+)
 def test_a_model_that_is_sharded_from_outside_needs_what_its_author_would_need(make, batch: int):
     def plain():
         loop(make().cuda(), make is on_card, batch)
