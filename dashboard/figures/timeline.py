@@ -1,6 +1,7 @@
 """The timeline of a whole run for Plotly, in reports: what the browser draws."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,10 @@ def figure(
         traces.append(_line("capacity", np.array(series.extent), level, unit, unit_name))
     if "device_used" in shown:
         traces.append(_samples(drawn.columns, unit, unit_name))
+    curve = partial(_interrupted, counted) if counted else _curve
     for name in _PAINTED:
         if name in shown:
-            traces += (
-                [_interrupted(name, drawn.columns, counted, unit, unit_name)]
-                if counted
-                else _curve(name, drawn.columns, unit, unit_name)
-            )
+            traces += curve(name, drawn.columns, unit, unit_name)
     traces += _counted(counted, unit, unit_name) if counted else []
     return {"data": [*traces, *lanes_and_marks(series, at, drawn)], "layout": layout(series, unit_name)}
 
@@ -107,14 +105,14 @@ def _curve(name: str, columns: Mapping[str, NDArray[Any]], unit: int, unit_name:
 
 
 def _interrupted(
-    name: str, columns: Mapping[str, NDArray[Any]], counted: Mapping[str, NDArray[Any]], *units: Any
-) -> dict[str, Any]:
+    counted: Mapping[str, NDArray[Any]], name: str, columns: Mapping[str, NDArray[Any]], *units: Any
+) -> list[dict[str, Any]]:
     """Return the line of *name* without a level in stretches that have no events, over no area."""
     starts, ends, x = counted["bare.from"], counted["bare.to"], columns[f"{name}.x"]
     row = np.searchsorted(starts, x, side="right") - 1
     y = np.where((row >= 0) & (x < ends[row]), np.nan, columns[f"{name}.y"])
     at = np.searchsorted(x, starts)
-    return _line(name, np.insert(x, at, starts), np.insert(y, at, np.nan), *units)
+    return [_line(name, np.insert(x, at, starts), np.insert(y, at, np.nan), *units)]
 
 
 def _counted(counted: Mapping[str, NDArray[Any]], unit: int, unit_name: str) -> list[dict[str, Any]]:

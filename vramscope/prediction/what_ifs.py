@@ -41,9 +41,8 @@ def rerun(
     """Run the recorded program dry, as it is and with every change that can be made from outside.
 
     *command* is None for the recorded one, *target* for the device of the card; models are sharded over
-    *n_cards* of it. *note* receives what is known
-    after each run, and how far it is: a caller that is stopped keeps it. The result has a ``problem`` if the
-    program cannot be run dry.
+    *n_cards* of it. *note* receives what is known after each run, and how far it is: a caller that is stopped
+    keeps it. The result has a ``problem`` if the program cannot be run dry.
     """
     import_torch()
     text = command or recording.process.command

@@ -15,6 +15,7 @@ from torch import nn
 import vramscope
 from vramscope.capture.undisturbed import (
     is_of_a_signal_handler,
+    is_of_the_program,
     undisturbed,
 )
 from vramscope.loading import load
@@ -190,3 +191,9 @@ def test_a_timeout_of_the_program_within_our_hook_reaches_it(tmp_path, monkeypat
 
     (recording,) = load(tmp_path / "run").recordings
     assert "recording_failed" not in {note.code for note in recording.notes}
+
+
+def test_an_error_without_a_traceback_is_judged_by_its_class():
+    assert not is_of_the_program(ValueError())
+    assert is_of_the_program(SystemExit(3))  # nothing says that our code met it in the program's
+    assert is_of_the_program(KeyboardInterrupt())

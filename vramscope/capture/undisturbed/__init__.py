@@ -154,8 +154,10 @@ def is_of_the_program(error: BaseException) -> bool:
     """
     if isinstance(error, (KeyboardInterrupt, GeneratorExit)) or is_of_a_signal_handler(error):
         return True
-    *_, last = (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
-    return not isinstance(error, Exception) and any(part in last for part in _NOT_EXITING)
+    if isinstance(error, Exception):
+        return False
+    files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    return not files or any(part in files[-1] for part in _NOT_EXITING)
 
 
 def is_of_a_signal_handler(error: BaseException) -> bool:
