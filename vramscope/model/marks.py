@@ -109,8 +109,8 @@ class Marks(Table):
     thread: Int64
     """Ident of the Python thread."""
     value: Int64
-    """Identity of the optimizer for OPTIMIZER phases, a ``BackwardKeeps`` for BACKWARD ones, nesting depth
-    for ENTER and EXIT, see ``MarkKind``."""
+    """Identity of the optimizer, loader or module of a phase, a ``BackwardKeeps`` for BACKWARD ones, nesting
+    depth for ENTER and EXIT, see ``MarkKind``."""
     name: Int32
     """Index into ``names``: module class, optimizer class or the user's name; '' where there is none."""
     names: tuple[str, ...] = ("",)

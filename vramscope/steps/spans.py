@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from vramscope.model.marks import BackwardKeeps, MarkKind, Phase
 from vramscope.model.recording import Outcome
 from vramscope.steps.stretches import REGION, Mark, Stretch, outermost
-from vramscope.steps.turns import REACH, ends_of_steps
+from vramscope.steps.turns import REACH, begins_of_turns, ends_of_steps
 
 _WORK = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
 _OPENS_A_STEP = _WORK | {Phase.ZERO_GRAD, Phase.DATA}
@@ -204,13 +204,21 @@ def _inferred(program: Program) -> tuple[list[Span], Rules]:
         ends = find(program.stretches)
         if ends or program.rules.inferred == source:
             return _between(ends, program), replace(program.rules, inferred=source)
-    forwards = [Span(s.first, s.last) for s in outer if s.phase == Phase.FORWARD]
+    forwards = [s for s in outer if s.phase == Phase.FORWARD]
     # A program that runs forwards with gradients trains, so its evaluations are no steps. Otherwise they are.
     if forwards or program.rules.inferred == StepsFrom.FORWARDS:
-        return forwards, replace(program.rules, inferred=StepsFrom.FORWARDS)
+        return _frames(forwards, replace(program.rules, inferred=StepsFrom.FORWARDS))
     has_died = program.outcome in (Outcome.FAILED, Outcome.DIED)
-    evaluations = [Span(s.first, s.last) for s in outer if s.phase == Phase.EVAL and not has_died]
-    return evaluations, program.rules
+    return _frames([s for s in outer if s.phase == Phase.EVAL and not has_died], program.rules)
+
+
+def _frames(calls: list[Stretch], rules: Rules) -> tuple[list[Span], Rules]:
+    """Return the steps of a program that only calls modules: a call each, or a turn of several modules."""
+    modules = [_identity(stretch) for stretch in calls]
+    rules = replace(rules, order={of: at for at, of in enumerate(dict.fromkeys([*rules.order, *modules]))})
+    begins = begins_of_turns(modules, rules.order)
+    firsts = [at for at, is_begin in enumerate(begins) if is_begin]
+    return [Span(calls[a].first, calls[b - 1].last) for a, b in pairwise([*firsts, len(calls)])], rules
 
 
 def _updates(stretches: list[Stretch]) -> list[Stretch]:

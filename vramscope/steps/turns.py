@@ -15,6 +15,8 @@ _MOST_OF_ONE = 20
 """The most updates of one optimizer in a turn that another one closes: a generator steps once per 1 to 10
 steps of its critic, an optimizer that steps once an epoch closes no turn."""
 _MOST_OF_ALL = 24
+_MOST_OF_A_FRAME = 12
+"""The most calls of other modules after the first of a frame."""
 _CLOSES = 2
 """The most updates in a row of an optimizer that closes turns; where epochs alternate, all have more."""
 _FIRST_TURN = 3
@@ -54,6 +56,25 @@ def ends_of_steps(updates: list[Any], order: Mapping[Hashable, int]) -> list[boo
             for first, end in _inside_of_turn(runs, at, order):
                 ends[first:end] = [False] * (end - first)
     return ends
+
+
+def begins_of_turns(calls: list[Any], order: Mapping[Hashable, int]) -> list[bool]:
+    """Return whether each outermost call begins a step of a program that does not train.
+
+    *calls* are the module of each, in order, and *order* is that of their first calls. Modules that are
+    called once or twice at a time, in turn, are the parts of one frame, which begins with the first of them.
+    """
+    begins, runs = [True] * len(calls), _runs(calls)
+    n_held = [0] * len(runs)
+    for at, run in enumerate(runs):
+        n_left = run.after - at - 1
+        if not 0 < n_left <= _MOST_OF_A_FRAME:  # the last frame of its kind has as many as the one before
+            n_left = n_held[run.before] if 0 <= run.before and at - run.before <= _MOST_OF_A_FRAME + 1 else 0
+        left = runs[at + 1 : at + 1 + n_left]
+        if left and run.is_short and all(each.is_short and order[each.of] > order[run.of] for each in left):
+            n_held[at] = len(left)
+            begins[run.first + 1 : left[-1].end] = [False] * (left[-1].end - run.first - 1)
+    return begins
 
 
 def _runs(updates: list[Any]) -> list[_Streak]:

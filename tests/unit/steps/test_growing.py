@@ -14,6 +14,7 @@ STEP = ((FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 7), (Phase.ZERO_GRAD, 0))
 CLEARING_FIRST = ((Phase.ZERO_GRAD, 0), (FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 7))
 WITHOUT_OPTIMIZER = ((Phase.DATA, 0), (FORWARD, 0), (BACKWARD, 0), (FORWARD, 0), (BACKWARD, 0))
 GAN = (*STEP, (FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 7), (FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 8))
+FRAME = ((Phase.EVAL, 1), (Phase.EVAL, 2), (Phase.EVAL, 2), (Phase.EVAL, 3))
 WITH_EVALUATION = (*STEP * 5, (Phase.EVAL, 0))
 
 
@@ -51,7 +52,7 @@ def assert_same(found, truth):
             assert np.array_equal(getattr(here, name), column), name
 
 
-@pytest.mark.parametrize("turn", [STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, WITH_EVALUATION])
+@pytest.mark.parametrize("turn", [STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, FRAME, WITH_EVALUATION])
 def test_each_look_finds_what_the_whole_says(turn):
     loop, so_far = Loop(), StepFinder(least_marks=50)
     for _ in range(60):

@@ -190,6 +190,29 @@ def test_inference_steps_are_the_outermost_forwards(phase):
     assert phases.step.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.EVAL])
+@pytest.mark.parametrize(
+    ("calls", "frames"),
+    [
+        ("ABABAB", "AB AB AB"),
+        ("AABAABAAB", "AAB AAB AAB"),
+        ("WABCABCAB", "W ABC ABC AB"),  # a warm-up of another module, and the end within a frame
+        ("AAAAABBBBBAAAAABBBBB", "A A A A A B B B B B A A A A A B B B B B"),  # one after the other
+        ("EDDDEDDDEDDDD", "E D D D E D D D E D D D D"),  # a decoder is called as often as the text is long
+        ("AAB", "A A B"),
+    ],
+)
+def test_modules_that_are_called_in_turn_are_one_frame(phase, calls, frames):
+    program = Program()
+    for module in calls:
+        program.whole(phase, value=ord(module))
+    steps, _ = program.resolve()
+
+    n_calls = [len(frame) for frame in frames.split()]
+    firsts = [sum(n_calls[:at]) for at in range(len(n_calls))]
+    assert spans(steps) == [(2 * at, 2 * (at + n) - 1) for at, n in zip(firsts, n_calls, strict=True)]
+
+
 def test_evaluations_before_the_first_training_forward_are_no_steps():
     """The marks of a program that ran out of memory in the forward of its first iteration."""
     program = Program().enter()

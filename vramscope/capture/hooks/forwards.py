@@ -162,7 +162,7 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
     calls = thread.calls
     if state.log is not None and phase not in (Phase.RECOMPUTE, Phase.LOSS):
         state.log.learn(module)
-    begin(phase, 0, type(module).__name__, owner)
+    begin(phase, id(module), type(module).__name__, owner)
     thread.calls = calls
     # A recomputed part of a model has its names, inputs and outputs from the first run.
     if phase != Phase.RECOMPUTE:
@@ -177,7 +177,7 @@ def _end_forward(listener: Listener, module: Any, inputs: Any, result: Any) -> N
         if opened.name == name and opened.phase in FORWARDS:
             if opened.phase != Phase.RECOMPUTE:
                 listener.forward_ends(inputs, result)
-            end(opened.phase, 0, name)
+            end(opened.phase, opened.value, name)
             return
 
 
