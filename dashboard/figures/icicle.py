@@ -94,7 +94,11 @@ def difference(found: TreeDifference, root: int = 0) -> Icicle:
     before = np.concatenate([found.before_bytes[callers], drawn.before_bytes]).tolist()
     after = np.concatenate([found.after_bytes[callers], drawn.after_bytes]).tolist()
     changed = (
-        box._replace(sizes=(_change(*pair),), detail=_both(*pair), color=_shade(*pair))
+        box._replace(
+            sizes=(change := _change(*pair),),
+            detail=f"{format_bytes(pair[0])} before, {format_bytes(pair[1])} after: {change}",
+            color=_shade(*pair),
+        )
         for box, *pair in zip(made.boxes, before, after, strict=True)
     )
     return made._replace(boxes=tuple(changed))
@@ -126,10 +130,6 @@ def figure(drawn: Icicle) -> dict[str, Any]:
 
 MORE, LESS, SAME = "#F2A35E", "#7CC8A8", "#D5DAE0"
 """Colors of calls that hold more, less and as much: the tints of the page's bars, for dark letters."""
-
-
-def _both(before: int, after: int) -> str:
-    return f"{format_bytes(before)} before, {format_bytes(after)} after: {_change(before, after)}"
 
 
 def _change(before: int, after: int) -> str:

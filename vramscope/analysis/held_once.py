@@ -76,7 +76,11 @@ def held_once(recording: Recording) -> list[Finding]:
         made = mine[assigned.category[mine] == Category.PARAMETER] if kind in _OF_WEIGHTS else mine
         made = made if len(made) else mine
         frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
-        finding = worded(kind, int(size.sum()), frame, **_words(kind, holder))
+        wording: str = kind
+        if kind == FindingKind.EXCEPTION_KEPT and (holder == OF_NOTEBOOKS or holder.startswith("sys.")):
+            wording = f"{'notebook' if holder == OF_NOTEBOOKS else 'sys'}.{kind}"
+        words = {"held": f", held by {holder}" if holder else "", "it": holder or "it", "holder": holder}
+        finding = worded(wording, int(size.sum()), frame, **words, edit=ADVICE[LeakCause.REFERENCE_CYCLE])
         said.append(replace(finding, holder=holder or None))
     return said
 
@@ -207,31 +211,6 @@ def _garbage(
     mine = live & (found.alloc_event >= 0) & (born < born[live].max()) & np.isin(line, lines)
     mine[np.array(named, "i8")] = False
     return np.flatnonzero(mine)
-
-
-def _words(kind: FindingKind, holder: str) -> dict[str, Any]:
-    if kind == FindingKind.EXCEPTION_KEPT:
-        what, to_do = _words_of_exception(holder)
-        return {"what": what, "to_do": to_do}
-    held, it = f", held by {holder}" if holder else "", holder or "it"
-    return {"held": held, "it": it, "holder": holder, "edit": ADVICE[LeakCause.REFERENCE_CYCLE]}
-
-
-def _words_of_exception(holder: str) -> tuple[str, str]:
-    if holder == OF_NOTEBOOKS:
-        return (
-            "IPython keeps the traceback of the last cell that failed (sys.last_traceback)",
-            "another exception takes its place: run 1/0 in a cell of its own, then gc.collect()",
-        )
-    if holder.startswith("sys."):
-        return (
-            f"{holder} keeps the traceback of the last exception",
-            "sys.last_traceback = sys.last_value = sys.last_exc = None",
-        )
-    return (
-        f"{holder} keeps the exception with its traceback",
-        f"keep str(error), or error.with_traceback(None), in {holder}",
-    )
 
 
 ANALYSIS = Analysis(

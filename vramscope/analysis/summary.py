@@ -175,6 +175,7 @@ def summarize(recording: Recording) -> Summary:
         end, high = _end_and_peak(recording)
         known = categories(recording, high.allocated.instant)
         state = state_from_nearest(recording, high.allocated.instant)
+        by_name = own_peaks(recording, by="category").by_name if known.is_known else {}
         sampled = None if has_allocator(recording) else sampled_peaks(recording)
         peaks = step_peaks(recording) if sampled is None else peaks_by_samples(recording)
         return Summary(
@@ -189,7 +190,7 @@ def summarize(recording: Recording) -> Summary:
             steps=() if sampled and not len(sampled.per_step) else _steps(recording, peaks),
             outside=_outside(recording, peaks) if sampled is None else None,
             categories=known.totals if known.is_known else None,
-            category_peaks=_category_peaks(recording) if known.is_known else None,
+            category_peaks={name: own for name, (_, own) in by_name.items()} if known.is_known else None,
             findings=tuple(with_modules(recording, collect(partial(_answer, recording)))),
             samples=_samples(recording.counters),
             pinned=at_instant(recording.pinned, "peak") if recording.pinned else None,
@@ -205,10 +206,6 @@ def _end_and_peak(recording: Recording) -> tuple[dict[str, int], Peak]:
     totals = timeline(recording)
     end = {quantity: int(getattr(totals, f"{quantity}_bytes")[-1]) for quantity in QUANTITIES}
     return end, peak_of(recording, totals)
-
-
-def _category_peaks(recording: Recording) -> dict[str, int]:
-    return {name: own for name, (_, own) in own_peaks(recording, by="category").by_name.items()}
 
 
 def has_allocator(recording: Recording) -> bool:

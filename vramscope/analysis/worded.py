@@ -26,11 +26,14 @@ def worded(
     evidence: Mapping[str, Any] = _NOTHING,
     **figures: Any,
 ) -> Finding:
-    """Return the finding of a *kind*, whose claim and advice name its bytes, its *evidence* and *figures*."""
+    """Return the finding of a *kind*, whose claim and advice name its bytes, its *evidence* and *figures*.
+
+    Where a kind has several wordings, *kind* is one of them: ``sys.exception_kept``.
+    """
     severity, claim, advice = _words()[kind]
     shown = {name: _shown(name, value) for name, value in {"n_bytes": n_bytes, **evidence, **figures}.items()}
     return Finding(
-        kind, Severity(severity), claim.format(**shown), **placed(frame),
+        kind.rpartition(".")[2], Severity(severity), claim.format(**shown), **placed(frame),
         n_bytes=n_bytes, advice=advice.format(**shown), evidence=evidence,
     )  # fmt: skip
 

@@ -127,17 +127,12 @@ def _may_be_of(phases: Phases, own: Array, known: tuple[Array, Array, Array]) ->
     """
     owners, maker, at = known
     has_helpers = (phases.phase == Phase.BACKWARD) | (np.array(phases.names) == _DATA_PARALLEL)[phases.name]
-    named_at = np.array(
-        [_first(phases.made_by.start_event[phases.made_by.thread == each]) for each in owners]
-    )
+    firsts = [phases.made_by.start_event[phases.made_by.thread == each][:1] for each in owners]
+    named_at = np.array([first.min(initial=np.iinfo("i8").max) for first in firsts])
     is_unnamed = at[None, :] < named_at[:, None]
     is_named: Array = np.isin(maker, owners)
     by_others = (maker == ANY_THREAD) | is_unnamed | np.append(has_helpers, False)[own]
     return np.where(is_named, maker == owners[:, None], by_others)
-
-
-def _first(events: Array) -> int:
-    return int(events[0]) if len(events) else np.iinfo("i8").max
 
 
 def _agreed(phases: Phases, rows: Array) -> Array:

@@ -163,7 +163,8 @@ def losses(stretches: list[Stretch]) -> Iterator[Stretch]:
         for before, after in reversed(list(pairwise(siblings))):
             if after.phase != Phase.ZERO_GRAD:
                 leads_to_backward = after.phase in (Phase.LOSS, Phase.BACKWARD)
-            if leads_to_backward and before.phase in _LEADS_TO_BACKWARD and _is_gap(before, after):
+            is_gap = before.mark.thread == after.mark.thread and before.end_event < after.mark.event
+            if leads_to_backward and before.phase in _LEADS_TO_BACKWARD and is_gap:
                 begin = before.mark._replace(
                     phase=int(Phase.LOSS), time_ns=before.end_ns, event=before.end_event, name=0
                 )
@@ -184,7 +185,3 @@ def _siblings(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
             parent = latest.get((owner, within - 1), 0)
             found.setdefault((owner, within, parent), []).append(stretch)
     yield from found.values()
-
-
-def _is_gap(before: Stretch, after: Stretch) -> bool:
-    return before.mark.thread == after.mark.thread and before.end_event < after.mark.event

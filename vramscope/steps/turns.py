@@ -69,7 +69,7 @@ def begins_of_turns(calls: list[Any], order: Mapping[Hashable, int]) -> list[boo
     for at, run in enumerate(runs):
         n_left = run.after - at - 1
         if not 0 < n_left <= _MOST_OF_A_FRAME:  # the last frame of its kind has as many as the one before
-            n_left = n_held[run.before] if 0 <= run.before and at - run.before <= _MOST_OF_A_FRAME + 1 else 0
+            n_left = n_held[run.before] if run.before >= 0 and at - run.before <= _MOST_OF_A_FRAME + 1 else 0
         left = runs[at + 1 : at + 1 + n_left]
         if left and run.is_short and all(each.is_short and order[each.of] > order[run.of] for each in left):
             n_held[at] = len(left)

@@ -1,6 +1,7 @@
 """Ways to blocks, written out: which container on them gets longer, and what is reported about it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,44 @@ def test_a_key_that_was_there_before_later_keys_is_no_new_one():
     ]
 
     assert cause_of(facts(seen(*rows))) != "cache"
+
+
+def test_of_several_dicts_in_one_each_gets_keys_and_the_outer_one_gets_none():
+    way = attribute("runs")
+    found = seen(*((step, (way, key(f"'{'ab'[step % 2]}'"), key(str(step)))) for step in range(8)))
+
+    assert cause_of(facts(found)) == "cache"
+    assert as_written(found[0], found) == "trainer.runs[…]"
+
+
+def test_the_cause_is_that_of_the_most_bytes():
+    """A row of a log has two numbers, one of them with the graph of what was never backpropagated."""
+    ways = (key("'task'"),), (key("'aux'"),), (key("'aux'"), ("graph", "", 1))
+    found = seen(*((step, (attribute("rows"), item(step), *way)) for step in range(4) for way in ways))
+    sized = [replace(each, n_bytes=20480 if each.has("graph") else 512) for each in found]
+
+    assert cause_of(facts(found)) == "kept_output"
+    assert cause_of(facts(sized)) == "loss_with_graph"
+
+
+@pytest.mark.parametrize(
+    ("code", "edit"),
+    [
+        (
+            'log["w"].append(copy.deepcopy(model.state_dict()))',
+            'log["w"].append({name: each.cpu() for name, each in model.state_dict().items()})',
+        ),
+        (
+            "best.append((epoch, dict(net.state_dict())))",
+            "best.append((epoch, {name: each.cpu() for name, each in net.state_dict().items()}))",
+        ),
+    ],
+)
+def test_a_copy_of_the_weights_is_kept_on_the_cpu(code, edit):
+    kept = ("kept_at", "train.py", 3, code, 1)
+    found = seen(*((step, (item(step), key("'0.weight'"), kept)) for step in range(4)))
+
+    assert f": {edit};" in advice("kept_output", "log", found[0], "simulated")
 
 
 def test_keys_without_words_are_distinguished_by_their_identity():

@@ -6,6 +6,7 @@ torch ≥ 2.5 records every ``record_function`` region of the recording thread, 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -48,17 +49,15 @@ def annotation_marks(annotations: Rows, device: int, trace: Trace) -> list[Pendi
         annotations.column("device", (int,), 0),
         strict=True,
     )
-    ours = sorted(((time_us, name, stage) for name, stage, time_us, at in rows if at == device), key=_time)
+    ours = sorted(
+        ((time_us, name, stage) for name, stage, time_us, at in rows if at == device), key=itemgetter(0)
+    )
     time_ns = np.array([time_us * 1000 for time_us, _, _ in ours], "i8")
     # All at once: one search of 5 million events per mark took 0.07 s for 7,000 marks.
     first, last = (np.searchsorted(trace.time_ns, time_ns, side=side).tolist() for side in ("left", "right"))
     rows_with_instants = zip(ours, time_ns.tolist(), first, last, strict=True)
     found = [_mark(name, stage, at, instants) for (_, name, stage), at, *instants in rows_with_instants]
     return [mark for mark in found if mark is not None]
-
-
-def _time(row: tuple[int, str, str]) -> int:
-    return row[0]
 
 
 def _mark(name: str, stage: str, time_ns: int, instants: Sequence[int]) -> PendingMark | None:

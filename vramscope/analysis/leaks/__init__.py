@@ -17,7 +17,7 @@ from vramscope.analysis.categories import Assigned, Reason, assign, undivided
 from vramscope.analysis.leaks.all_steps import of_all_steps
 from vramscope.analysis.leaks.batch import Batch, growing_batch
 from vramscope.analysis.leaks.causes import Facts, cause_of
-from vramscope.analysis.leaks.edits import advice, as_written
+from vramscope.analysis.leaks.edits import KEEPS_NUMBERS, advice, as_written
 from vramscope.analysis.leaks.groups import are_bounded, evidence_of, grouped, most_frequent, stayed
 from vramscope.analysis.leaks.growth import LEAST_LEVELS, are_enough, growth, rounds, window
 from vramscope.analysis.leaks.holders import (
@@ -38,17 +38,16 @@ from vramscope.analysis.leaks.outside import (
     cache_growth_beyond_peaks,
     outside_growth,
     private_pool_growth,
-    private_pool_words,
 )
 from vramscope.analysis.shared_results import memoized, shared_results
 from vramscope.analysis.timeline import timeline
-from vramscope.model.codes import FindingKind, LeakCause, Severity
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind, LeakCause
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import EqualByValue
 from vramscope.steps.unrecorded import unrecorded
-from vramscope.units import format_bytes
 
 LEAST_BYTES_PER_STEP = 16 << 10
 _LEAST_BYTES_OF_A_LINE = 512
@@ -287,12 +286,16 @@ def _leak_of(
     batch: Batch | None = None,
 ) -> Leak | None:
     """Return what grows by the level of *rows*, or a *batch* by its peaks."""
-    example = _example(holdings)
+    # Beside a loss with its graph, what is kept may be numbers without one.
+    graphs = [each for each in holdings if each.has("graph")] if cause in KEEPS_NUMBERS else []
+    example = _example(graphs or holdings)
     level = levels.series(rows) if batch is None else batch.peak_bytes
     grows = growth(level)
     if grows is None:
         return None
-    first = window(len(levels.at))
+    first, lines = window(len(levels.at)), _lines(levels, rows) if batch is None else batch.lines
+    if cause is LeakCause.CREATE_GRAPH_CYCLE:  # the call to change is that of the backward
+        lines = tuple(sorted(lines, key=lambda line: not line.is_in_backward))
     holder = None if example is None or is_nameless(example, cause) else as_written(example, holdings)
     return Leak(
         cause=cause,
@@ -300,7 +303,7 @@ def _leak_of(
         edit=advice(cause, holder, example, levels.recording.source, holdings),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
-        lines=_lines(levels, rows) if batch is None else batch.lines,
+        lines=lines,
         bytes_per_step=grows.bytes_per_step / levels.stride,
         n_bytes=int(level[-1] - level[first]),
         first_step=first * levels.stride,
@@ -355,27 +358,17 @@ def findings(result: Leaks) -> list[Finding]:
     found = [leak.finding for leak in (*result.leaks, *result.filling)]
     if result.batch is not None:
         found.append(result.batch.finding)
-    cache, outside = result.cache_bytes_per_step, result.outside_bytes_per_step
-    found += _growth_of(
-        FindingKind.CACHE_GROWTH,
-        cache,
-        f"reserved memory grows by {format_bytes(int(cache))} a step beyond what is allocated: fragmentation "
-        "of the cache, no leak",
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or sizes that vary less",
-    )
-    words = private_pool_words(result.pool_bytes_per_step, result.n_pools)
-    found += _growth_of(FindingKind.PRIVATE_POOL_GROWTH, result.pool_bytes_per_step, *words)
-    return found + _growth_of(
-        FindingKind.OUTSIDE_GROWTH,
-        outside,
-        f"the process grows by {format_bytes(int(outside))} a step outside of torch's allocator: a library, "
-        "not a tensor",
-        "look at what is created each step beside tensors: streams, NCCL groups, CUDA graphs",
-    )
-
-
-def _growth_of(kind: FindingKind, rate: float, claim: str, advice: str) -> list[Finding]:
-    return [Finding(kind, Severity.WARNING, claim, bytes_per_step=int(rate), advice=advice)] if rate else []
+    of_pools = "pools" if result.n_pools else "sizes"
+    rates = {
+        FindingKind.CACHE_GROWTH: result.cache_bytes_per_step,
+        f"{of_pools}.{FindingKind.PRIVATE_POOL_GROWTH}": result.pool_bytes_per_step,
+        f"step.{FindingKind.OUTSIDE_GROWTH}": result.outside_bytes_per_step,
+    }
+    for kind, rate in rates.items():
+        if rate:
+            grows = worded(kind, int(rate), pools=result.n_pools)
+            found.append(replace(grows, n_bytes=None, bytes_per_step=int(rate)))
+    return found
 
 
 ANALYSIS = Analysis(

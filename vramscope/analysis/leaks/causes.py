@@ -72,11 +72,13 @@ def cause_of(facts: Facts) -> LeakCause:
         return LeakCause.OPTIMIZER_STATE
     if not facts.holdings:
         return _unheld(facts)
-    votes = [_of_one(facts, holding) for holding in facts.holdings]
-    best = Counter(votes).most_common(1)[0][0]
+    votes = Counter[LeakCause]()
+    for holding in facts.holdings:
+        votes[_of_one(facts, holding)] += holding.n_bytes
+    best, n_bytes = votes.most_common(1)[0]
     if best in _OF_TENSORS_THEMSELVES and facts.unheld_fraction > 1 / 2:
         return LeakCause.UNKNOWN  # the search ended before it came to what keeps the most
-    return best if votes.count(best) > len(votes) / 2 else LeakCause.UNKNOWN
+    return best if n_bytes > votes.total() / 2 else LeakCause.UNKNOWN
 
 
 def _unheld(facts: Facts) -> LeakCause:

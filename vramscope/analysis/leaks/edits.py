@@ -10,6 +10,7 @@ from vramscope.analysis.leaks.holders import (
     Statement,
     base_of,
     before_graph,
+    every_of,
     kept_at,
     root_of,
     shared_root,
@@ -17,7 +18,7 @@ from vramscope.analysis.leaks.holders import (
 from vramscope.model.codes import LeakCause
 from vramscope.model.holders import Word
 
-_KEEPS_NUMBERS = (LeakCause.RETAIN_GRAPH, LeakCause.LOSS_WITH_GRAPH)
+KEEPS_NUMBERS = (LeakCause.RETAIN_GRAPH, LeakCause.LOSS_WITH_GRAPH)
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _SEVERAL = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.GeneratorExp, ast.Starred)
 _BESIDE = ("kept_at", "limit", "reset", "hook", "end")
@@ -47,7 +48,8 @@ def advice(
     if cause == LeakCause.REFERENCE_CYCLE and example.words[0][-1] == "off":
         return f"{general}; the collector is off (gc.isenabled() is False): gc.collect() at times frees them"
     is_tensor = example.grows_at < 0 or _is_item_a_tensor(example)
-    edit = _edited(kept.code, _wrapper(cause, [example, *others])) if kept is not None and is_tensor else None
+    wrapper = _wrapper(cause, [example, *others])
+    edit = None if kept is None else _edited(kept.code, wrapper) if is_tensor else _state_on_cpu(kept.code)
     if edit is None:
         return general
     return ADVICE[cause].format(variable=holder or "it", statement=f": {edit}", again=again)
@@ -75,6 +77,8 @@ def as_written(example: Held, others: Sequence[Held] = ()) -> str:
     """
     usual = root_of(example)
     text = shared_root([each for each in others if base_of(each) == base_of(example)] or [example])
+    if text == base_of(example) and example.grows_at > 0 and example.words[example.grows_at][0] == "key":
+        text = every_of(example) or text  # of several dicts, each gets keys
     named = before_graph(example)[: example.grows_at] if example.grows_at > 0 else before_graph(example)
     attributes = [word for word in named if word[0] == "attribute"]
     if not any(str(word[1]).startswith("_") for word in attributes[:-1]):
@@ -88,12 +92,12 @@ def as_written(example: Held, others: Sequence[Held] = ()) -> str:
 
 
 def _general(cause: LeakCause, holder: str | None) -> str:
-    what = ", loss.item()" if cause in _KEEPS_NUMBERS else ", by .detach().cpu(), or drop it after use"
+    what = ", loss.item()" if cause in KEEPS_NUMBERS else ", by .detach().cpu(), or drop it after use"
     return f"{what}, in {holder}" if holder else what
 
 
 def _wrapper(cause: str, holdings: Sequence[Held]) -> str:
-    if cause not in _KEEPS_NUMBERS:
+    if cause not in KEEPS_NUMBERS:
         return ".detach().cpu()"
     entered = [word[2] for each in holdings if (word := each.first("graph")) and len(word) > 2]
     is_number = all(numel == 1 for numel in entered) and (bool(entered) or cause == LeakCause.LOSS_WITH_GRAPH)
@@ -203,6 +207,17 @@ def _edited(code: str, wrapper: str) -> str | None:
         is_on_device = value.func.attr == "detach" and wrapper.endswith(".cpu()")  # type: ignore[attr-defined]
         return _wrapped(code, value, ".cpu()") if is_on_device else None
     return _wrapped(code, value, wrapper)
+
+
+def _state_on_cpu(code: str) -> str | None:
+    """Return the statement with a copy of a ``state_dict()`` on the CPU; None if it keeps none."""
+    for node in ast.walk(_statement(code) or ast.Module([], [])):
+        given = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else None
+        is_copy = given is not None and ast.unparse(node.func).endswith(("copy", "dict"))  # type: ignore[attr-defined]
+        if is_copy and getattr(getattr(given, "func", None), "attr", "") == "state_dict":
+            copy, state = (ast.get_source_segment(code, each) or "" for each in (node, given))
+            return code.replace(copy, f"{{name: each.cpu() for name, each in {state}.items()}}")
+    return None
 
 
 def _wrapped(code: str, value: ast.expr, wrapper: str) -> str | None:

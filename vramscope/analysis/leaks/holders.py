@@ -3,7 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -37,11 +37,14 @@ class Held(Holding):
     """Index of the word for the item of that container; -1 if no container on the path was seen to grow."""
     n_named: int = 0
     """How many words name what grows: all before that item, or before the key of each list in a dict."""
+    n_bytes: int = 1
+    """Size of the block."""
 
 
 def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mapping[int, Held]:
     """Return the last recorded holder of each row of *found*; *born* is the step of each row."""
-    return _with_growing_containers(recorded_holdings(recording, found, at_end=False), born)
+    grown = _with_growing_containers(recorded_holdings(recording, found, at_end=False), born)
+    return {row: replace(each, n_bytes=int(found.block_size[row])) for row, each in grown.items()}
 
 
 def _with_growing_containers(holdings: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
@@ -210,6 +213,12 @@ def shared_root(holdings: Sequence[Held]) -> str:
     without_key = {root.rpartition("[")[0] or root for root in roots}
     is_shared = len(roots) > 1 and len(without_key) == 1 and "" not in without_key
     return without_key.pop() if is_shared else roots.most_common(1)[0][0]
+
+
+def every_of(holding: Held) -> str:
+    """Return the container that grows, where it is one of several: ``runs[…]`` of ``runs['b'][7]``."""
+    words = holding.words[: max(holding.grows_at, 0)]
+    return _written(tuple((word[0], "…", *word[2:]) if word[0] in _CONTAINERS else word for word in words))
 
 
 def path_of(holding: Held) -> str:

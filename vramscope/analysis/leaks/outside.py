@@ -9,13 +9,8 @@ from vramscope.analysis.leaks.growth import growth
 from vramscope.analysis.private_pools import of_pools, of_private, private_pools, used_pools
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.recording import Recording
-from vramscope.units import format_bytes
 
 _LEAST_SAMPLES = 20
-_ONE_POOL = (
-    "bound how many graphs or pools there are; or use one for all: torch.cuda.graph(g, pool=handle) with the "
-    "same torch.cuda.graph_pool_handle(), if no result of a graph is needed after the next has run"
-)
 
 
 def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
@@ -67,21 +62,6 @@ def private_pool_growth(recording: Recording, at: NDArray[Any], stride: int, lea
     pools = private_pools(recording)
     number = np.array([sum(pool.levels.at(i)[1] > 0 for pool in pools) for i in at.tolist()])
     return PoolGrowth(rate, 0 if growth(number) is None else int(number[-1]))
-
-
-def private_pool_words(bytes_per_step: float, n_pools: int) -> tuple[str, str]:
-    """Return the claim and the advice; *n_pools* as in ``PoolGrowth``."""
-    rate = format_bytes(int(bytes_per_step))
-    what = f"private pools (CUDA graphs, MemPools) reserve {rate} more a step beyond their tensors"
-    if not n_pools:
-        return (
-            f"{what}: requests of ever other sizes leave free pieces that nothing else can use",
-            "sizes that vary less in what is captured or allocated there",
-        )
-    return (
-        f"{what}: there are ever more of them, {n_pools} at the end, and what is free in one serves no other",
-        _ONE_POOL,
-    )
 
 
 def _default_pool(recording: Recording, at: NDArray[Any]) -> tuple[Totals, NDArray[Any]]:

@@ -138,7 +138,7 @@ _WORTH_AN_INDEX = 5
 
 
 _WORDS = {Cause(cause): texts for cause, *texts in rows(__file__, "causes.tsv")}
-"""The sentence and the advice for each cause."""
+"""The sentence and the advice for each cause, and its figure in a ``Room``."""
 _TOOLS = words(__file__, "advice.tsv", "tool")
 """What lists the processes of a device, by its kind; nvidia-smi for others."""
 _TO_RECORD = words(__file__, "advice.tsv", "totals_alone")
@@ -380,19 +380,7 @@ def _because(why: Cause, room: Room) -> str:
     if room.is_limited:
         limit = f"the limit of {format_bytes(room.limit_bytes)} that set_per_process_memory_fraction sets"
         lacking = f"{format_bytes(room.over_limit_bytes)} were lacking below {limit},"
-    share = {
-        Cause.OVERSIZE: room.from_driver_bytes,
-        Cause.LEAK: room.leaked_bytes,
-        Cause.OTHER_PROCESS: room.others_bytes,
-        Cause.OUTSIDE: room.outside_bytes,
-        Cause.NON_TORCH_GROWTH: room.own_outside_growth_bytes,
-        Cause.FRAGMENTATION: room.free_here_bytes,
-        Cause.PRIVATE_POOL: room.free_private_bytes,
-        Cause.OTHER_STREAM: room.free_other_streams_bytes,
-        Cause.SIZE_CLASS: room.free_other_sizes_bytes,
-        Cause.CAPACITY: room.allocated_bytes,
-        Cause.LIMIT: room.limit_bytes,
-    }.get(why, 0)
+    share = getattr(room, f"{_WORDS[why][2]}_bytes")
     if why is Cause.UNKNOWN and min(room.device_free_bytes, room.reserved_bytes) >= 0:
         return (
             f"The driver had {format_bytes(room.device_free_bytes)}, more than the request needed: "

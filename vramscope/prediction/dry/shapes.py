@@ -80,7 +80,8 @@ class ShapeMemo:
         size, stride, offset, dtype = tuple(out.shape), out.stride(), out.storage_offset(), out.dtype
         self._learn_attributes(out)
         wrap, device = self._wrap, out.fake_device
-        base = next((place for place, one in enumerate(given) if _has(one, storage)), None)
+        owners = [type(one) is FakeTensor and one.untyped_storage()._cdata for one in given]
+        base = owners.index(storage._cdata) if storage._cdata in owners else None
         if base is not None:
 
             def view(tensors: list[Any]) -> Any:
@@ -111,10 +112,6 @@ class ShapeMemo:
 _META = torch.device("meta")
 _subclass: Any = torch.Tensor._make_subclass
 _protect = torch._C._set_throw_on_mutable_data_ptr
-
-
-def _has(tensor: Any, storage: Any) -> bool:
-    return type(tensor) is FakeTensor and tensor.untyped_storage()._cdata == storage._cdata
 
 
 def _is_regular(func: Any) -> bool:
