@@ -79,7 +79,11 @@ def held_once(recording: Recording) -> list[Finding]:
         wording: str = kind
         if kind == FindingKind.EXCEPTION_KEPT and (holder == OF_NOTEBOOKS or holder.startswith("sys.")):
             wording = f"{'notebook' if holder == OF_NOTEBOOKS else 'sys'}.{kind}"
-        words = {"held": f", held by {holder}" if holder else "", "it": holder or "it", "holder": holder}
+        words: dict[str, Any] = {
+            "held": f", held by {holder}" if holder else "",
+            "it": holder or "it",
+            "holder": holder,
+        }
         finding = worded(wording, int(size.sum()), frame, **words, edit=ADVICE[LeakCause.REFERENCE_CYCLE])
         said.append(replace(finding, holder=holder or None))
     return said

@@ -197,8 +197,7 @@ class Pipeline:
     def look_at_end(self, frame: FrameType, error: BaseException | None) -> None:
         """Search what holds memory as the last block ends; not each time, as every step may be a block."""
         capture = self.capture
-        n, is_watched = self._n_blocks + 1, capture is not None and capture.watch is not None
-        if is_watched and n.bit_count() == 1 and n.bit_length() % 2 == 1:  # a power of four
+        if capture is not None and capture.watch is not None and _is_power_of_four(self._n_blocks + 1):
             watch = capture.watch
             self.guarded(lambda _: watch.look_at_end(frame, error))
 
@@ -330,6 +329,10 @@ def import_everything() -> None:
     from vramscope.capture import sources
 
     sources()
+
+
+def _is_power_of_four(n: int) -> bool:
+    return n.bit_count() == 1 and n.bit_length() % 2 == 1
 
 
 def _missed(n_blocks: int) -> str:

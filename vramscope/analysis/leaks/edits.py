@@ -212,7 +212,7 @@ def _edited(code: str, wrapper: str) -> str | None:
 def _state_on_cpu(code: str) -> str | None:
     """Return the statement with a copy of a ``state_dict()`` on the CPU; None if it keeps none."""
     for node in ast.walk(_statement(code) or ast.Module([], [])):
-        given = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else None
+        given: Any = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else None
         is_copy = given is not None and ast.unparse(node.func).endswith(("copy", "dict"))  # type: ignore[attr-defined]
         if is_copy and getattr(getattr(given, "func", None), "attr", "") == "state_dict":
             copy, state = (ast.get_source_segment(code, each) or "" for each in (node, given))
