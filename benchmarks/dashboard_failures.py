@@ -158,14 +158,15 @@ def _tried(
     return path, said_s, _until(page, gone)
 
 
-def _go_to(page: Any, url: str) -> None:
+def _go_to(page: Any, url: str, n_tries: int = 5) -> None:
     """Open a page; the one before it may just load itself again, as the server is another one."""
     try:
         page.goto(url)
     except Exception as error:
-        if "interrupted by another navigation" not in str(error):
+        if "interrupted by another navigation" not in str(error) or n_tries == 1:
             raise
-        page.goto(url)
+        page.wait_for_load_state()
+        _go_to(page, url, n_tries - 1)
 
 
 def _until(page: Any, expression: str) -> float:

@@ -99,11 +99,16 @@ class Data:
             run = opened.follower.run
             return View(address.run, opened.version, run, _choose(run, address))
 
-    def refresh(self, name: str) -> int:
-        """Read new events of a run that grows; return its version."""
+    def refresh(self, name: str, *, is_visited: bool = False) -> int:
+        """Read new events of a run that grows, and a run whose files have changed again; return its version.
+
+        Files are looked at as often as the pace allows; those of an ended run at once where *is_visited*, as a
+        page that is loaded again has to show them.
+        """
         opened = self._opened(name)
         with opened.lock:
-            if not opened.is_due(self.pace):
+            is_now = is_visited and opened.follower.run.outcome is not Outcome.RUNNING
+            if not is_now and not opened.is_due(self.pace):
                 return opened.version
             opened.begin_refresh()
             is_altered = opened.was_altered(stamp(self.runs.path(name)))

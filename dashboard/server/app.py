@@ -214,9 +214,8 @@ def _untitled(entry: Page | None, context: Context, content: Any) -> tuple[Addre
 
 
 def _current(data: Data, address: Address) -> View:
-    """Return the recording as its files are now; one that grows may have been read for a page long ago."""
-    if data.view(address).is_live:
-        data.refresh(address.run)
+    """Return the recording as its files are now; they may have been read for a page long ago."""
+    data.refresh(address.run, is_visited=True)
     return data.view(address)
 
 

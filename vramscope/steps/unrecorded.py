@@ -30,6 +30,8 @@ class Unrecorded(Table):
 
     def stand_in(self, events: Array) -> NDArray[np.bool_]:
         """Whether each event stands for what happened in a stretch."""
+        if not len(self):
+            return np.zeros(len(events), "?")
         row = np.searchsorted(self.start_event, events, side="right") - 1
         return (row >= 0) & (events < np.append(self.end_event, 0)[row])
 

@@ -287,6 +287,19 @@ def test_a_finished_run_whose_files_change_while_its_page_is_open_is_reported(
     assert _standing(data, address) == after
 
 
+def test_a_page_that_is_loaded_again_shows_the_files_of_an_ended_run_as_they_are_now(
+    live: Any, tmp_path: Path
+) -> None:
+    program, _, address = live
+    program.writer.close(Outcome.FINISHED)
+    data = Data(tmp_path, pace=Pace(refresh_s=3600.0))
+    entry = next(page for page in pages() if page.name == "overview")
+    assert "Incomplete" not in str(_enter(entry, Context(data, address))[2])
+    _flipped(next((tmp_path / "live" / "rank0").glob("events*")))
+
+    assert "Incomplete" in str(_enter(entry, Context(data, address))[2])
+
+
 def test_a_page_without_events_reports_changed_files_of_an_ended_run(live: Any, tmp_path: Path) -> None:
     program, data, address = live
     queries_of(data).get(address.run)
