@@ -31,7 +31,9 @@ RUN_OF = {"oom": "out-of-memory", "fit": "out-of-memory", "leaks": "gan-retain-g
 MOST_SHIFTED, N_RUNS, LIST_MS, N_VIEWERS, MOST_LATE_S = 0.05, 500, 300, 20, 3.0
 LISTED = """
   const look = setInterval(() => {
-    if (document.querySelectorAll('.runs tbody tr').length < %d) return;
+    // The list draws its first rows, and more where the reader scrolls.
+    if (!document.querySelector('main')?.textContent.includes('All%d')) return;
+    if (!document.querySelector('.runs tbody tr')) return;
     window.listed = performance.now();
     clearInterval(look);
   }, 5);

@@ -5,7 +5,7 @@ A URL is untrusted input: values that are not of the expected form are dropped.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -60,15 +60,15 @@ class Address:
     @property
     def url(self) -> str:
         """The address as a link; values that are the default are left out."""
-        values = {
-            name: value for name, value in asdict(self).items() if name != "path" and value not in (None, "")
-        }
+        stored = self.stored
+        values = {name: stored[name] for name in stored if name != "path" and stored[name] not in (None, "")}
         return f"{self.path}?{urlencode(values)}" if values else self.path
 
     @property
     def stored(self) -> dict[str, Any]:
         """The address as JSON for the browser to send back; :func:`restore` reads it."""
-        return asdict(self)
+        # dataclasses.asdict copies deeply, which takes ten times as long: a list of 500 runs has 1,000 links.
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def parse(pathname: str | None, search: str | None) -> Address:

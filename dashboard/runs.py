@@ -3,10 +3,11 @@
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2s
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from time import monotonic, thread_time
 from typing import TypeAlias
 
@@ -24,6 +25,8 @@ _BESIDE = tuple(f"{Path(name).stem}." for name in (SUMMARY_FILE, SOURCES_FILE))
 """The names of what is derived from a run begin with these, those of the temporary files too."""
 MAY_BE_WRITTEN = frozenset({Outcome.RUNNING, Outcome.DIED})
 """Outcomes of a run whose files may still change: a live process of another machine may look dead."""
+LONG_SCAN_S = 0.03
+"""CPU seconds of a search of the folder from which on nobody waits for the next: some 400 runs."""
 _ID_BYTES, _LONGEST_ID_BYTES = 8, 32
 MOST_OPENED_WHOLE = 8
 """A run of more ranks is shown from their summaries; its ranks are opened one at a time."""
@@ -102,25 +105,41 @@ class Catalogue:
         self._paths: dict[str, Path] = {}
         self._scanned_s = float("-inf")
         self._scan_took_s = 0.0
+        self._searching: Thread | None = None
 
     def paths(self) -> dict[str, Path]:
-        """Return the path of every run by id, newest first; the folder is searched again after a second."""
+        """Return the path of every run by id, newest first; the folder is searched again after a second.
+
+        Nobody waits for another search of a large folder: what it finds comes with a later call.
+        """
         with self._lock:
             pause_s = self._pace.scan_s * max(1.0, self._scan_took_s / self._pace.share)
-            if monotonic() - self._scanned_s > pause_s:
-                began = thread_time()
-                # The paths by their ids: the longest ones for all that would share one.
-                paths = self.library.discover(self.root)
-                sharing: dict[str, list[Path]] = {}
-                for path in paths:
-                    sharing.setdefault(run_id(path), []).append(path)
-                self._paths = {
-                    name if len(same) == 1 else run_id(path, _LONGEST_ID_BYTES): path
-                    for name, same in sharing.items()
-                    for path in same
-                }
-                self._scanned_s, self._scan_took_s = monotonic(), thread_time() - began
+            is_searched = self._searching is not None and self._searching.is_alive()
+            if not is_searched and monotonic() - self._scanned_s > pause_s:
+                if self._scan_took_s < LONG_SCAN_S:
+                    self._scan()
+                else:
+                    self._searching = Thread(target=self._scan_beside, name="vramscope-runs", daemon=True)
+                    self._searching.start()
             return self._paths
+
+    def _scan_beside(self) -> None:
+        self._scan_took_s, self._scanned_s = 0.0, monotonic()
+        with suppress(Exception):  # the next call searches in its own thread, and says what is wrong
+            self._scan()
+
+    def _scan(self) -> None:
+        """Search the folder for the paths by their ids: the longest ones for all that would share one."""
+        began = thread_time()
+        sharing: dict[str, list[Path]] = {}
+        for path in self.library.discover(self.root):
+            sharing.setdefault(run_id(path), []).append(path)
+        self._paths = {
+            name if len(same) == 1 else run_id(path, _LONGEST_ID_BYTES): path
+            for name, same in sharing.items()
+            for path in same
+        }
+        self._scanned_s, self._scan_took_s = monotonic(), thread_time() - began
 
     def path(self, name: str) -> Path:
         """Return the path of a run; raises UnknownNameError where the run does not exist, or no longer."""

@@ -9,6 +9,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import ROOT_MODULE, Category, Labels, MarkKind, Marks, Phase
 from vramscope.model.recording import Recording
@@ -125,6 +126,7 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
     )
 
 
+@memoized
 def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> Owners:
     """The module of every allocation, by the best evidence: name, running call, what is freed next."""
     names, called = recording.marks.names, _running(recording.marks, found.alloc_event)

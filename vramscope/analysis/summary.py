@@ -178,6 +178,7 @@ def summarize(recording: Recording) -> Summary:
         by_name = own_peaks(recording, by="category").by_name if known.is_known else {}
         sampled = None if has_allocator(recording) else sampled_peaks(recording)
         peaks = step_peaks(recording) if sampled is None else peaks_by_samples(recording)
+        judged = verdicts(recording)  # before the findings: both need the leaks, which are kept from here on
         return Summary(
             recording=recording,
             end=end,
@@ -196,7 +197,7 @@ def summarize(recording: Recording) -> Summary:
             pinned=at_instant(recording.pinned, "peak") if recording.pinned else None,
             waterfall=waterfall(recording),
             sampled=sampled,
-            verdicts=verdicts(recording),
+            verdicts=judged,
             outlook=forecast(recording),
         )
 

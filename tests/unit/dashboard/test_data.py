@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from vramscope.dashboard.queries.run_summaries import (
     RunSummaries,
     summarize,
 )
-from vramscope.dashboard.runs import Library, Pace, run_id, stamp
+from vramscope.dashboard.runs import LONG_SCAN_S, Library, Pace, run_id, stamp
 
 from vramscope.errors import FormatError, UnknownNameError, VramscopeError
 from vramscope.model.device import Device
@@ -89,6 +90,35 @@ def test_new_runs_appear(run_at: Any, tmp_path: Path) -> None:
     run_at("second")
 
     assert len(data.runs.paths()) == 2
+
+
+class Large(Library):
+    """A folder whose search takes long, and from the second time on until it may go on."""
+
+    def __init__(self) -> None:
+        self.may_go_on = Event()
+        self.n_searches = 0
+
+    def discover(self, root: Path) -> list[Path]:
+        self.n_searches += 1
+        began = thread_time()
+        while thread_time() - began < 2 * LONG_SCAN_S:
+            pass
+        if self.n_searches > 1:
+            self.may_go_on.wait()
+        return [root / f"run{i}" for i in range(self.n_searches)]
+
+
+def test_nobody_waits_for_another_search_of_a_large_folder(tmp_path: Path) -> None:
+    library = Large()
+    data = Data(tmp_path, library=library, pace=Pace(scan_s=-1.0))
+    assert len(data.runs.paths()) == 1
+    assert [len(data.runs.paths()) for _ in range(3)] == [1, 1, 1]
+    library.may_go_on.set()
+    while len(data.runs.paths()) == 1:
+        pass
+
+    assert library.n_searches >= 2
 
 
 def test_few_runs_are_kept_open(run_at: Any, tmp_path: Path) -> None:
