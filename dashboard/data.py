@@ -100,10 +100,9 @@ class Data:
             return View(address.run, opened.version, run, _choose(run, address))
 
     def refresh(self, name: str, *, is_visited: bool = False) -> int:
-        """Read new events of a run that grows, and a run whose files have changed again; return its version.
+        """Read what is new of a run, as often as the pace allows; return its version.
 
-        Files are looked at as often as the pace allows; those of an ended run at once where *is_visited*, as a
-        page that is loaded again has to show them.
+        Where *is_visited*, a page is loaded: it shows the files of an ended run as they are now.
         """
         opened = self._opened(name)
         with opened.lock:
