@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from vramscope import loading
 from vramscope.columns.scratch import Scratch
-from vramscope.errors import UnknownNameError
+from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.formats import Watch
 from vramscope.model.recording import Outcome
 from vramscope.store.directory import rank_of
@@ -125,7 +125,7 @@ class Catalogue:
 
     def _scan_beside(self) -> None:
         self._scan_took_s, self._scanned_s = 0.0, monotonic()
-        with suppress(Exception):  # the next call searches in its own thread, and says what is wrong
+        with suppress(OSError, VramscopeError):  # the next call searches in its own thread, and says what is wrong
             self._scan()
 
     def _scan(self) -> None:
