@@ -125,7 +125,8 @@ class Catalogue:
 
     def _scan_beside(self) -> None:
         self._scan_took_s, self._scanned_s = 0.0, monotonic()
-        with suppress(OSError, VramscopeError):  # the next call searches in its own thread, and says what is wrong
+        # The next call searches in its own thread, and says what is wrong.
+        with suppress(OSError, VramscopeError):
             self._scan()
 
     def _scan(self) -> None:
