@@ -110,8 +110,6 @@ class LiveRecording:
             self._search = self._search or FindingsProcess(path, recording)
             return self._search
 
-    # ---------------------------------------------------------------------------------- new events
-
     def _begin(self) -> None:
         self._n_ordered = 0
         """The instants whose times were looked at."""

@@ -100,9 +100,6 @@ def _table() -> Any:
     return stack_table.grid("al-table", None, found_table.columns("", is_live=False), texts)
 
 
-# ------------------------------------------------------------------------------ painting
-
-
 def lives(data: Data, view: View) -> Allocations:
     """Return every allocation of the recording."""
     return data.ask(view, "lifetimes")
@@ -184,9 +181,6 @@ def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text
     }  # fmt: skip
     return api.columns(header, ids=ids, group=group, shade=shade, flags=flags, local=local, length=length,
                        instants=instants)  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------- callbacks
 
 
 def _register(app: Any, data: Data) -> None:

@@ -141,9 +141,6 @@ def printed(data: Data, search: SettingsSearch, address: Address) -> list[Any]:
     ]
 
 
-# ---------------------------------------------------------------------------------------- the card
-
-
 def _verdicts(data: Data, search: SettingsSearch, address: Address) -> list[DeviceVerdict]:
     return [_verdict(data, search, address, device) for device in devices(search.view.recording)]
 
@@ -312,9 +309,6 @@ def _basis(fit: FitAnswer) -> html.P:
         f"{sentence(CARDS_BASIS)} The figures are {BASIS}.",
         className="dim fit-basis",
     )
-
-
-# --------------------------------------------------------------------------------------- callbacks
 
 
 def _register(app: Any, data: Data) -> None:

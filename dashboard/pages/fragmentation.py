@@ -153,9 +153,6 @@ def _scrubber() -> Any:
     return html.Label([html.Span("Instant", className="unseen"), slider], className="scrubber", **names)
 
 
-# ------------------------------------------------------------------------------ the segments
-
-
 def _ids(data: Data, view: View, state: Snapshot, at: int) -> Any:
     """Return the row of the lifetimes of each block in use, by its address."""
     found = data.ask(view, "lifetimes")
@@ -270,9 +267,6 @@ def _hole(state: Snapshot, k: int) -> dict[str, Any]:
         "more": [f"in a segment of {size}, stream {int(segments.stream[owner])}, {pool} blocks",
                  kept if used.any() else "wholly free: empty_cache() returns it"],
     }  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------- callbacks
 
 
 def _register(app: Any, data: Data) -> None:

@@ -182,9 +182,6 @@ def _notes(found: RankAnswers) -> list[Any]:
     return [html.Details([summary, html.Ul(shown)], className="notes")]
 
 
-# ------------------------------------------------------------------------------------- the heat map
-
-
 def _quantity(address: Address) -> Quantity:
     return "reserved" if address.by == "reserved" else "allocated"
 
@@ -235,9 +232,6 @@ def _zoomed(window: dict[str, Any] | None, address: Address) -> Address:
     """Return *address* with the zoom that the browser sends; an axis that it does not name keeps its own."""
     known = {name: value for name, value in (window or {}).items() if name in UNZOOMED}
     return restore(address.stored | known)
-
-
-# --------------------------------------------------------------------------------------- callbacks
 
 
 def _register(app: Any, data: Data) -> None:

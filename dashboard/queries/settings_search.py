@@ -194,9 +194,6 @@ def searches(data: Data) -> SettingsSearches:
     return _OF.setdefault(data, SettingsSearches(data))
 
 
-# ---------------------------------------------------------------------------------------- the card
-
-
 def devices(recording: Recording) -> list[tuple[str, str, int]]:
     """Return key, name and bytes of the devices on the page: this device, where it is known, and cards."""
     cards = [(slug(card.label), card.label, card.total_bytes) for card in CARDS if card.name in _SHOWN]

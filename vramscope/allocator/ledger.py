@@ -212,8 +212,6 @@ class Ledger:
         self.allocated, self.active = self.allocated + n_bytes, self.active + n_bytes
         self.requested += n_requested
 
-    # --------------------------------------------------------------------------------- at first
-
     def _add_segments(self, state: Snapshot) -> None:
         held = state.segments
         columns = (held.address, held.size, held.stream, held.pool, held.stack_id)
@@ -253,8 +251,6 @@ class Ledger:
     def _add_pages(self, address: int, segment: Segment) -> None:
         for page in range(address, address + segment.size, PAGE):
             self.pages[page] = segment._replace(size=min(PAGE, address + segment.size - page))
-
-    # ---------------------------------------------------------------------------- one event each
 
     def _alloc(self, row: _Row) -> int:
         _, address, size, need, stream, pool, stack = row
@@ -319,8 +315,6 @@ class Ledger:
     def _contradiction(self) -> int:
         self.n_contradictions += 1
         return 0
-
-    # --------------------------------------------------------------------- free pieces of segments
 
     def _add_free(self, start: int, end: int) -> None:
         self._end_of[start] = end

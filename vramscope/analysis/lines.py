@@ -253,9 +253,6 @@ def common_module(paths: Iterable[str]) -> str:
     return ".".join(common) if len(known) == 1 or set(common) != {"*"} else f"{len(known)} modules"
 
 
-# ------------------------------------------------------------------------------------------ in words
-
-
 def short_file(file: str) -> str:
     """``/home/me/net/model.py`` → ``net/model.py``: the last folder and the name tell files apart."""
     return "/".join([part for part in file.replace("\\", "/").split("/") if part][-2:]) or file

@@ -282,9 +282,6 @@ def environment_line(candidate: Candidate) -> str:
     return "" if candidate.empty_cache_after else f"PYTORCH_CUDA_ALLOC_CONF={candidate.conf}"
 
 
-# -------------------------------------------------------------------------------------- the choice
-
-
 def _unknown_past(recording: Recording, base: ReplayResult, bare: ReplayResult) -> str:
     """Return why nothing can be compared if what was cached before the recording decides it; else ''.
 

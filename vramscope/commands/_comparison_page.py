@@ -112,14 +112,14 @@ def _counts(compared: ComparedRun) -> Iterator[Block]:
 
 
 def _ended(ended: Sequence[Ended]) -> Iterator[Block]:
-    words = {Outcome.FAILED: "failed", Outcome.DIED: "died without closing its trace"}
+    words = {Outcome.FAILED: "failed", Outcome.DIED: "ended without closing its trace"}
     for each in ended[:ENDED_SHOWN]:
         step = "" if each.last_step is None else f" in or after step {each.last_step}"
         error = f": {_short(each.error)}" if each.error else ""
         yield Text(f"rank {each.rank} ({each.host}) {words[each.outcome]}{step}{error}", "error")
     if len(ended) > ENDED_SHOWN:
         rest = [each.rank for each in ended[ENDED_SHOWN:]]
-        yield Text(f"{_ranks(sorted(rest))} failed or died after that", "error")
+        yield Text(f"{_ranks(sorted(rest))} failed or were cut off after that", "error")
 
 
 def _odd(odd: Sequence[Odd]) -> Iterator[Block]:

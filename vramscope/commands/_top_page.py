@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vramscope.fleet.standings import RankStanding
 
 HELP = "↑↓ choose  ←→ sort by  r reverse  q quit"
-_STYLES = {"running": "green", "failed": "red", "died": "red", "unreadable": "red", "quiet": "yellow"}
+_STYLES = {"running": "green", "failed": "red", "cut off": "red", "unreadable": "red", "quiet": "yellow"}
 _QUIET_S = 90.0
 """Seconds without anything new after which a running rank is called quiet; summaries are a minute old."""
 _MOST_ABOUT, _LINES_BESIDE = 6, 3

@@ -200,8 +200,6 @@ class Following:
         totals = self.totals(recording)
         return self._needed.results(totals) if self._needed is not None else {timeline: totals}
 
-    # ---------------------------------------------------------------------------------- new events
-
     def _begin(self, recording: Recording) -> None:
         self._initial = initial = recording.initial
         self._n_past = recording.past.n_events

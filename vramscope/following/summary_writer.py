@@ -90,8 +90,6 @@ class SummaryWriter:
         """Held while the courses change."""
         self._follower: PeakFollower | None = None
 
-    # ----------------------------------------------------------------------- the sink of the source
-
     def stacks(self, rows: Sequence[tuple[int, str, str, int]]) -> None:
         """Append rows of call stacks."""
         self._writer.stacks(rows)
@@ -136,8 +134,6 @@ class SummaryWriter:
                 self._follower.stop()
         if not self._is_over:
             self._queue.append((note, EVERY_DEVICE if device is None else device))
-
-    # ----------------------------------------------------------------------- the summary
 
     def current(self) -> RankSummary | None:
         """The figures so far, without lines of code; None where they cannot be followed."""

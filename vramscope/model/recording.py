@@ -43,7 +43,7 @@ class Outcome(str, Enum):
     @property
     def word(self) -> str:
         """The outcome as lists and headers name it."""
-        return "ended" if self is Outcome.FINISHED else self.value
+        return {"finished": "ended", "died": "cut off"}.get(self.value, self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,6 @@ class Pipeline:
         """Record an event of the program at this moment."""
         self.guarded(lambda capture: capture.mark(kind, phase, value, name))
 
-    # ------------------------------------------------------------------------------ blocks begin
-
     def open(self) -> "tuple[str, Capture]":
         """Open the source and return its name with it.
 
@@ -147,8 +145,6 @@ class Pipeline:
             text = f"nothing is uploaded while this runs ({error}): `vramscope upload {rank}` does it later"
             self.messages.say(text, always=True)
 
-    # ---------------------------------------------------------------------------- while it runs
-
     def start_flusher(self) -> None:
         """Write what is new about once a second from now on."""
         self._flusher = _Flusher(self)
@@ -192,13 +188,10 @@ class Pipeline:
         if felt:
             self.messages.say(felt, always=True)
 
-    # -------------------------------------------------------------------------------- blocks end
-
     def look_at_end(self, frame: FrameType, error: BaseException | None) -> None:
         """Search what holds memory as the last block ends; not each time, as every step may be a block."""
-        capture = self.capture
-        if capture is not None and capture.watch is not None and _is_power_of_four(self._n_blocks + 1):
-            watch = capture.watch
+        watch, n = getattr(self.capture, "watch", None), self._n_blocks + 1
+        if watch is not None and n.bit_count() == 1 and n.bit_length() % 2 == 1:  # at powers of four
             self.guarded(lambda _: watch.look_at_end(frame, error))
 
     def pause(self, ended: Ended | None) -> None:
@@ -252,8 +245,6 @@ class Pipeline:
             self._note_missed(self.writer)
             capture.conclude()
             self.writer.close(*self._ended)
-
-    # ------------------------------------------------------------------------- failures, children
 
     def fail(self, error: BaseException) -> None:
         """Stop recording, warn once, and let the training go on.
@@ -329,10 +320,6 @@ def import_everything() -> None:
     from vramscope.capture import sources
 
     sources()
-
-
-def _is_power_of_four(n: int) -> bool:
-    return n.bit_count() == 1 and n.bit_length() % 2 == 1
 
 
 def _missed(n_blocks: int) -> str:

@@ -3,9 +3,11 @@
 import errno
 import hashlib
 import json
+import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +32,7 @@ Value = TypeVar("Value", str, int)
 Shape = TypeVar("Shape", Device, Process, Incarnation, FileSum, "Cap")
 
 _CHECKSUM = "crc32"
+_END = re.compile("end-(finished|failed)-([0-9]{1,18}|[1-8][0-9]{18})-(E[A-Z0-9]{1,15})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,28 @@ def write_in_place(own: OwnFile, manifest: Manifest, n_bytes: int, directory: in
     own.overwrite(data.ljust(n_bytes), directory)
 
 
+def write_as_name(manifest: Manifest, error: OSError, directory: int) -> None:
+    """Tell the end by the name of an empty directory: a disk that refuses bytes may take that.
+
+    *error* is why nothing is written; *directory* as for ``write_in_place``. Raises OSError.
+    """
+    code = errno.errorcode.get(error.errno or 0, "EIO")
+    with suppress(FileExistsError):
+        os.mkdir(f"end-{manifest.outcome.value}-{manifest.ended_ns}-{code}", dir_fd=directory)
+
+
+def _with_named_end(manifest: Manifest, path: Path) -> Manifest:
+    """Return a manifest that tells no end with the one that ``write_as_name`` left, if it did."""
+    names: Sequence[str] = ()
+    if manifest.outcome is Outcome.RUNNING:
+        with suppress(OSError):
+            names = os.listdir(path.parent)  # noqa: PTH208 -- the names alone
+    for outcome, ended_ns, code in (match.groups() for match in map(_END.fullmatch, names) if match):
+        reason = f"{path}: cannot write ({os.strerror(getattr(errno, code, errno.EIO))})"
+        manifest = replace(manifest, outcome=Outcome(outcome), ended_ns=int(ended_ns), stopped=reason)
+    return manifest
+
+
 def _encoded(manifest: Manifest) -> bytes:
     document = _to_json(manifest)
     if manifest.id:
@@ -127,13 +152,14 @@ def read(path: Path) -> Manifest:
     """Read a manifest. Raises StoreError if it is missing, damaged or of a newer major version."""
     data = _bytes_of(path)
     try:
-        return parse(data, path)
+        found = parse(data, path)
     except StoreError:
         # A writer without room writes the end over it: a reader may see half of that, once.
         again = _bytes_of(path)
         if again == data:
             raise
-        return parse(again, path)
+        found = parse(again, path)
+    return _with_named_end(found, path)
 
 
 def _bytes_of(path: Path) -> bytes:

@@ -21,7 +21,7 @@
     ["leaks", "Leaks", (row) => /^leaks/.test(row.verdict || "")],
     ["ranks", "Odd ranks", (row) => /^(rank \d|[\d,]+ ranks )/.test(row.verdict || "")],
     ["grows", "Growing batch", (row) => /^batch grows/.test(row.verdict || "")],
-    ["ended", "Failed", (row) => ["failed", "died", "unreadable"].includes(row.state)],
+    ["ended", "Failed", (row) => ["failed", "cut off", "unreadable"].includes(row.state)],
   ];
 
   function element(tag, options, ...children) {

@@ -204,8 +204,6 @@ def live_button(text: str) -> Any:
     )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------- file
-
 _HEAD = ("function", "file", "line", "module", "category", "block_bytes", "requested_bytes",
          "allocated_event", "freed_event", "address", "stream")  # fmt: skip
 

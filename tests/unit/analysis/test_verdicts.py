@@ -140,7 +140,7 @@ def test_steps_that_are_lost_decide_nothing_about_growth_and_leave_the_peak():
 def test_until_a_run_was_broken_off_nothing_grew():
     growth = steady(**INCOMPLETE["died"]).verdicts().growth
 
-    assert growth.text == "nothing grew from step to step until the process died"
+    assert growth.text == "nothing grew from step to step as far as it was written"
     assert growth.verdict is GrowthVerdict.NOTHING
 
 

@@ -490,7 +490,7 @@ def test_a_program_that_caught_its_failures_is_not_said_to_fit_that_device(runs,
 INCOMPLETE = {
     "damaged": ({"notes": (Note("damaged", "…", 9, "events"),)}, "damaged or incomplete"),
     "gap": ({"notes": (Note("gap", "…", 7),)}, "events are missing in a gap"),
-    "died": ({"notes": (Note("died", "…"),)}, "the process died while it was recorded"),
+    "died": ({"notes": (Note("died", "…"),)}, "the process is gone and wrote no end"),
     "stopped": ({"notes": (Note("stopped", "…"),)}, "writing stopped before the run ended"),
     "running": ({"outcome": Outcome.RUNNING}, "the run is still running"),
     "failed": ({"outcome": Outcome.FAILED}, "the program raised an error"),

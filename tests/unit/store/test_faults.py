@@ -19,6 +19,7 @@ from vramscope.loading import load
 from vramscope.model.marks import Marks
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Trace
+from vramscope.store.read.rank import RankReader
 from vramscope.store.write.own_file import OwnFile, replace_file
 from vramscope.store.write.writer import Writer
 
@@ -121,6 +122,38 @@ def test_a_write_of_no_bytes_is_an_error_and_no_endless_loop(run_dir, new_writer
     monkeypatch.undo()
 
     assert end_of(run_dir)[1] == ["stopped"]
+
+
+@pytest.mark.parametrize("write", [failing(errno.EREMOTEIO), failing(errno.ENXIO), lambda *_: 0])
+def test_the_end_is_told_where_not_one_byte_can_be_written(run_dir, new_writer, monkeypatch, write):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1, 2]), 0)
+    follower = RankReader(run_dir / "rank0")
+    follower.refresh()
+    assert follower.recordings()[0].outcome is Outcome.RUNNING
+    for call in ("write", "pwrite", "writev", "pwritev", "open"):
+        monkeypatch.setattr(os, call, opening_without(os.O_CREAT, 5) if call == "open" else write)
+    with pytest.raises(StoreError, match="cannot write"):
+        writer.append(Trace.of(size=[3]), 0)
+    writer.close(Outcome.FAILED, "StoreError: …")
+    writer.close(Outcome.FAILED, "StoreError: …")
+    monkeypatch.undo()
+
+    (recording,) = load(run_dir).recordings
+    assert follower.refresh()
+    for told in (recording, *follower.recordings()):
+        assert told.outcome is Outcome.FAILED
+        assert [note.code for note in told.notes] == ["stopped"]
+        assert "manifest.json: cannot write (" in told.notes[0].text
+        assert told.trace.size.tolist() == [1, 2]
+    assert len(list(run_dir.glob("rank0/end-*"))) == 1
+
+
+def test_a_name_that_tells_an_end_counts_only_where_no_end_was_written(run_dir, new_writer):
+    new_writer().close(Outcome.FINISHED)
+    for name in ("end-failed-17-EIO", "end-failed-17-__doc__", "end-died-17-EIO", f"end-failed-{2**63}-EIO"):
+        (run_dir / "rank0" / name).mkdir()
+    assert end_of(run_dir)[0]["outcome"] == "finished"
 
 
 @pytest.mark.parametrize("n_left", [0, 300_000])

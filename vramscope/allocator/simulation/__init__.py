@@ -119,8 +119,6 @@ class CachingAllocator:
             else:
                 self.allocated_bytes += block.size
 
-    # ------------------------------------------------------------------------------ operations of a program
-
     def malloc(self, size: int, stream: int = 0, pool: int = 0, stack_id: int = 0) -> int:
         """Allocate a block for *size* bytes and return its address.
 
@@ -222,8 +220,6 @@ class CachingAllocator:
             blocks=Blocks.of(**dict(zip(Blocks.DTYPES, zip(*blocks, strict=True), strict=False))),
         )
 
-    # ------------------------------------------------------------------------------------- free and split
-
     def _bin(self, pool: int, is_large: bool, stream: int) -> Bin:
         key = (pool, is_large, stream)
         bin_ = self._bins.get(key)
@@ -287,8 +283,6 @@ class CachingAllocator:
         self._serial += 1
         return self._serial
 
-    # ------------------------------------------------------------------------------------------- search
-
     def _found(self, bin_: Bin, need: int) -> SimulatedBlock | None:
         """Take the best fit from its free list; None where there is none or it wastes too much."""
         # Only the best fit is checked: if it wastes too much, a larger block would waste more, and blocks
@@ -324,8 +318,6 @@ class CachingAllocator:
         pools = self.last_resorts if bin_.pool == 0 else ()
         bins = (self._bin(pool, bin_.is_large, bin_.stream) for pool in pools)
         return next((block for each in bins if (block := self._found(each, need))), None)
-
-    # -------------------------------------------------------------------------------------------- driver
 
     def _from_driver(self, bin_: Bin, need: int) -> SimulatedBlock | None:
         size = self.settings.segment_size(need)
@@ -374,8 +366,6 @@ class CachingAllocator:
         is_gain = action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
         self.reserved_bytes += size if is_gain else -size
         self._emit(action, address, size, size, bin_.stream, bin_.pool)
-
-    # ------------------------------------------------------------------------------------------- release
 
     def _release_order(self) -> Iterator[list[Bin]]:
         """Yield bins in release order: large before small, default pool first; private pools only without

@@ -48,9 +48,6 @@ def matching(terms: Sequence[Term], columns: Columns, text: str = "") -> Array:
     return hit
 
 
-# ------------------------------------------------------------------------------------- numbers
-
-
 def _size(term: Term, columns: Columns, _: str) -> Array:
     return _between(columns.found.block_size, term)
 
@@ -75,9 +72,6 @@ def _step(term: Term, columns: Columns, _: str) -> Array:
 
 def _between(values: Array, term: Term) -> Array:
     return (values >= term.low) & (values <= term.high)
-
-
-# --------------------------------------------------------------------------------- names of vramscope
 
 
 def _category(term: Term, columns: Columns, text: str) -> Array:
@@ -117,9 +111,6 @@ def _module(term: Term, columns: Columns, _: str) -> Array:
         for path in owners.paths
     ]
     return np.array(hit, dtype=bool)[owners.module]
-
-
-# ------------------------------------------------------------------------------------------- stacks
 
 
 def _word(term: Term, columns: Columns, _: str) -> Array:

@@ -257,9 +257,6 @@ def _replayed(unit: str, parts: Sequence[StepSequence], programs: Programs) -> B
     return BatchFit(unit, tuple(np.unique(size).tolist()), len(size), model, error, problem, bounds)
 
 
-# --------------------------------------------------------------------------------- recorded steps
-
-
 def _steps(recording: Recording, given_sizes: Array | None) -> StepSequence | None:
     """Return every step but the first whose own size and previous size are known; None if there are none."""
     found, n_steps = lifetimes(recording), len(recording.steps)

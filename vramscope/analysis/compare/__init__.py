@@ -175,8 +175,6 @@ def _comparison(
     return Comparison(index, *levels, only[0], only[1], least, tuple(changes), *peaks)
 
 
-# --------------------------------------------------------------------------------- what is compared
-
 _Levels = dict[Hashable, Array]
 """Bytes by item: the most in each step, and last the most outside of all steps."""
 
@@ -304,9 +302,6 @@ def _grouped(side: _Side, group: Array, n_groups: int) -> Array:
     n_steps = len(side.start)
     outside = levels[n_steps:].max(axis=0, initial=0, keepdims=True)
     return np.concatenate([levels[:n_steps], outside])
-
-
-# ------------------------------------------------------------------------------------- what changed
 
 
 def _paired(before: _Levels, after: _Levels) -> tuple[_Levels, _Levels]:

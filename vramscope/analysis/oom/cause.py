@@ -201,9 +201,6 @@ def _without_driver(room: Room) -> Cause:
     return Cause.CAPACITY if is_full else Cause.UNKNOWN
 
 
-# ------------------------------------------------------------------------ state at the failure
-
-
 def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0) -> Room:
     """Return the distribution of the device's bytes at the failure *event*.
 

@@ -310,9 +310,6 @@ def _by_phase(run: StrategyInput, level: Array) -> dict[str, int]:
     return {phase.name.lower(): round(float(highest[phase])) for phase in Phase if highest[phase] > 0}
 
 
-# ----------------------------------------------------------------------------------- the strategies
-
-
 def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
     owners = owners_of(run.recording, run.found, run.assigned)
     workspace_bytes = level_with(run, (run.category == Category.WORKSPACE).astype(float))

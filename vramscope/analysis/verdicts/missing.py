@@ -49,7 +49,7 @@ class Missing:
     text: str
     """The reason as a clause, without its first capital."""
     until: str = ""
-    """For a missing end: the moment up to which the recording counts, such as ``until the process died``."""
+    """For a missing end: the moment up to which the recording counts, such as ``until writing stopped``."""
 
 
 def until(missing: Iterable[Missing]) -> str:

@@ -148,9 +148,6 @@ def device_total(recording: Recording, capacity_bytes: int | None, total_bytes: 
     return total_bytes or capacity_bytes or recording.device.total_bytes or None
 
 
-# ------------------------------------------------------------------------------- the request sequence
-
-
 def request_sequence(recording: Recording) -> RequestSequence:
     """Return requests, frees and ``empty_cache`` calls in order.
 
@@ -238,9 +235,6 @@ def emptied_after(program: RequestSequence, recording: Recording, what: str) -> 
         stream=np.insert(program.stream, at, 0),
         pool=np.insert(program.pool, at, 0),
     )
-
-
-# ------------------------------------------------------------------------------------- the replay
 
 
 def replay(

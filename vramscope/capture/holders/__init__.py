@@ -194,8 +194,6 @@ class _HolderWalk:
         while self._objects:
             self._objects.pop()
 
-    # ------------------------------------------------------------------------------------ one step
-
     def _meet(self, thing: Any, before: int, word: Word) -> None:
         if type(thing) in ATOMS or id(thing) in self._met:
             return

@@ -152,11 +152,11 @@ class RankReader:
         last = (streams.last_ns() for streams in self._devices.values())
         return self.manifest.ended_ns or max(last, default=0)
 
-    def _manifest_version(self) -> tuple[int, int, int]:
+    def _manifest_version(self) -> tuple[int, ...]:
         with suppress(OSError):
-            status = (self.directory / MANIFEST).stat()
-            return status.st_ino, status.st_mtime_ns, status.st_size
-        return 0, 0, 0
+            status, home = (self.directory / MANIFEST).stat(), self.directory.stat()
+            return status.st_ino, status.st_mtime_ns, status.st_size, home.st_mtime_ns
+        return ()
 
     def _refresh_manifest(self) -> bool:
         # The version is read first: a manifest that is replaced in between is then read again, not missed.
