@@ -360,9 +360,9 @@ class Writer:
                 self._stopped = self._stopped or _complaint(self.path / name, error)
 
     def _save_end(self, ended: Manifest, *, durable: bool) -> None:
-        """Save how the run ended, in the space of the last manifest or a name where there is no other.
+        """Save how the run ended, in the space of the last manifest where there is no other.
 
-        Raises StoreError where not even that can be written.
+        Raises StoreError where not even that can be written, and only a name tells it.
         """
         try:
             self._save(replace(ended, stopped=self._stopped), durable=durable)
@@ -371,11 +371,10 @@ class Writer:
             ended = replace(ended, stopped=self._stopped, files=self._all_sums())
             try:
                 place = self._claim.descriptor()
-                try:
-                    manifests.write_in_place(self._manifest_file, ended, self._manifest_bytes, place)
-                except OSError as refused:
-                    manifests.write_as_name(ended, refused, place)
-            except OSError:
+                manifests.write_in_place(self._manifest_file, ended, self._manifest_bytes, place)
+            except OSError as refused:
+                with suppress(OSError):  # the next call tries again to write it
+                    manifests.write_as_name(ended, refused, self._claim.descriptor())
                 raise StoreError(self._stopped) from error
             self._saved = ended
 
