@@ -109,6 +109,7 @@ class NoteCode(Code):
     SEVERAL_THREADS = "several_threads"
     SHARED_HISTORY = "shared_history"
     SIMULATED_OOM = "simulated_oom"
+    TRACEMALLOC = "tracemalloc"
 
 class Severity(Code):
     """How grave a finding is, the gravest first."""

@@ -34,12 +34,19 @@ from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler, levels_so_far
 from vramscope.capture.torch_versions.private_functions import IS_IN_BAD_FORK, ask
 from vramscope.capture.undisturbed import Guarded, unheld
+from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase
 from vramscope.stalls import is_stalled
 
 _OOM_S = 1.0
 """Minimum time between readings for running out of memory, as a search for a batch size repeats it."""
+
+
+_TRACED = (
+    "tracemalloc traced the program, which makes torch's counters 30 times as slow: marks have their places "
+    "among the events by time alone, to the microsecond, and steps without events one sample each"
+)
 
 
 class Cuda(LabelingListener):
@@ -162,6 +169,8 @@ class Cuda(LabelingListener):
         """The notes that only the end of a block can give."""
         for note in self.checkpointing.notes():
             self._notes.once(note)
+        if self._records.was_traced:
+            self._notes.once(Note(NoteCode.TRACEMALLOC, _TRACED))
         return [
             *self._notes.take(),
             *hooks.recursion_notes(0),

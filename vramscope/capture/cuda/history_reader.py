@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import monotonic, thread_time, time_ns
+from tracemalloc import is_tracing
 
 import torch
 
@@ -138,7 +139,9 @@ class HistoryReader:
 
     def is_kept(self, row: MarkRow, samplers: Mapping[int, Sampler]) -> bool:
         """Sample torch's counters at a mark, and keep it if it is of a step without events."""
-        for sampler in list(samplers.values()) if row[0] != MarkKind.GC else ():
+        ends_step = row[0] == MarkKind.STEP or row[:2] == (MarkKind.PHASE_END, Phase.OPTIMIZER)
+        is_sampled = ends_step if is_tracing() else row[0] != MarkKind.GC
+        for sampler in list(samplers.values()) if is_sampled else ():
             sampler.sample_at_mark(row[2])
         if self.is_resting:
             self.kept.append(row)
