@@ -40,7 +40,7 @@ class RecorderOptions(NamedTuple):
     source: "Source | None" = None
     """Records instead of a device of this machine: a dry run."""
     every: int | str | None = None
-    """Steps from one with events to the next, or ``auto``; None where all have."""
+    """Steps from one with events to the next, or ``auto``; None where it was left out."""
 
 
 def check(chosen: RecordOptions) -> tuple[int | None, int | None]:
@@ -93,9 +93,9 @@ def recorder_options(chosen: RecordOptions, sizes: tuple[int | None, int | None]
 
 
 def _interval(every: object) -> int | str | None:
-    """Return the steps from one with events to the next, or ``auto``; None where all have."""
+    """Return the steps from one with events to the next, or ``auto``; None where it was left out."""
     if every is None or every == "auto" or (type(every) is int and every > 0):
-        return None if every == 1 else every
+        return every
     raise UsageError(f"every: a number of steps from 1 on or 'auto', not {every!r}")
 
 

@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from tracemalloc import is_tracing
 from types import FrameType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -96,9 +98,15 @@ class Pipeline:
             raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
         from vramscope.capture import Options, sources
 
-        options = Options(self._options.capacity_bytes, self._options.stack_depth, self._options.every)
+        every = self._options.every
+        options = Options(
+            self._options.capacity_bytes, self._options.stack_depth, every if every != 1 else None
+        )
         if self._options.source is not None:
             return self._options.source.name, self._options.source.open(options, self.fail)
+        if every is None and is_tracing():
+            options = replace(options, every="auto")
+            self.messages.say("tracemalloc is on, so few steps get events: every=1 gives them to all, slowly")
         offered = sources()
         name = self._options.device
         if name == "auto":

@@ -6,7 +6,6 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable
 from concurrent.futures import thread as thread_pool
-from traceback import walk_stack
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -118,10 +117,10 @@ def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
     if _graph_task is None or _graph_task() == -1:
         state.threads.add(get_ident())
         state.n_begun += 1
-    stack = [] if owner is None else [id(frame) for frame, _ in walk_stack(owner)]
-    if owner is not None:
-        _drop_stale(state.listener, stack)
-    thread.open.append(_OpenPhase(phase, value, name, len(stack), stack[0] if stack else 0))
+    opened, depth = thread.open, _depth(owner)
+    if owner is not None and opened:
+        _drop_stale(state.listener, opened, (owner, depth))
+    opened.append(_OpenPhase(phase, value, name, depth, 0 if owner is None else id(owner)))
     state.listener.mark(MarkKind.PHASE_BEGIN, phase, value, name)
 
 
@@ -150,13 +149,22 @@ def module_now() -> int:
     return modules[-1] if modules else 0
 
 
-def _drop_stale(listener: Listener, stack: list[int]) -> None:
+def _depth(frame: FrameType | None) -> int:
+    """Number of frames from this one outwards; walked like this, no object is made but of frames."""
+    depth = 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+def _drop_stale(listener: Listener, opened: list[_OpenPhase], now: tuple[FrameType, int]) -> None:
     """End the phases whose frames are gone because an exception left them without a hook."""
-    opened = thread.open
     while opened and opened[-1].position:
-        at = len(stack) - opened[-1].position
-        # A frame owns at most one phase, so a match at the top of *stack* is a new frame at the same address.
-        if at > 0 and stack[at] == opened[-1].frame:
+        frame: FrameType | None = now[0]
+        for _ in range(now[1] - opened[-1].position):
+            frame = frame and frame.f_back
+        # A frame owns at most one phase, so the innermost one is a new frame at the same address.
+        if now[1] > opened[-1].position and id(frame) == opened[-1].frame:
             return
         lost = opened.pop()
         if lost.phase in FORWARDS:

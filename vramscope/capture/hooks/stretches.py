@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from tracemalloc import is_tracing
 from typing import Any, TypeAlias
 
 from vramscope.capture.hooks.open_phases import Listener, listen, thread
@@ -12,6 +13,8 @@ from vramscope.model.marks import MarkKind, Note, Phase
 _ALWAYS, _MOST_OF_ONE_TURN, _AUTO_INTERVAL = 2, 24, 100
 _MOST_BESIDE = 8
 """Number of steps that have events beside those that are due, because memory is to rise in them."""
+_TRACED_STEPS = 8
+"""Number of steps after which the levels are looked at while tracemalloc makes that slow."""
 _RISE = 1 / 16
 """A peak that is higher by less is nothing new, so that memory which grows is it ever less often."""
 _BEGINS = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.EVAL, Phase.DATA, Phase.LOSS})
@@ -85,7 +88,8 @@ class Stretches:
         n = self._n_ended
         if not self._is_auto:
             return n < _ALWAYS or n % self._interval == 0
-        self._waits |= self._has_risen() or n & (n - 1) == 0 or n % self._interval == 0
+        is_looked_at = n % _TRACED_STEPS == 0 or not is_tracing()
+        self._waits |= (is_looked_at and self._has_risen()) or n & (n - 1) == 0 or n % self._interval == 0
         is_beside = n == self._rhythm.next > 0 and self._n_beside < _MOST_BESIDE
         self._n_beside += is_beside and not self._waits
         is_due = n >= self._rhythm.next and (self._waits or is_beside)  # a leak soon has its line
