@@ -14,7 +14,7 @@ from vramscope.model.trace import Action
 pytestmark = pytest.mark.standin
 
 PROGRAM = """
-import contextlib, sys
+import contextlib, sys, threading
 import vramscope
 from torch import nn
 
@@ -36,8 +36,17 @@ def step(number):
     return float(loss.detach())
 
 recorder = contextlib.nullcontext()
-if mode in ("full", "every", "auto"):
-    every = {"full": None, "every": 8, "auto": "auto"}[mode]
+asked = []
+if mode.startswith("traced"):
+    import tracemalloc
+    count = torch._C._cuda_memoryStats
+    def counted(device):
+        asked.extend([1] * (threading.current_thread() is threading.main_thread()))
+        return count(device)
+    torch._C._cuda_memoryStats = counted
+    tracemalloc.start()
+if mode in ("full", "every", "auto", "traced", "traced whole"):
+    every = {"full": None, "every": 8, "auto": "auto", "traced": None, "traced whole": 1}[mode]
     recorder = vramscope.record(sys.argv[1], quiet=True, every=every)
 elif mode == "counters":
     recorder = vramscope.record(sys.argv[1], quiet=True, mode="counters")
@@ -48,6 +57,8 @@ with recorder:
         loss = step(number)
         answer.append([loss, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])
 answer.append(torch._C._cuda_isHistoryEnabled())
+if mode.startswith("traced"):  # what the program asks by itself left out
+    print((len(asked) - 66 * 2) / 66)
 """
 OFTEN = [0, 1, *range(8, 66, 8)]
 TWO = """
@@ -97,17 +108,18 @@ def runs(python, tmp_path_factory):
     """The answers of each way to run the program, and the recordings."""
     folder = tmp_path_factory.mktemp("every")
     answers, found = {}, {}
-    for mode in ("plain", "truth", "full", "every", "auto", "counters"):
+    for mode in ("plain", "truth", "full", "every", "auto", "counters", "traced", "traced whole"):
         (folder / "script.py").write_text(BEFORE + PROGRAM + AFTER.format(path=str(folder / "answer.json")))
         done = python(folder / "script.py", folder / mode, mode, cwd=folder)
         assert done.returncode == 0, done.stderr
         answers[mode] = json.loads((folder / "answer.json").read_text())
+        answers[f"{mode} asked"] = done.stdout
         if (folder / mode).exists():
             (found[mode],) = load(folder / mode).recordings
     return answers, found
 
 
-@pytest.mark.parametrize("mode", ["every", "auto", "counters"])
+@pytest.mark.parametrize("mode", ["every", "auto", "counters", "traced"])
 def test_the_peaks_of_every_step_are_those_of_a_run_that_resets_them(runs, mode):
     answers, found = runs
     peaks = (found[mode].sampled_peaks if mode == "counters" else found[mode].step_peaks)().per_step
@@ -196,6 +208,27 @@ def test_what_the_program_sees_is_unchanged(runs):
     answers, _ = runs
 
     assert answers["every"] == answers["auto"] == answers["counters"] == answers["plain"]
+    assert answers["traced"] == answers["traced whole"] == answers["plain"]
+
+
+@pytest.mark.parametrize(("mode", "codes"), [("traced", {"some_steps"}), ("traced whole", set())])
+def test_under_tracemalloc_few_of_torchs_slow_dictionaries_are_made(runs, mode, codes):
+    """They take 350 µs each then, and the program waits for them: one or two a step, not ten as without."""
+    answers, found = runs
+
+    assert float(answers[f"{mode} asked"]) < 2.5
+    told = {note.code for note in found[mode].notes} - {"holders_incomplete"}  # it takes longer, too
+    assert told == {"no_stack", "tracemalloc"} | codes
+
+
+def test_under_tracemalloc_marks_have_their_places_by_time(runs):
+    _, found = runs
+    places = []
+    for each in (found["full"], found["traced whole"]):
+        marks = each.marks.rows(np.isin(each.marks.kind, (MarkKind.PHASE_BEGIN, MarkKind.PHASE_END)))
+        places.append(list(zip(marks.event.tolist(), marks.kind.tolist(), marks.phase.tolist(), strict=True)))
+
+    assert places[0] == places[1]
 
 
 def test_the_verdict_is_not_that_it_fits_or_that_nothing_differs(runs):

@@ -16,6 +16,7 @@ from vramscope.capture.cuda.hook_records import HookLog
 from vramscope.capture.cuda.reading import NewOfDevice, Reading
 from vramscope.capture.cuda.reading_pace import ReadingPace
 from vramscope.capture.hooks.modules import ModuleLog
+from vramscope.capture.hooks.stretches import StepEnds
 from vramscope.capture.log import MarkRow, NoteLog, StackLog, drained, marks_table
 from vramscope.capture.samples import Sampler
 from vramscope.model.codes import NoteCode
@@ -57,6 +58,7 @@ class HistoryReader:
         self.kept: list[MarkRow] = []
         """Marks of steps without events."""
         self._is_noted = False
+        self._step_ends = StepEnds()
         self._annotated_us = 0
         self._stated_at = float("-inf")
         self._unwritten_state: Reading | None = None
@@ -139,8 +141,7 @@ class HistoryReader:
 
     def is_kept(self, row: MarkRow, samplers: Mapping[int, Sampler]) -> bool:
         """Sample torch's counters at a mark, and keep it if it is of a step without events."""
-        ends_step = row[0] == MarkKind.STEP or row[:2] == (MarkKind.PHASE_END, Phase.OPTIMIZER)
-        is_sampled = ends_step if is_tracing() else row[0] != MarkKind.GC
+        is_sampled = self._step_ends.see(row[0], row[1]) if is_tracing() else row[0] != MarkKind.GC
         for sampler in list(samplers.values()) if is_sampled else ():
             sampler.sample_at_mark(row[2])
         if self.is_resting:

@@ -90,7 +90,8 @@ class HookLog:
         """Add the path to a storage."""
         if storage.device.type == "cuda" and not self._is_closed:
             # A search is long: other threads allocate meanwhile.
-            counts = dict(zip(self.counted, map(_allocations, self._stats()), strict=False))
+            found = () if is_tracing() else map(_allocations, self._stats())
+            counts = dict(zip(self.counted, found, strict=False))
             row = (counts.get(storage.device.index, UNCOUNTED), storage.data_ptr(), words)
             self._holders.append((storage.device.index, time_ns(), row))
 

@@ -5,6 +5,7 @@ torch.compile guards on their identity, and would otherwise compile again after 
 return immediately while torch.compile traces them.
 """
 
+import gc
 import warnings
 from contextlib import suppress
 
@@ -43,7 +44,7 @@ def install(listener: Listener) -> None:
         hook_modules()
     hook_calls()
     hook_pools()
-    has_collected()
+    state.collections = gc.get_stats()[-1]["collections"]
     _silence_compile()
 
 

@@ -6,6 +6,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable
 from concurrent.futures import thread as thread_pool
+from tracemalloc import is_tracing
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE, Phase.LOSS})
 CHECKPOINT = "checkpoint"
 """Name of the recompute phases that torch.utils.checkpoint begins."""
 
+_TRACED_PHASES = 8
+"""Number of phases after which the collections are asked for while tracemalloc makes that slow."""
 _graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 _IDLE = thread_pool._worker.__code__
 """Code of the innermost frame of a ThreadPoolExecutor's thread that waits; a task has frames of its own."""
@@ -71,8 +74,9 @@ class _Thread(threading.local):
         self.modules: list[int] = []
         """The index of the module's path for each of these calls."""
         self.open: list[_OpenPhase] = []
-        self.answers: dict[Any, Any] | None = None
-        """What ``once_a_hook`` was asked in the hook that is running; None outside of a hook."""
+        self.answers: dict[Any, Any] = {}
+        """What ``once_a_hook`` was asked in the hook that is running."""
+        self.is_in_hook = False
 
 
 class _HookState:
@@ -129,11 +133,12 @@ def end(phase: Phase, value: int, name: str) -> None:
     if state.listener is None:
         return
     stack = thread.open
-    for at in reversed(range(len(stack))):
-        if stack[at][:3] == (phase, value, name):
-            del stack[at:]
-            state.listener.mark(MarkKind.PHASE_END, phase, value, name)
-            return
+    at = len(stack) - 1
+    while at >= 0 and not (stack[at].phase == phase and stack[at].value == value and stack[at].name == name):
+        at -= 1
+    if at >= 0:
+        del stack[at:]
+        state.listener.mark(MarkKind.PHASE_END, phase, value, name)
 
 
 def forget_thread() -> None:
@@ -203,6 +208,8 @@ def has_collected() -> bool:
     ``gc.callbacks`` is not used: Python discards what a callback raises, including the user's Ctrl-C. Young
     generations are not counted: they are collected hundreds of times a second.
     """
+    if is_tracing() and state.n_begun % _TRACED_PHASES:
+        return False
     n = gc.get_stats()[-1]["collections"]
     if n == state.collections:
         return False
@@ -253,11 +260,19 @@ def during(phase: Phase, owner: Any, frame: FrameType, run: Callable[[], Any]) -
     if state.listener is None or is_compiling():
         return run()
     value, name = id(owner), type(owner).__name__
-    guarded(lambda _: begin(phase, value, name, frame))
+    guarded(_begin, phase, value, name, frame)
     try:
         return run()
     finally:
-        guarded(lambda _: end(phase, value, name))
+        guarded(_end, phase, value, name)
+
+
+def _begin(_listener: Listener, phase: Phase, value: int, name: str, owner: FrameType) -> None:
+    begin(phase, value, name, owner)
+
+
+def _end(_listener: Listener, phase: Phase, value: int, name: str) -> None:
+    end(phase, value, name)
 
 
 def guarded(do: Callable[..., None], *args: Any) -> None:
@@ -265,7 +280,7 @@ def guarded(do: Callable[..., None], *args: Any) -> None:
     listener = state.listener
     if listener is None:
         return
-    thread.answers = {}
+    thread.is_in_hook = True
     try:
         do(listener, *args)
     except RecursionError:
@@ -276,7 +291,9 @@ def guarded(do: Callable[..., None], *args: Any) -> None:
             raise
         listener.failed(error)
     finally:
-        thread.answers = None
+        thread.is_in_hook = False
+        if thread.answers:
+            thread.answers.clear()
 
 
 def once_a_hook(ask: Callable[[], Any]) -> Any:
@@ -284,9 +301,9 @@ def once_a_hook(ask: Callable[[], Any]) -> Any:
 
     A hook puts a mark and labels at the same place of the trace, and the program waits for it meanwhile.
     """
-    answers = thread.answers
-    if answers is None:
+    if not thread.is_in_hook:
         return ask()
+    answers = thread.answers
     if ask not in answers:
         answers[ask] = ask()
     return answers[ask]

@@ -47,6 +47,22 @@ class _Rhythm:
             self.next, self._gap = step + gap if gap == self._gap > 1 else 0, gap
 
 
+class StepEnds:
+    """Finds the one mark of each step where a sample tells the peaks of the step, and of no other."""
+
+    def __init__(self) -> None:
+        self._has_stepped = self._is_zeroed = False
+
+    def see(self, kind: int, phase: int) -> bool:
+        """Whether a step ends here: with its optimizer or, where that came last time, the zero_grad after it."""
+        if phase == Phase.ZERO_GRAD:
+            self._is_zeroed |= self._has_stepped
+            return self._has_stepped and kind == MarkKind.PHASE_END
+        self._has_stepped = kind == MarkKind.PHASE_END and phase == Phase.OPTIMIZER
+        was_zeroed, self._is_zeroed = self._is_zeroed, self._is_zeroed and not self._has_stepped
+        return kind == MarkKind.STEP or (self._has_stepped and not was_zeroed)
+
+
 class Stretches:
     """Switches events on and off between the steps of one recording."""
 
@@ -76,7 +92,7 @@ class Stretches:
         if self._ends_step(kind, phase, value):
             self._n_ended += 1
             self._is_wanted = self._is_due()
-        if self._is_auto and (kind, phase) == (MarkKind.PHASE_BEGIN, Phase.EVAL) and not self._has_evaluated:
+        if phase == Phase.EVAL and kind == MarkKind.PHASE_BEGIN and self._is_auto and not self._has_evaluated:
             self._is_wanted = self._has_evaluated = True
         # What follows a step, such as zero_grad, may belong to it.
         begins = kind == MarkKind.ENTER or (kind == MarkKind.PHASE_BEGIN and phase in _BEGINS)
