@@ -54,7 +54,7 @@ class StepEnds:
         self._has_stepped = self._is_zeroed = False
 
     def see(self, kind: int, phase: int) -> bool:
-        """Whether a step ends here: with its optimizer or, where that came last time, the zero_grad after it."""
+        """Whether a step ends here: with its optimizer, or the zero_grad after it, if that came last time."""
         if phase == Phase.ZERO_GRAD:
             self._is_zeroed |= self._has_stepped
             return self._has_stepped and kind == MarkKind.PHASE_END
