@@ -345,3 +345,35 @@ def test_a_line_of_another_file_is_given_with_the_file():
     assert line_words("train.py", 8, ["train.py"]) == "line 8"
     assert line_words("/app/memory.py", 8, ["/app/train.py"]) == "memory.py:8"
     assert line_words("C:\\app\\memory.py", 8, []) == "memory.py:8"
+
+
+def test_a_list_that_gets_an_item_every_few_steps_gets_longer():
+    """Each call of an inference makes several steps, and its result leads into its graph."""
+    ways = [(5 * call + step, (attribute("kept"), item(call), ("graph", "", 640))) for call in range(8)
+            for step in range(6)]  # fmt: skip
+    found = seen(*ways)
+
+    assert {root_of(each) for each in found} == {"trainer.kept"}
+    assert cause_of(facts(found)) == "kept_output"
+
+
+def test_of_lists_in_the_items_of_a_list_that_gets_longer_the_outer_one_is_named():
+    ways = [(6 * turn + step, (attribute("turns"), item(turn), attribute("scores"), item(step)))
+            for turn in range(7) for step in range(6)]  # fmt: skip
+
+    assert {root_of(each) for each in seen(*ways)} == {"trainer.turns"}
+
+
+def test_the_states_of_many_layers_are_no_list_that_gets_longer():
+    """Each leads to the blocks of all steps."""
+    ways = [(step, (item(layer), ("graph", "", 640))) for layer in range(12) for step in range(40)]
+
+    assert {cause_of(facts(seen(*ways)))} == {"undetached_state"}
+
+
+def test_the_last_few_states_are_no_list_that_gets_longer():
+    """The graph of the oldest one leads to all steps before."""
+    oldest = [(step, (item(0), ("graph", "", 640))) for step in range(8)]
+    found = seen(*oldest, *((7 + at, (item(at), ("graph", "", 640))) for at in (1, 2)))
+
+    assert {cause_of(facts(found))} == {"undetached_state"}

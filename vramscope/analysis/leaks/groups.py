@@ -130,12 +130,16 @@ def evidence_of(levels: Levels, holdings: Mapping[int, Held], rows: NDArray[Any]
     old = _staying(levels, rows, min(_WARM_UP, window(len(levels.at))))
     if (levels.gone[old] < len(levels.at)).any():
         return older_half(old, holdings)  # one block, made again each time
-    steps: dict[str, set[int]] = defaultdict(set)
-    for row in old.tolist():
-        if row in holdings:
-            steps[group_of(holdings[row])].add(int(levels.born[row]))
-    found = older_half(old, holdings)
-    found = [holding for holding in found if len(steps[group_of(holding)]) >= LEAST_STEPS_HELD]
+    # What was searched for in an earlier epoch may be gone, and the same line goes on as it did.
+    for mine in (old, rows):
+        steps: dict[str, set[int]] = defaultdict(set)
+        for row in mine.tolist():
+            if row in holdings:
+                steps[group_of(holdings[row])].add(int(levels.born[row]))
+        found = older_half(mine, holdings)
+        found = [holding for holding in found if len(steps[group_of(holding)]) >= LEAST_STEPS_HELD]
+        if found:
+            break
     # What a tuple holds as well may be a sample of what something else keeps, as of a replay buffer.
     return [
         each for each in found if each.has("graph") or (*each.words, ())[1][::2] != ("item", "tuple")

@@ -4,7 +4,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -53,25 +54,43 @@ def _with_growing_containers(holdings: Mapping[int, Holding], born: NDArray[Any]
     The lists of one dict count together, too: each of its keys may come again after many steps only.
     """
     first: dict[tuple[Word, ...], dict[Any, int]] = defaultdict(dict)
+    last: dict[tuple[Word, ...], dict[Any, int]] = defaultdict(dict)
     seen: dict[tuple[Word, ...], set[int]] = defaultdict(set)
     ways = {row: _containers(holding) for row, holding in holdings.items()}
     for row, containers in ways.items():
+        step = int(born[row])
         for _, _, way, item in containers:
-            seen[way].add(int(born[row]))
-            of_item = first[way]
-            of_item[item] = min(of_item.get(item, int(born[row])), int(born[row]))
+            seen[way].add(step)
+            first[way][item] = min(first[way].get(item, step), step)
+            last[way][item] = max(last[way].get(item, step), step)
     n_steps = {way: len(_first_steps(of_item)) for way, of_item in first.items()}
+    apart = {way for way, of_item in first.items() if _are_apart(of_item, last[way])}
     # The two tensors of a recurrent state lead to all steps, but their number never grows.
-    n_steps = {way: n for way, n in n_steps.items() if n >= LEAST_ITEMS_PER_STEP * len(seen[way])}
+    n_steps = {
+        way: n for way, n in n_steps.items() if way in apart or n >= LEAST_ITEMS_PER_STEP * len(seen[way])
+    }
     grown = {}
     for row, containers in ways.items():
         most = [min(n_steps.get(way, 0), LEAST_STEPS_HELD) for _, _, way, _ in containers]
-        at = max(containers, key=lambda each: n_steps.get(each[2], 0), default=(-1,))[0]
+        usual = max(containers, key=lambda each: n_steps.get(each[2], 0), default=(-1,))[0]
+        at = next((each[0] for each in containers if each[2] in apart), usual)
         own = [i for i, each in enumerate(containers) if each[0] == at and most[i] > 1]
         # One list by itself has a name of its own.
         named = containers[max(own, key=most.__getitem__)][1] if own else 0
         grown[row] = Held(holdings[row].words, at if own else -1, named)
     return grown
+
+
+def _are_apart(first: Mapping[Any, int], last: Mapping[Any, int]) -> bool:
+    """Return whether each item leads to blocks of as many steps, later ones than the item before it.
+
+    One turn of the program is then several steps, as of the forwards of one inference. Of a state of the last
+    few steps the oldest item leads to the steps of all others before.
+    """
+    spans = [(step, last[item]) for item, step in first.items() if item[0] != "all"]
+    lengths = [end - begin + 1 for begin, end in spans]
+    is_even = len(spans) >= LEAST_STEPS_HELD and max(lengths) <= 2 * median(lengths)
+    return is_even and all(a[1] <= b[0] and a[0] < b[0] for a, b in pairwise(spans))
 
 
 def _first_steps(of_item: Mapping[Any, int]) -> set[int]:
