@@ -100,7 +100,10 @@ def _unused(recording: Recording) -> list[Finding]:
         # And a module that is never trained keeps no graph, whatever it returns.
         mine = (forward >= 0) & np.isin(found.stack_id, list(kind[0]))
         trained = set(modules_at(recording.marks, found.alloc_event[(forward >= 0) & ~dies]))
-        if len(np.unique(forward[mine])) < _LEAST_CALLS or not dies[mine].all() or not kind[1] <= trained:
+        # A loss may keep another tensor than the result, as cross entropy does its own logarithms.
+        inside = kind[1].difference(modules_at(recording.marks, found.alloc_event[parts[-1][-1:]]))
+        is_trained = bool(inside) and inside <= trained
+        if len(np.unique(forward[mine])) < _LEAST_CALLS or not dies[mine].all() or not is_trained:
             return []
     frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
     return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, {"forwards": len(parts)})]

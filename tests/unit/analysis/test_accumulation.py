@@ -77,7 +77,16 @@ def test_a_validation_with_gradients_keeps_what_no_backward_uses(tmp_path):
     assert accumulation(validated(tmp_path / "without", has_gradients=False)) == []
 
 
-def epochs(path, evaluate, sizes=(64, 64)):
+def squares(result):
+    return result.square().mean()
+
+
+def likelihoods(result):
+    """Backward needs the logarithms of the shares, and not the result."""
+    return nn.functional.cross_entropy(result, torch.zeros(len(result), dtype=torch.long))
+
+
+def epochs(path, evaluate, sizes=(64, 64), loss_of=squares):
     """Two epochs: batches of training, of which large ones are skipped, then what *evaluate* does."""
     net = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 256))
     teacher = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256)).requires_grad_(False)
@@ -86,7 +95,7 @@ def epochs(path, evaluate, sizes=(64, 64)):
     with vramscope.record(path, device="simulated", quiet=True):
         for _ in range(2):
             for size in sizes:
-                loss = net(torch.randn(size, 256)).square().mean()
+                loss = loss_of(net(torch.randn(size, 256)))
                 if size < 1024:
                     optimizer.zero_grad()
                     loss.backward()
@@ -120,9 +129,10 @@ def hidden_results_of_a_frozen_teacher(_, teacher):
 
 
 @pytest.mark.usefixtures("own_tensors_only")
-def test_a_graph_that_no_backward_of_its_line_uses_is_named_and_not_divided(tmp_path):
+@pytest.mark.parametrize("loss_of", [squares, likelihoods])
+def test_a_graph_that_no_backward_of_its_line_uses_is_named_and_not_divided(tmp_path, loss_of):
     """The graph before the running forward: two results of tanh and the result, in rows of 1024."""
-    recording = epochs(tmp_path / "run", whole_batches)
+    recording = epochs(tmp_path / "run", whole_batches, loss_of=loss_of)
     (found,) = accumulation(recording)
 
     assert (found.kind, found.evidence["forwards"]) == ("graphs_without_backward", 1)
@@ -141,7 +151,8 @@ def test_a_graph_that_no_backward_of_its_line_uses_is_named_and_not_divided(tmp_
     ],
 )
 def test_what_trains_elsewhere_or_keeps_no_graph_is_no_unused_graph(tmp_path, evaluate, sizes):
-    assert accumulation(epochs(tmp_path / "run", evaluate, sizes)) == []
+    for loss_of in (squares, likelihoods):
+        assert accumulation(epochs(tmp_path / loss_of.__name__, evaluate, sizes, loss_of)) == []
 
 
 def adapted(path, *, is_summed, n_tasks=6):
