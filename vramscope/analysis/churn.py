@@ -71,7 +71,8 @@ def _all_follow(part: Trace, ranges: _Ranges, now: tuple[Array, Array], change: 
     last = np.flatnonzero(np.append(first[1:], True))
     there = _running(exists[of], first, _signs(action, Action.SEGMENT_ALLOC, Action.SEGMENT_FREE))
     used = _running(in_use[of], first, _signs(action, Action.ALLOC, Action.FREE_COMPLETED))
-    if _contradicts(there, used):
+    # A segment appears twice, a block lies in no segment, or more blocks are freed than exist.
+    if ((there < 0) | (there > 1) | (used < 0) | ((there == 0) & (used != 0))).any():
         return False
     is_free = (there == 1) & (used == 0)
     was_free = np.where(first, exists[of] & (in_use[of] == 0), np.append(False, is_free)[:-1])
@@ -130,11 +131,6 @@ def _running(at_first: Array, is_first: Array, change: Array) -> Array:
     row = np.flatnonzero(is_first)
     base = (total - change)[row]
     return total - np.repeat(base, np.diff(np.append(row, len(total)))) + at_first
-
-
-def _contradicts(there: Array, used: Array) -> bool:
-    """Whether a segment appears twice, a block lies in no segment, or more blocks are freed than exist."""
-    return bool(((there < 0) | (there > 1) | (used < 0) | ((there == 0) & (used != 0))).any())
 
 
 def free_segment_bytes(recording: Recording) -> Array:

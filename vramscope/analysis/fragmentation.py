@@ -1,6 +1,6 @@
 """Measures how much reserved memory was unusable, when, and which blocks caused it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +18,9 @@ from vramscope.analysis.recorded_settings import recorded_limit, recorded_settin
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.timeline import Totals, timeline
-from vramscope.model.codes import FindingKind, Severity
-from vramscope.model.finding import Finding, placed
+from vramscope.analysis.worded import worded
+from vramscope.model.codes import FindingKind
+from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Array, Int64, Table
@@ -29,10 +30,6 @@ from vramscope.units import format_bytes
 _WORTH_SAYING = 0.1
 _LEAST_BYTES = 64 << 20
 """Findings below this many bytes are not reported, whatever their share."""
-_ADVICE = (
-    "`vramscope fit` replays this recording under other allocator settings (expandable_segments:True, "
-    "max_split_size_mb, …): it names the one that helps, with the bytes it saves, or says that none does."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,33 +215,29 @@ def findings(found: Fragmentation) -> list[Finding]:
     is_felt = found.was_asked or found.is_short
     if is_felt and found.unusable_bytes >= max(_WORTH_SAYING * reserved, _LEAST_BYTES):
         reported.append(_unusable(found, reserved))
-    if found.churn.n_retries:
-        reported.append(_retries(found.churn))
+    known = found.churn
+    if known.n_retries:
+        times = "once" if known.n_retries == 1 else f"{known.n_retries} times"
+        evidence = {"retries": known.n_retries, "ooms": known.n_ooms, "released": known.n_released}
+        wording = f"retries.{FindingKind.FRAGMENTATION}"
+        reported.append(worded(wording, known.released_bytes, None, evidence, times=times))
     return reported
 
 
 def _unusable(found: Fragmentation, reserved: int) -> Finding:
-    place = f"at event {found.worst}" if found.step is None else f"in step {found.step}"
-    sizes = f"{format_bytes(found.unusable_bytes)} of {format_bytes(reserved)}"
-    called = ", when cudaMalloc was called" if found.was_asked else ""
-    claim = f"{sizes} reserved were free pieces of segments in use {place}{called}{_pinned(found)}"
-    own = found.pinned_by
+    own, n_segments = found.pinned_by, len(np.unique(found.pinned.segment))
+    words = {
+        "place": f"at event {found.worst}" if found.step is None else f"in step {found.step}",
+        "called": ", when cudaMalloc was called" if found.was_asked else "",
+        "pinned": _pinned(found),
+    }
+    evidence = {"instant": found.worst, "reserved_bytes": reserved}
+    evidence |= {"pinned_bytes": found.pinned.total_bytes, "pinned_segments": n_segments}
+    # With room left, the driver serves what these pieces cannot: they cost nothing yet.
+    wording = f"{'short' if found.is_short else 'roomy'}.{FindingKind.FRAGMENTATION}"
     frame = own.frame if own and not own.is_library else None
-    return Finding(
-        kind=FindingKind.FRAGMENTATION,
-        # With room left, the driver serves what these pieces cannot: they cost nothing yet.
-        severity=Severity.WARNING if found.is_short else Severity.INFO,
-        claim=claim,
-        **placed(frame),
-        n_bytes=found.unusable_bytes,
-        advice=None if found.is_expandable else _ADVICE,
-        evidence={
-            "instant": found.worst,
-            "reserved_bytes": reserved,
-            "pinned_bytes": found.pinned.total_bytes,
-            "pinned_segments": len(np.unique(found.pinned.segment)),
-        },
-    )
+    said = worded(wording, found.unusable_bytes, frame, evidence, **words)
+    return replace(said, advice=None) if found.is_expandable else said
 
 
 def _pinned(found: Fragmentation) -> str:
@@ -259,17 +252,6 @@ def _pinned(found: Fragmentation) -> str:
     at = found.pinned_by
     where = f" from {place_words(at.frame.file, at.frame.line)}" + " (library)" * at.is_library if at else ""
     return f"; {kept} of it pinned by a block of {size}{where}{others}"
-
-
-def _retries(known: Churn) -> Finding:
-    times = "once" if known.n_retries == 1 else f"{known.n_retries} times"
-    return Finding(
-        kind=FindingKind.FRAGMENTATION,
-        severity=Severity.WARNING,
-        claim=f"the cache was released {times} because an allocation did not fit: that stalls the device",
-        n_bytes=known.released_bytes,
-        evidence={"retries": known.n_retries, "ooms": known.n_ooms, "released": known.n_released},
-    )
 
 
 ANALYSIS = Analysis(

@@ -84,7 +84,9 @@ def _intervals(counters: Counters, start_ns: Array, end_ns: Array, *, is_reset: 
     most, is_known = _most(counters, (at, to, has_any, is_between), ("allocated", "reserved"))
     # A peak that rose between two samples of the interval belongs to the interval.
     risen = np.minimum(at + 1, to), to, at < to
-    highest = np.where(is_known, UNKNOWN, [_highest(_risen(peaks), *risen) for peaks in all_tops])
+    # torch's peaks where they are higher than at the previous sample.
+    higher = (np.where(np.diff(each, prepend=each[:1]) > 0, each, UNKNOWN) for each in all_tops)
+    highest = np.where(is_known, UNKNOWN, [_highest(peaks, *risen) for peaks in higher])
     allocated, reserved = np.maximum([most["allocated"], most["reserved"]], highest)
     may_tell = has_any & is_between & (tops[at] >= 0) & (not is_reset)
     return SampledIntervals.of(
@@ -135,11 +137,6 @@ def _most(
         most = np.maximum(level, _highest(highest, np.minimum(later, to), to, later <= to))
         found[name] = np.where(has_any, most, UNKNOWN)
     return found, is_exact
-
-
-def _risen(tops: Array) -> Array:
-    """torch's peak where it is higher than at the previous sample; else −1."""
-    return np.where(np.diff(tops, prepend=tops[:1]) > 0, tops, UNKNOWN)
 
 
 def _highest(values: Array, first: Array, last: Array, wanted: Array | None = None) -> Array:

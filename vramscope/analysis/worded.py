@@ -34,7 +34,7 @@ def worded(
     shown = {name: _shown(name, value) for name, value in {"n_bytes": n_bytes, **evidence, **figures}.items()}
     return Finding(
         kind.rpartition(".")[2], Severity(severity), claim.format(**shown), **placed(frame),
-        n_bytes=n_bytes, advice=advice.format(**shown), evidence=evidence,
+        n_bytes=n_bytes, advice=advice.format(**shown) or None, evidence=evidence,
     )  # fmt: skip
 
 

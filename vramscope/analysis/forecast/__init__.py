@@ -258,12 +258,9 @@ def _near(found: Forecast) -> str:
 
 def room_of_summary(device: DeviceSummary) -> Reservable | None:
     """Return the bytes that torch may reserve on the device of a summary; None where that is unknown."""
-    return _room(device.device, last_limit(device.notes), _beside_torch(device))
-
-
-def _beside_torch(device: DeviceSummary) -> int | None:
     used, reserved = device.samples.get("device_used_bytes"), device.peak.get("reserved")
-    return None if used is None or reserved is None else max(used - reserved.n_bytes, 0)
+    beside_torch = None if used is None or reserved is None else max(used - reserved.n_bytes, 0)
+    return _room(device.device, last_limit(device.notes), beside_torch)
 
 
 def _room(device: Device, own: int | None, beside_bytes: int | None) -> Reservable | None:

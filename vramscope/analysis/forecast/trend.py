@@ -86,7 +86,9 @@ def trend(step: Array, peak_bytes: Array, level_bytes: Array | None = None) -> T
     rests = y if level_bytes is None else level_bytes[_WARM_UP:].astype("f8")
     at, level = _blocks(x[:-1], rests[:-1])
     above = y - np.interp(x, at, level)
-    grows = None if _fell(level) else growth(level)
+    fall = float((np.maximum.accumulate(level) - level).max())
+    has_fallen = fall > _MOST_FALL * max(float(level[-1] - level[len(level) // 2]), 1.0)
+    grows = None if has_fallen else growth(level)
     first = len(level) - max(LEAST_LEVELS, len(level) // 2)
     at, level = at[first:], level[first:]
     rate = _slope(at, level)
@@ -120,11 +122,6 @@ def _blocks(x: Array, y: Array) -> tuple[Array, Array]:
     begin = len(x) - n_blocks * size
     shape = (n_blocks, size)
     return np.median(x[begin:].reshape(shape), axis=1), np.median(y[begin:].reshape(shape), axis=1)
-
-
-def _fell(level: Array) -> bool:
-    fall = float((np.maximum.accumulate(level) - level).max())
-    return fall > _MOST_FALL * max(float(level[-1] - level[len(level) // 2]), 1.0)
 
 
 def _slope(x: Array, y: Array) -> float:

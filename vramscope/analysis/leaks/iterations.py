@@ -48,7 +48,9 @@ def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
     if len(ends) >= _LEAST_ITERATIONS:
         # The last step is often incomplete: cut off by the end of the program, or still running. And what
         # follows the loop looks like a step.
-        is_open = len(ends) > 1 and ends[-1] >= n_events and (_is_short(ends) or _lacks_a_phase(recording))
+        lengths = np.diff(ends)
+        is_short = bool(lengths[-1] < _MOST_SHORT * np.median(lengths))
+        is_open = ends[-1] >= n_events and (is_short or _lacks_a_phase(recording))
         ends = ends[:-1] if is_open else ends
     return np.minimum(ends, n_events), True
 
@@ -95,11 +97,6 @@ def _are_steps(recording: Recording, ends: NDArray[Any]) -> bool:
     allocs = np.flatnonzero(recording.trace.action == Action.ALLOC)
     stack_id = recording.trace.stack_id[allocs]
     return bool(_in_all_iterations(stacks, stack_id, np.searchsorted(allocs, ends) - 1))
-
-
-def _is_short(ends: NDArray[Any]) -> bool:
-    lengths = np.diff(ends)
-    return bool(lengths[-1] < _MOST_SHORT * np.median(lengths))
 
 
 def _lacks_a_phase(recording: Recording) -> bool:

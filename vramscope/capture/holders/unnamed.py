@@ -47,7 +47,9 @@ def held_without_name(
         for part in _parts(thing):
             if id(part) in counts:
                 counts[id(part)] += 1
-            elif id(part) not in met and not _is_end(part) and gc.is_tracked(part):
+            elif id(part) in met or issubclass(type(part), _ENDS) or is_own(part):
+                continue
+            elif gc.is_tracked(part):
                 counts[id(part)] = 1
                 objects.append(part)
     own = _n_references([[]])[0]
@@ -74,10 +76,6 @@ def words_of(things: Sequence[Any]) -> list[tuple[Any, Word]]:
 
 def _n_references(objects: list[Any]) -> list[int]:
     return [sys.getrefcount(each) for each in objects]
-
-
-def _is_end(part: Any) -> bool:
-    return issubclass(type(part), _ENDS) or is_own(part)
 
 
 def _parts(thing: Any) -> list[Any]:
