@@ -59,7 +59,7 @@ class MarkKind(IntEnum):
     EMPTY_CACHE = 8
     MODULE = 9
     """From this mark on the program runs in the module with that path; '' for none. A mark precedes each
-    allocation made by another module than the previous allocation, so there are many: select by kind.
+    allocation, or failed one, of another module than the one before, so there are many: select by kind.
     """
     GRAPH_POOL = 10
     """A CUDA graph was captured into a private pool; value = ``pool_number`` of the pool's id, name =

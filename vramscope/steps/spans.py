@@ -205,10 +205,13 @@ def _inferred(program: Program) -> tuple[list[Span], Rules]:
         if ends or program.rules.inferred == source:
             return _between(ends, program), replace(program.rules, inferred=source)
     forwards = [s for s in outer if s.phase == Phase.FORWARD]
+    has_died = program.outcome in (Outcome.FAILED, Outcome.DIED)
     # A program that runs forwards with gradients trains, so its evaluations are no steps. Otherwise they are.
     if forwards or program.rules.inferred == StepsFrom.FORWARDS:
-        return _frames(forwards, replace(program.rules, inferred=StepsFrom.FORWARDS))
-    has_died = program.outcome in (Outcome.FAILED, Outcome.DIED)
+        spans, rules = _frames(forwards, replace(program.rules, inferred=StepsFrom.FORWARDS))
+        if spans and has_died:  # its loss or its backward failed
+            spans[-1] = spans[-1]._replace(last=program.n_rows)
+        return spans, rules
     return _frames([s for s in outer if s.phase == Phase.EVAL and not has_died], program.rules)
 
 

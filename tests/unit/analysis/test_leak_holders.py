@@ -125,6 +125,17 @@ def test_of_several_dicts_in_one_each_gets_keys_and_the_outer_one_gets_none():
     assert as_written(found[0], found) == "trainer.runs[…]"
 
 
+def test_a_variable_s_function_stands_behind_the_whole_name():
+    """A generator's ``self.parts``, and lists of one dict in a function that a closure keeps."""
+    first = ("frame", "self", "__iter__", "data.py", 9)
+    parts = [holding_of(PREFIX + json.dumps([first, attribute("parts"), item(step)])) for step in range(4)]
+    told = ("closure", "told", "run.<locals>.tell")
+    lists = [holding_of(PREFIX + json.dumps([told, key(f"'{n % 2}'"), item(n)])) for n in range(4)]
+
+    assert {as_written(each) for each in grown(parts)} == {"self.parts of __iter__"}
+    assert as_written(grown(lists)[0], grown(lists)) == "told of run.tell"
+
+
 def test_the_cause_is_that_of_the_most_bytes():
     """A row of a log has two numbers, one of them with the graph of what was never backpropagated."""
     ways = (key("'task'"),), (key("'aux'"),), (key("'aux'"), ("graph", "", 1))

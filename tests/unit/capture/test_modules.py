@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,20 @@ def test_changes_are_placed_by_time_before_the_allocations_that_they_explain(mon
 
     assert places(marks) == [(0, ""), (1, "(root)"), (3, "0"), (4, "")]
     assert places(log.marks(trace_at(50))) == [(0, "0")]
+
+
+def test_a_request_that_failed_outside_of_a_module_is_in_none(monkeypatch):
+    log = ModuleLog(is_timed=True)
+    log.learn(nn.Sequential(nn.ReLU()))
+    for time_us, index in ((10, 1), (30, 0)):
+        monkeypatch.setattr("vramscope.capture.hooks.modules.time_ns", lambda now=time_us: 1000 * now)
+        log.changed(index)
+    trace = trace_at(15, 35)
+
+    assert places(log.marks(replace(trace, action=np.array([Action.ALLOC, Action.OOM], "u1")))) == [
+        (0, "(root)"),
+        (1, ""),
+    ]
 
 
 def test_changes_after_a_reading_are_kept_for_the_next_one(monkeypatch):

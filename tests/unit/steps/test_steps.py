@@ -441,6 +441,14 @@ def test_a_last_forward_with_gradients_is_a_step_only_if_the_program_did_not_end
     assert len(steps) == (2 if outcome is Outcome.FINISHED else 3)
 
 
+@pytest.mark.parametrize(("outcome", "end"), [(Outcome.FAILED, 8), (Outcome.FINISHED, 2)])
+def test_what_failed_right_after_the_first_forward_is_of_its_step(outcome, end):
+    """The loss of the first step runs out of memory: no backward and no optimizer has run yet."""
+    steps, _ = Program().enter().whole(Phase.FORWARD, name=1).resolve(outcome)
+
+    assert spans(steps) == [(1, end)]
+
+
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
 def test_gradients_that_were_asked_for_after_the_last_step_are_none_of_a_finished_program(outcome):
     program = Program().step().step().whole(Phase.FORWARD, name=1)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, Reason, assign, undivided
+from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.leaks.all_steps import of_all_steps
 from vramscope.analysis.leaks.batch import Batch, growing_batch
 from vramscope.analysis.leaks.causes import Facts, cause_of
@@ -293,9 +294,7 @@ def _leak_of(
     grows = growth(level)
     if grows is None:
         return None
-    first, lines = window(len(levels.at)), _lines(levels, rows) if batch is None else batch.lines
-    if cause is LeakCause.CREATE_GRAPH_CYCLE:  # the call to change is that of the backward
-        lines = tuple(sorted(lines, key=lambda line: not line.is_in_backward))
+    first = window(len(levels.at))
     holder = None if example is None or is_nameless(example, cause) else as_written(example, holdings)
     return Leak(
         cause=cause,
@@ -303,7 +302,7 @@ def _leak_of(
         edit=advice(cause, holder, example, levels.recording.source, holdings),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
-        lines=lines,
+        lines=_lines(levels, rows, cause) if batch is None else batch.lines,
         bytes_per_step=grows.bytes_per_step / levels.stride,
         n_bytes=int(level[-1] - level[first]),
         first_step=first * levels.stride,
@@ -343,14 +342,20 @@ def _facts(context: _LeakContext, kept: NDArray[Any], holdings: list[Held]) -> F
     )
 
 
-def _lines(levels: Levels, rows: NDArray[Any]) -> tuple[LeakingLine, ...]:
+def _lines(levels: Levels, rows: NDArray[Any], cause: LeakCause) -> tuple[LeakingLine, ...]:
     found = []
+    in_backward = lives_of(levels.recording, levels.found).phase == Phase.BACKWARD
+    in_backward &= levels.born < levels.gone
     for place in np.unique(levels.place[rows]).tolist():
-        grows = growth(levels.series(rows[levels.place[rows] == place]))
+        mine = rows[levels.place[rows] == place]
+        grows = growth(levels.series(mine))
         if grows is not None:
-            found.append(LeakingLine(*levels.places[int(place)], grows.bytes_per_step / levels.stride))
-    # Without a recorded stack (autograd's own thread) there is no line to show, so these come last.
-    return tuple(sorted(found, key=lambda line: (line.frame is None, -line.bytes_per_step)))
+            line = LeakingLine(*levels.places[int(place)], grows.bytes_per_step / levels.stride)
+            # Of a graph that a backward makes, its call is the line to change.
+            is_call = cause is LeakCause.CREATE_GRAPH_CYCLE and bool(in_backward[mine].any())
+            # Without a recorded stack (autograd's own thread) there is no line to show, so these come last.
+            found.append((line.frame is None, not is_call, -line.bytes_per_step, line))
+    return tuple(line for *_, line in sorted(found, key=lambda each: each[:-1]))
 
 
 def findings(result: Leaks) -> list[Finding]:

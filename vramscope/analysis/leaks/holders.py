@@ -229,8 +229,8 @@ def holder_words(bytes_by_name: Mapping[str, int]) -> str:
 def shared_root(holdings: Sequence[Held]) -> str:
     """Return the root of most of the *holdings*; without its key, if they differ in that alone."""
     roots = Counter(map(root_of, holdings))
-    without_key = {root.rpartition("[")[0] or root for root in roots}
-    is_shared = len(roots) > 1 and len(without_key) == 1 and "" not in without_key
+    without_key = {re.sub(r"\[(?:[^[]*\](?= of )|[^[]*$)", "", root) or root for root in roots}
+    is_shared = len(roots) > 1 and len(without_key) == 1
     return without_key.pop() if is_shared else roots.most_common(1)[0][0]
 
 
@@ -326,16 +326,16 @@ def _named_part(holding: Held) -> tuple[Word, ...]:
 
 
 def _written(words: tuple[Word, ...]) -> str:
-    text = ""
+    text = of = ""
     for at, (kind, name, *rest) in enumerate(words):
         if kind == "key" and words[at - 1][:2] == ("attribute", "funcargs"):
-            text = str(name).strip("'")  # pytest: a test refers to a fixture by its name
+            text, of = str(name).strip("'"), ""  # pytest: a test refers to a fixture by its name
         elif kind in _CONTAINERS:
             text = f"{text}[{name}]"
         elif kind in _NAMELESS:
             continue
         elif kind in ("closure", "frame", "default"):
-            text = f"{name} of {str(rest[0]).replace('.<locals>', '')}" if rest else str(name)
+            text, of = str(name), f" of {str(rest[0]).replace('.<locals>', '')}" if rest else ""
         elif kind in ("unreachable", "unnamed"):
             text = f"an {kind} {name}" + (" and its .grad" if name == "Parameter" else "")
         elif kind == "grad" and text.endswith(".grad"):
@@ -344,7 +344,7 @@ def _written(words: tuple[Word, ...]) -> str:
             text = f"{text}[{name}]"
         else:
             text = f"{text}.{name}" if text else str(name)
-    return text
+    return text + of
 
 
 def _word(word: Word) -> str:

@@ -130,14 +130,14 @@ class ModuleLog:
         self._changes.extend((time_ns(), inside[0] if len(inside) == 1 else NONE))
 
     def marks(self, trace: Trace) -> Marks:
-        """A mark before every allocation that another module made than the previous allocation.
+        """A mark before every allocation, or failed one, that another module made than the one before.
 
         Event times are truncated to microseconds. That is exact enough: several microseconds lie between the
         hook of a module and its first allocation, and between its last allocation and the next hook.
         """
         # A copy: an array cannot grow while a NumPy view of it exists.
         changes = np.frombuffer(self._changes.tobytes(), dtype="i8").reshape(-1, 2)
-        at = np.flatnonzero(trace.action == Action.ALLOC)
+        at = np.flatnonzero(np.isin(trace.action, (Action.ALLOC, Action.OOM)))
         # Threads that append at the same time may do so out of order.
         row = np.searchsorted(np.maximum.accumulate(changes[:, 0]), trace.time_ns[at], side="right")
         index = np.concatenate([[self._last], changes[:, 1]])[row]
