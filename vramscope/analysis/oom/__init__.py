@@ -307,12 +307,9 @@ def _of_state(at: FailurePlace, held: InUse) -> str:
     if not at.optimizer or not gradients:
         return ""
     most = 2 * gradients
-    if "Adam" not in at.optimizer or done >= most:
-        return f". {at.optimizer} was making its state: {format_bytes(done)} of it are there"
-    return (
-        f". {at.optimizer} was making its state, two values for each gradient: {format_bytes(done)} of "
-        f"{format_bytes(most)} are there, at least {format_bytes(most - done)} more are needed"
-    )
+    words = _SPECIAL["making" if "Adam" in at.optimizer and done < most else "made"]
+    sizes = {"done": done, "most": most, "left": most - done}
+    return words.format(optimizer=at.optimizer, **{key: format_bytes(size) for key, size in sizes.items()})
 
 
 def findings(failures: Failures) -> list[Finding]:
@@ -382,16 +379,12 @@ def _because(why: Cause, room: Room) -> str:
         lacking = f"{format_bytes(room.over_limit_bytes)} were lacking below {limit},"
     share = getattr(room, f"{_WORDS[why][2]}_bytes")
     if why is Cause.UNKNOWN and min(room.device_free_bytes, room.reserved_bytes) >= 0:
-        return (
-            f"The driver had {format_bytes(room.device_free_bytes)}, more than the request needed: "
-            "either a limit of this process that is not recorded refused it, "
-            "or another process held the memory for a moment"
-        )
+        return _SPECIAL["room"].format(free=format_bytes(room.device_free_bytes))
     other_size = "requests above 1 MiB" if room.need_bytes <= SMALL_LIMIT else "requests up to 1 MiB"
     whole = "all of" if room.from_driver_bytes > room.capacity_bytes else "half of"
     words = {"lacking": lacking, "share": format_bytes(share), "other_size": other_size, "whole": whole}
     if why is Cause.UNKNOWN and room.reserved_bytes < 0:
-        return "The message is cut before it says what was allocated, so the cause is not known"
+        return _SPECIAL["cut"]
     sentence = _WORDS[why][0].format(**words)
     return sentence + (_beside(room) if why is Cause.CAPACITY else "")
 
