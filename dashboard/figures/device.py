@@ -50,10 +50,15 @@ def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
         "y": [0, float(max(level.max(initial=1), 1)) / unit], "line": {"width": 1.5, "color": "#1F2933"},
     }  # fmt: skip
     # As on the strip above, a short stretch is in milliseconds.
-    axis = {"nticks": 9, "ticksuffix": " s"} if x[-1] >= 2 else {"ticksuffix": "s", "tickformat": "~s"}
+    axis = {"nticks": 9, "ticksuffix": " s"} if x[-1] >= 2 else _milliseconds(1e3 * float(x[-1]))
     if word:
         axis = {"tickprefix": f"{word} ", "tickformat": "d", "dtick": spacing(int(x[-1] - x[0]))}
     return plain_chart([*areas, *lines, cursor], axis, byte_axis(unit_name))
+
+
+def _milliseconds(last: float) -> dict[str, Any]:
+    ticks = np.arange(0, last + 1, spacing(round(last)))
+    return {"tickvals": (ticks / 1e3).tolist(), "ticktext": [f"{tick:g} ms" for tick in ticks]}
 
 
 def positions(found: Any, steps: Any) -> tuple[NDArray[Any], str]:
