@@ -19,6 +19,7 @@ from vramscope.dashboard.pages.runs import row
 from vramscope.dashboard.queries.run_summaries import _verdict, summarize
 from vramscope.dashboard.runs import Pace
 
+from vramscope.analysis.waterfall import Waterfall
 from vramscope.model.marks import Note, Phase, Steps
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action
@@ -227,6 +228,15 @@ def test_the_areas_of_the_device_sum_up_to_what_is_used() -> None:
     known = found.used_bytes >= 0
     assert known.any()
     assert np.abs(total - found.used_bytes)[known].max() <= 16 * MIB
+
+
+@pytest.mark.parametrize(("last_ms", "tick"), [(148, "20 ms"), (9, "1 ms"), (1999, "1800 ms")])
+def test_ticks_of_a_short_stretch_are_whole_milliseconds_at_their_places(last_ms: int, tick: str) -> None:
+    samples = Waterfall.of(time_ns=[0, last_ms * 10**6], used_bytes=[1 << 20, 2 << 20])
+    axis = figure(samples, Steps.of(), 0)["layout"]["xaxis"]
+    places = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
+
+    assert places[tick] == float(tick.split()[0]) / 1e3
 
 
 def test_a_device_that_nobody_sampled_is_explained(data: Data) -> None:
