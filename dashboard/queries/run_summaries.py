@@ -19,7 +19,7 @@ from vramscope.analysis.verdicts import GrowthVerdict, is_exact, memory_growth
 from vramscope.analysis.verdicts.missing import Part, full_device, missing_parts
 from vramscope.errors import VramscopeError
 from vramscope.fleet import RanksRead, read_ranks
-from vramscope.model.rank_summary import DeviceSummary, RankSummary
+from vramscope.model.rank_summary import RankSummary
 from vramscope.model.recording import Outcome, Recording, Run
 from vramscope.model.trace import Action
 from vramscope.store.directory import ranks_of
@@ -250,7 +250,7 @@ def _is_costly(data: Data, run: str) -> bool:
 
 def _of_summaries(place: str, ranks: list[RankSummary]) -> RunSummary:
     """Return the row of a run from the summaries of its ranks: its events are not read."""
-    each = [(_peak_of(device, "allocated"), rank, device) for rank in ranks for device in rank.devices]
+    each = [(device.peak_bytes("allocated"), rank, device) for rank in ranks for device in rank.devices]
     run = RunSummary(
         place.rstrip("/").rpartition("/")[2],
         next((r.outcome for r in ranks if r.outcome is not Outcome.FINISHED), ranks[0].outcome),
@@ -267,7 +267,7 @@ def _of_summaries(place: str, ranks: list[RankSummary]) -> RunSummary:
         n_steps=max(int(one.steps.n_steps.sum()) for _, _, one in each),
         n_events=sum(one.n_events for _, _, one in each),
         peak_allocated_bytes=allocated,
-        peak_reserved_bytes=max(_peak_of(one, "reserved") for _, _, one in each),
+        peak_reserved_bytes=max(one.peak_bytes("reserved") for _, _, one in each),
         allocated=outline(np.arange(len(device.steps)), device.steps.allocated),
         reserved=outline(np.arange(len(device.steps)), device.steps.reserved),
         steps_per_s=_pace_of(device.source, pace_of_rows(device.steps)),
@@ -277,11 +277,6 @@ def _of_summaries(place: str, ranks: list[RankSummary]) -> RunSummary:
 
 def _pace_of(source: str, found: StepPace | None) -> float | None:
     return found.steps_per_s if found is not None and source != "predicted" else None
-
-
-def _peak_of(device: DeviceSummary, quantity: str) -> int:
-    place = device.peak.get(quantity)
-    return place.n_bytes if place is not None else 0
 
 
 def _totals(data: Data, view: View) -> Any:

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from standin_fixtures import AFTER, BEFORE
 
+from vramscope.allocator.replay import state_at
+from vramscope.allocator.settings import Settings
 from vramscope.analysis.summary import summarize
 from vramscope.loading import load
 from vramscope.model.marks import MarkKind
+from vramscope.model.snapshot import BlockState
 from vramscope.model.trace import Action
 
 pytestmark = pytest.mark.standin
@@ -316,3 +319,66 @@ def test_what_fails_between_steps_with_events_has_its_line_and_ends_nothing(
     assert [frame.function for frame in recording.stacks.frames(stack)][:2] == innermost
     assert len(recording.steps) == 20
     assert not [note.text for note in recording.notes if "stopped" in note.text]
+
+
+MOVES = """
+import random, sys
+import vramscope
+
+def now():
+    segments = torch.cuda.memory_snapshot()
+    blocks = [
+        [block["address"], block["size"], block["requested_size"], block["state"]]
+        for segment in segments for block in segment["blocks"] if block["state"] != "inactive"
+    ]
+    return sorted(blocks), sorted([each["address"], each["total_size"]] for each in segments)
+
+rng, held, answer = random.Random(int(sys.argv[2])), [], []
+side, pool = torch.cuda.Stream(), torch.cuda.MemPool()
+with vramscope.record(sys.argv[1], quiet=True, every=3) as recorder:
+    for number in range(60):
+        with recorder.phase("forward"):
+            for _ in range(rng.randrange(40)):
+                if held and rng.random() < 0.5:
+                    del held[rng.randrange(len(held))]
+                else:
+                    size = rng.choice((100, 5_000, 300_000, 1_500_000, 9_000_000, 30_000_000))
+                    with torch.cuda.stream(side if rng.random() < 0.2 else torch.cuda.current_stream()):
+                        held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+                    if rng.random() < 0.05:
+                        held[-1].record_stream(side)
+            if rng.random() < 0.1:
+                torch.cuda.empty_cache()
+            if number in (20, 21, 30):
+                with torch.cuda.use_mem_pool(pool):
+                    held.append(torch.empty(400_000, device="cuda"))
+        was_on = torch._C._cuda_isHistoryEnabled()
+        recorder.step()
+        if torch._C._cuda_isHistoryEnabled() and not was_on:
+            answer.append(now())
+"""
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_stretch_begins_with_the_blocks_and_segments_that_torch_has_then(python, tmp_path, conf, seed):
+    (tmp_path / "script.py").write_text(BEFORE + MOVES + AFTER.format(path=str(tmp_path / "answer.json")))
+    variables = {"PYTORCH_CUDA_ALLOC_CONF": conf, "STANDIN_EVENT_DELAY": "3"}
+    done = python(tmp_path / "script.py", tmp_path / "run", str(seed), cwd=tmp_path, variables=variables)
+    assert done.returncode == 0, done.stderr
+    (recording,) = load(tmp_path / "run").recordings
+    marks = recording.marks
+    begins = marks.event[(marks.kind == MarkKind.EVENTS) & (marks.value == 1)].tolist()
+    answers = json.loads((tmp_path / "answer.json").read_text())
+    assert len(begins) - 1 <= len(answers) >= 19  # the end of the recording begins one more
+
+    for event, (blocks, segments) in zip(begins, answers, strict=False):
+        state = state_at(recording.trace, recording.initial, event, Settings())
+        used = state.blocks.rows(state.blocks.state != BlockState.INACTIVE)
+        words = ("active_allocated", "active_pending_free")
+        mine = zip(used.address.tolist(), used.size.tolist(), used.requested_size.tolist(),
+                   [words[each] for each in used.state.tolist()], strict=True)  # fmt: skip
+        assert sorted(map(list, mine)) == blocks
+        if not conf:  # mapped ranges that touch are one of torch's segments
+            mine = zip(state.segments.address.tolist(), state.segments.size.tolist(), strict=True)
+            assert sorted(map(list, mine)) == segments

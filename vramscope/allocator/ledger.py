@@ -8,6 +8,7 @@ own address decides about it, and a batch is grouped by address, in a third of t
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -136,6 +137,7 @@ class Ledger:
         }
         self._add_segments(state)
         self._add_blocks(state)
+        self.add_up()
 
     def advance(self, trace: Trace) -> Array:
         """Apply the next events and return their ``block_size``, 0 for contradictory ones."""
@@ -198,26 +200,24 @@ class Ledger:
         """Requested, allocated, active and reserved bytes."""
         return self.requested, self.allocated, self.active, self.reserved
 
-    def split_off(self, addresses: set[int]) -> dict[int, Block]:
-        """Take out the blocks at the addresses, nearly all of those in use; the totals stay."""
-        taken = self.blocks
-        self.blocks = {address: taken.pop(address) for address in taken.keys() - addresses}
-        return taken
+    def track(self, address: int, size: int, *, is_used: bool) -> None:
+        """Follow a block of a large segment: in use, or a free piece."""
+        if is_used:
+            self._large.add(address)
+        else:
+            self._add_free(address, address + size)
 
-    def keep(self, before: "Ledger", blocks: dict[int, Block]) -> None:
-        """Add blocks in use since *before*, which the state of this ledger left out."""
-        n_bytes, n_requested = (sum(map(itemgetter(i), blocks.values())) for i in (0, 1))
-        self._large |= before._large & blocks.keys()
-        self.blocks |= blocks
-        self.allocated, self.active = self.allocated + n_bytes, self.active + n_bytes
-        self.requested += n_requested
+    def add_up(self) -> None:
+        """Count the bytes of what it holds."""
+        self.active, self.requested = (sum(map(itemgetter(i), self.blocks.values())) for i in (0, 1))
+        self.allocated = self.active - sum(self.blocks[address][0] for address in self.pending)
+        self.reserved = sum(map(itemgetter(0), chain(self.segments.values(), self.pages.values())))
 
     def _add_segments(self, state: Snapshot) -> None:
         held = state.segments
         columns = (held.address, held.size, held.stream, held.pool, held.stack_id)
         rows = zip(*(column.tolist() for column in columns), held.is_expandable.tolist(), strict=True)
         for address, size, stream, pool, stack, is_expandable in rows:
-            self.reserved += size
             if is_expandable:
                 self._add_pages(address, Segment(size, stream, pool, stack))
             else:
@@ -242,11 +242,7 @@ class Ledger:
         )
         for address, *rest in zip(*(column.tolist() for column in columns), strict=True):
             self.blocks[address] = tuple(rest)
-        is_pending = used.state == BlockState.PENDING_FREE
-        self.pending.update(used.address[is_pending].tolist())
-        self.active += int(used.size.sum())
-        self.requested += int(used.requested_size.sum())
-        self.allocated += int(used.size[~is_pending].sum())
+        self.pending.update(used.address[used.state == BlockState.PENDING_FREE].tolist())
 
     def _add_pages(self, address: int, segment: Segment) -> None:
         for page in range(address, address + segment.size, PAGE):

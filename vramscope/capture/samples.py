@@ -1,12 +1,10 @@
 """Samples torch's counters and the driver's counters of one device.
 
-They are read one after the other, so a sample covers an interval of about 0.1 to 5 ms. torch's counters and
-the driver's memory are therefore read before and after the shares of the processes, and all of them again if
-the reserved or the used bytes changed in between. If these still changed during the last try, the sample
-records by how much (``reserved_drift_bytes``).
+They are read one after the other, in 0.1 to 5 ms: torch's counters and the driver's memory before and after
+the shares of the processes, and all again if the reserved or the used bytes changed in between. What they
+still changed by in the last try is recorded (``reserved_drift_bytes``).
 """
 
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
@@ -19,7 +17,8 @@ from vramscope.capture.log import drained
 from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
 from vramscope.capture.torch_versions import private_functions as private
-from vramscope.capture.torch_versions.interval_peaks import ResetPeaks, as_seen, peaks_of
+from vramscope.capture.torch_versions.interval_peaks import FIRST, ResetPeaks, as_seen, peaks_of
+from vramscope.malloc import resident_bytes
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
@@ -30,7 +29,6 @@ _INTERVAL_S = 0.1
 _SAMPLES_PER_LIMIT = 10
 """The program's own limit is asked once a second."""
 _STEPS_SAMPLED = 64
-_PAGE_BYTES = resource.getpagesize()
 
 Row = tuple[int, ...]
 """One sample, its values in the order of ``Counters.DTYPES``."""
@@ -58,21 +56,19 @@ class DriverReading(NamedTuple):
 
 _UNASKED = DriverReading(Memory(), ProcessMemory(), UNKNOWN, UNKNOWN, HostMemory())
 """What a sample of torch's counters alone says of the driver."""
-_HIGHEST = ("allocated", "reserved", "requested", "active")
 _UNCOUNTED = {"current": UNKNOWN, "peak": UNKNOWN}
 
 
 def host_memory() -> HostMemory:
     """Read the resident memory of this process and torch's counters of pinned memory, in 15 µs.
 
-    torch has counted pinned memory since 2.7. Version 2.9 calls what it holds reserved and what is in use
-    allocated, version 2.11 allocated and active.
+    Version 2.9 calls what it holds reserved and what is in use allocated, 2.11 allocated and active.
     """
     stats = private.ask(private.HOST_STATISTICS)
     if stats is None:
-        return HostMemory(_resident_bytes())
+        return HostMemory(resident_bytes())
     names = ("allocated_bytes", "active_bytes") if "active_bytes" in stats else _OLDER_NAMES
-    return HostMemory(_resident_bytes(), *(_current_of(stats, name) for name in names))
+    return HostMemory(resident_bytes(), *(_current_of(stats, name) for name in names))
 
 
 _OLDER_NAMES = ("reserved_bytes", "allocated_bytes")
@@ -82,14 +78,6 @@ def _current_of(stats: Mapping[str, Any], name: str) -> int:
     """The current value of a counter, which not every version of torch has."""
     level = stats.get(name)
     return int(level["current"]) if isinstance(level, dict) and "current" in level else UNKNOWN
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 -- ten times a second, for years
-            return int(file.read().split()[1]) * _PAGE_BYTES
-    except OSError:
-        return UNKNOWN
 
 
 def torch_counters(device: int) -> dict[str, Any]:
@@ -220,28 +208,25 @@ class Sampler:
         if not torch.cuda.is_initialized():
             return
         self._n_marks += 1
-        peaks = None if backwards or hooks.other_threads() else self._own_peaks()
-        if peaks is None:
-            self._keep(now, torch_counters(self._device), _UNASKED)
-            return
-        stats, highest = peaks.cut()
-        if self._is_first:  # what was before it is of no interval
-            self._is_first = False
-            highest = tuple(stats[f"{name}_bytes"]["all"]["current"] for name in _HIGHEST)
-        self._keep(now, stats, _UNASKED, highest)
-
-    def _own_peaks(self) -> ResetPeaks | None:
         if not self._has_looked_for_peaks:
             self._has_looked_for_peaks = True
             self._peaks = peaks_of(self._device) if self._is_native else None
-        return self._peaks
+        peaks = self._peaks
+        if peaks is None or backwards or hooks.other_threads():
+            self._keep(now, self._levels(torch_counters(self._device)), _UNASKED)
+            return
+        levels, (allocated, reserved, *_), highest = peaks.cut()
+        if self._is_first:  # what was before it is of no interval
+            self._is_first, highest = False, tuple(levels)
+        self._keep(now, (*levels, allocated, reserved), _UNASKED, highest[:4])
 
     def step_ends(self) -> None:
         """Read NCCL's communicators; of the first steps, which may be short, keep a sample of host memory."""
         self.communicators.read()
         if self._n_steps < _STEPS_SAMPLED and torch.cuda.is_initialized():
             self._n_steps += 1
-            self._keep(time_ns(), torch_counters(self._device), _UNASKED._replace(host=host_memory()))
+            levels = self._levels(torch_counters(self._device))
+            self._keep(time_ns(), levels, _UNASKED._replace(host=host_memory()))
 
     def _on_time(self) -> None:
         try:
@@ -265,7 +250,8 @@ class Sampler:
             self.ask_limit()
         self._n_samples += 1
         utilization, host = self._memory.utilization(), host_memory()
-        self._keep(now, stats, DriverReading(memory, shares, utilization, drift_bytes, host))
+        driver = DriverReading(memory, shares, utilization, drift_bytes, host)
+        self._keep(now, self._levels(stats), driver)
 
     def _torch_now(self) -> tuple[int, dict[str, Any]]:
         """torch's counters and their time (ns): no step or phase begins or ends between the two readings."""
@@ -275,39 +261,25 @@ class Sampler:
                 break
         return now, stats
 
+    def _levels(self, stats: dict[str, Any]) -> tuple[int, ...]:
+        """The levels and the two peaks that a sample has of torch's counters."""
+        # torch 2.0 and older do not count requested bytes; cudaMallocAsync leaves both of these at 0.
+        native = stats if self._is_native else {}
+        places = zip((stats, stats, native, stats, native), FIRST, strict=True)
+        levels = [_level(of, name) for of, name in places]
+        return *(level["current"] for level in levels), levels[0]["peak"], levels[1]["peak"]
+
     def _keep(
         self,
         now: int,
-        stats: dict[str, Any],
+        levels: tuple[int, ...],
         driver: DriverReading,
-        highest: tuple[int, ...] = (UNKNOWN,) * len(_HIGHEST),
+        highest: tuple[int, ...] = (UNKNOWN,) * 4,
     ) -> None:
-        memory, shares = driver.memory, driver.shares
-        allocated, reserved = _level(stats, "allocated_bytes"), _level(stats, "reserved_bytes")
-        # torch 2.0 and older do not count requested bytes; cudaMallocAsync leaves both of these at 0.
-        native = stats if self._is_native else {}
-        row = (
-            now,
-            UNKNOWN,
-            allocated["current"],
-            reserved["current"],
-            memory.used,
-            memory.total,
-            shares.ours,
-            driver.utilization,
-            _level(native, "requested_bytes")["current"],
-            _level(stats, "active_bytes")["current"],
-            _level(native, "inactive_split_bytes")["current"],
-            allocated["peak"],
-            reserved["peak"],
-            memory.free,
-            shares.others,
-            driver.drift_bytes,
-            *driver.host,
-            self.communicators.n_bytes,
-            *highest,
-        )
-        self._rows.append(row)
+        memory, shares, utilization, drift_bytes, host = driver
+        torchs = (*levels[:2], memory.used, memory.total, shares.ours, utilization, *levels[2:])
+        drivers = memory.free, shares.others, drift_bytes, *host, self.communicators.n_bytes
+        self._rows.append((now, UNKNOWN, *torchs, *drivers, *highest))
 
 
 def _level(stats: dict[str, Any], name: str) -> Mapping[str, int]:

@@ -127,6 +127,10 @@ class DeviceSummary:
     findings: tuple[Finding, ...] | None = None
     """What the analyses of the whole recording find; None where they were not asked."""
 
+    def peak_bytes(self, quantity: str) -> int:
+        """The peak of a quantity; 0 where it is not known."""
+        return self.peak[quantity].n_bytes if quantity in self.peak else 0
+
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:

@@ -127,12 +127,7 @@ def typical(fleet: Fleet, rank: int) -> int:
 
 
 def _fullest(summary: RankSummary) -> DeviceSummary:
-    return max(summary.devices, key=lambda device: _peak(device, "allocated"), default=DeviceSummary())
-
-
-def _peak(device: DeviceSummary, quantity: str) -> int:
-    place = device.peak.get(quantity)
-    return place.n_bytes if place is not None else 0
+    return max(summary.devices, key=lambda device: device.peak_bytes("allocated"), default=DeviceSummary())
 
 
 def pair(found: RankAnswers, address: Address, rank: int, other: int) -> list[Any]:
@@ -147,9 +142,9 @@ def pair(found: RankAnswers, address: Address, rank: int, other: int) -> list[An
     head = html.Div([html.H3(f"Rank {rank} at its peak, beside rank {other}"), choice], className="panel-bar")
     rows = [_pair_row(each) for each in differing_lines(before, after)[:MOST_LINES]]
     totals = [
-        Difference(f"peak {quantity}", "", _peak(before, quantity), _peak(after, quantity))
+        Difference(f"peak {quantity}", "", before.peak_bytes(quantity), after.peak_bytes(quantity))
         for quantity in _QUANTITIES
-        if _peak(before, quantity) or _peak(after, quantity)
+        if before.peak_bytes(quantity) or after.peak_bytes(quantity)
     ]
     nothing = "Both hold the same bytes in the same lines."
     return [

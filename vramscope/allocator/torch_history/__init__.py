@@ -306,6 +306,9 @@ def _final(
 ) -> Snapshot:
     """Segments by address, and their blocks in the same order."""
     reader, notes = shared
+    time_ns = int(trace.time_ns[-1]) if len(trace) else 0
+    if not len(held):
+        return Snapshot(event=len(trace), time_ns=time_ns)
     owner = np.repeat(np.arange(len(held)), segments.counts)
     blocks = _blocks(segments, held, owner, (reader, notes))
     rank = np.argsort(held.address, kind="stable")
@@ -315,7 +318,6 @@ def _final(
     blocks = blocks.rows(np.lexsort((blocks.address, blocks.segment)))
     held = held.rows(rank)
     notes += _crooked(held, blocks)
-    time_ns = int(trace.time_ns[-1]) if len(trace) else 0
     return Snapshot(event=len(trace), time_ns=time_ns, segments=held, blocks=blocks)
 
 

@@ -1,9 +1,8 @@
 """Records CUDA's allocator: reads torch's own history (``_record_memory_history``) while the program runs.
 
-torch can only return the whole history at once, which takes 1.1 µs an entry with the GIL held. So each
-reading also empties it if the allocator's own counts prove that nothing happened meanwhile; the next reading
-then costs only its new entries. If the history cannot be emptied (the program keeps it itself), new entries
-are distinguished from old ones by count.
+torch can only return the whole history at once, which takes 1.1 µs an entry with the GIL held. So a reading
+also empties it if the allocator's own counts prove that nothing happened meanwhile. If it cannot be emptied
+(the program keeps it itself), new entries are distinguished from old ones by count.
 """
 
 import sys
@@ -215,8 +214,7 @@ class Cuda(LabelingListener):
     def _check_ring(self) -> None:
         """Read a ring that is filling up, or if the program has passed no boundary for a while.
 
-        Called ten times a second. All readings in the background are made by this one thread, because what a
-        reading needs for a moment stays in the heap of the thread that made it: 20 MB.
+        Called ten times a second, by one thread alone: what a reading needs stays in its heap, 20 MB.
         """
         reader = self._reader
         try:

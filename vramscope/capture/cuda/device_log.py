@@ -15,7 +15,7 @@ from vramscope.allocator.replay import reconstruct
 from vramscope.allocator.torch_history import DeviceHistory
 from vramscope.allocator.torch_history.events import Events
 from vramscope.capture import Sink
-from vramscope.capture.cuda.gap import GapNotes, bridge
+from vramscope.capture.cuda.gap import GapNotes, Unlike, bridge
 from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.hook_records import HookRecords
 from vramscope.capture.cuda.reading import Reading
@@ -209,12 +209,10 @@ class DeviceLog:
         """Write events that lead to the state after a pause; returns whether they fill a gap, unplanned."""
         before, held = self.n_events, self._ledger
         assert held is not None  # noqa: S101 -- for the type checker: a begun log has it
-        # Where it is planned, nearly all blocks are those from before: what changed alone.
-        history, stayed = reading.state(self.device, held if is_planned else None, self._pools)
-        after = Ledger(self._renumbered(history), history.settings)
-        kept = held.split_off(stayed) if stayed else {}
-        self._move_to(sink, reading, (after, reading.time_ns))
-        after.keep(held, kept)
+        # Where it is planned, nearly all blocks are those from before, and no stack of theirs is read again.
+        found = reading.rested(self.device, held, self._pools) if is_planned else None
+        after, unlike = found or (Ledger(self._state(reading), reading.settings(self.device)), None)
+        self._move_to(sink, reading, (after, reading.time_ns), unlike)
         if self.n_events == before or is_planned:
             return False
         sink.append(marks_table([_gap_mark(self._time_ns, self.n_events, 0)]), self.device)
@@ -228,10 +226,12 @@ class DeviceLog:
         row = (int(MarkKind.OOM), int(Phase.OTHER), now, self.n_events, 0, sizes[1], "")
         sink.append(marks_table([row]), self.device)
 
-    def _move_to(self, sink: Sink, reading: Reading, target: tuple[Ledger, int]) -> None:
+    def _move_to(
+        self, sink: Sink, reading: Reading, target: tuple[Ledger, int], unlike: Unlike | None = None
+    ) -> None:
         ledger, time_ns = target
         if self._ledger is not None:
-            missing = bridge(self._ledger, ledger, max(time_ns, self._time_ns))
+            missing = bridge(self._ledger, ledger, max(time_ns, self._time_ns), unlike)
             self._append(sink, reading, missing)
         self._ledger = ledger
 
@@ -306,8 +306,7 @@ class DeviceLog:
     def _normalized(self, history: DeviceHistory) -> Trace:
         """Convert a trace: no snapshots, pools in the recording's numbering, and times that never decrease.
 
-        torch calibrates its clock again for each reading, so times may step back slightly. A free has no
-        stack: torch repeats that of its allocation (DeviceCachingAllocator::free).
+        torch calibrates its clock anew for each reading. A free has no stack: torch repeats its allocation's.
         """
         trace = history.trace
         if (trace.action == Action.SNAPSHOT).any():
@@ -326,10 +325,8 @@ class DeviceLog:
         )
 
     def _state(self, reading: Reading) -> Snapshot:
-        return self._renumbered(reading.state(self.device)[0])
-
-    def _renumbered(self, history: DeviceHistory) -> Snapshot:
         """The state of a reading, with pools in the recording's numbering."""
+        history = reading.state(self.device)
         segments = history.final.segments
         segments = replace(segments, pool=self._pool_index(history)[segments.pool])
         return Snapshot(history.final.event, history.final.time_ns, segments, history.final.blocks)

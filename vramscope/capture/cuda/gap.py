@@ -1,8 +1,11 @@
 """Notes gaps, and bridges them with events that lead from one state of the allocator to a later one."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias
+
+import numpy as np
 
 from vramscope.allocator.ledger import Block, Ledger, Segment, runs
 from vramscope.model.codes import NoteCode
@@ -46,46 +49,50 @@ def _gap(n_lost: int) -> Note:
     return Note(NoteCode.GAP, text, n_lost)
 
 
-class _EventRow(NamedTuple):
-    action: int
-    address: int
-    size: int
-    block_size: int
-    stream: int
-    pool: int
-    stack: int
+_COLUMNS = "action", "address", "size", "block_size", "stream", "pool", "stack_id"
+_ALLOC, _REQUESTED, _COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
+_Row: TypeAlias = tuple[int, int, int, int, int, int, int]
+Unlike: TypeAlias = tuple[Mapping[int, Block], Mapping[int, Block]]
+"""Blocks that were and blocks that are, by address."""
 
 
-def bridge(before: Ledger, after: Ledger, time_ns: int) -> Trace:
+def bridge(before: Ledger, after: Ledger, time_ns: int, unlike: Unlike | None = None) -> Trace:
     """Return the fewest events that explain the difference: first frees, then allocations.
 
     All events have the time *time_ns*. A block that was freed and allocated again identically in the gap
     can be distinguished from one that stayed if it had a stack: while its history is off torch takes none.
+    *unlike* are the blocks before and after, without those that are known to have stayed.
     """
     lost_segments = _without(before.segments, after.segments)
     new_segments = _without(after.segments, before.segments)
-    kept = _kept(before, after, (lost_segments, new_segments))
-    gone = {address: block for address, block in before.blocks.items() if address not in kept}
-    born = {address: block for address, block in after.blocks.items() if address not in kept}
-    waits = [address for address in kept if address in after.pending and address not in before.pending]
-    rows = [
-        _row(action, address, gone[address])
-        for address in sorted(gone)
-        for action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-        if action == Action.FREE_COMPLETED or address not in before.pending
-    ]
+    was, now = unlike or (before.blocks, after.blocks)
+    kept = _kept((was, before.pending), (now, after.pending), (lost_segments, new_segments))
+    rows: list[_Row] = []
+    for address, (size, requested, stream, pool, _) in sorted(was.items()):
+        if address not in kept:
+            freed = address, requested, size, stream, pool, 0
+            rows += [(_REQUESTED, *freed)] if address not in before.pending else ()
+            rows.append((_COMPLETED, *freed))
     rows += [_moved(Action.SEGMENT_FREE, *item) for item in sorted(lost_segments.items())]
     rows += [_moved(Action.SEGMENT_UNMAP, *item) for item in runs(_without(before.pages, after.pages))]
     rows += [_moved(Action.SEGMENT_ALLOC, *item) for item in sorted(new_segments.items())]
     rows += [_moved(Action.SEGMENT_MAP, *item) for item in runs(_without(after.pages, before.pages))]
-    rows += [_row(Action.ALLOC, address, born[address]) for address in sorted(born)]
-    waits += [address for address in born if address in after.pending]
-    rows += [_row(Action.FREE_REQUESTED, address, after.blocks[address]) for address in sorted(waits)]
+    rows += [
+        (_ALLOC, address, requested, size, stream, pool, stack)
+        for address, (size, requested, stream, pool, stack) in sorted(now.items())
+        if address not in kept
+    ]
+    for address in sorted(after.pending):
+        if address not in kept or address not in before.pending:
+            size, requested, stream, pool, _ = after.blocks[address]
+            rows.append((_REQUESTED, address, requested, size, stream, pool, 0))
     return _trace(rows, time_ns)
 
 
 def _without(one: Mapping[int, Segment], other: Mapping[int, Segment]) -> dict[int, Segment]:
     """The segments of *one* that *other* does not have; the stacks that made them are not compared."""
+    if one == other:  # the same objects, nearly always
+        return {}
     return {
         address: segment
         for address, segment in one.items()
@@ -93,20 +100,23 @@ def _without(one: Mapping[int, Segment], other: Mapping[int, Segment]) -> dict[i
     }
 
 
-def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict[int, Segment]]) -> set[int]:
+def _kept(
+    before: tuple[Mapping[int, Block], Collection[int]],
+    after: tuple[Mapping[int, Block], Collection[int]],
+    changed: tuple[dict[int, Segment], dict[int, Segment]],
+) -> set[int]:
     """Addresses of the blocks that may have stayed: equal, in segments that stayed, not freed before."""
+    (was, waited), (now, waits) = before, after
     alike = {
         address
-        for address, block in before.blocks.items()
-        if (later := after.blocks.get(address)) is not None
+        for address, block in was.items()
+        if (later := now.get(address)) is not None
         and block[:4] == later[:4]
         and (later[4] or not block[4])
-        and (address in after.pending or address not in before.pending)
+        and (address in waits or address not in waited)
     }
     ranges = sorted((address, address + part.size) for parts in changed for address, part in parts.items())
     starts = [start for start, _ in ranges]
-    if not ranges:
-        return alike
     # The segments before and after may overlap: a block lies in one of the last two that begin below it.
     return {
         address
@@ -118,19 +128,13 @@ def _kept(before: Ledger, after: Ledger, changed: tuple[dict[int, Segment], dict
     }
 
 
-def _row(action: int, address: int, block: Block) -> _EventRow:
-    size, requested, stream, pool, stack = block
-    return _EventRow(action, address, requested, size, stream, pool, stack if action == Action.ALLOC else 0)
-
-
-def _moved(action: int, address: int, segment: Segment) -> _EventRow:
+def _moved(action: int, address: int, segment: Segment) -> _Row:
     came = action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
     size, stream, pool, stack = segment
-    return _EventRow(action, address, size, size, stream, pool, stack if came else 0)
+    return action, address, size, size, stream, pool, stack if came else 0
 
 
-def _trace(rows: list[_EventRow], time_ns: int) -> Trace:
-    if not rows:
-        return Trace.of()
-    columns = dict(zip(_EventRow._fields, zip(*rows, strict=True), strict=True))
-    return Trace.of(time_ns=[time_ns] * len(rows), stack_id=columns.pop("stack"), **columns)
+def _trace(rows: Sequence[_Row], time_ns: int) -> Trace:
+    flat = np.fromiter(chain.from_iterable(rows), "i8", len(_COLUMNS) * len(rows))
+    columns = dict(zip(_COLUMNS, flat.reshape(-1, len(_COLUMNS)).T, strict=True))
+    return Trace.of(time_ns=np.full(len(rows), time_ns), **columns)

@@ -1,8 +1,7 @@
 """Starts, stops, reads and restarts torch's memory history of this process without losing an entry.
 
-Reading it creates hundreds of thousands of Python objects at once. Python's garbage collector would traverse
-all of them several times meanwhile, so it is disabled: 1.1 µs an entry instead of 3 to 5 (measured, torch 2.6
-and 2.13).
+Reading it creates hundreds of thousands of Python objects, which Python's garbage collector would traverse
+several times meanwhile, so it is disabled: 1.1 µs an entry instead of 3 to 5 (torch 2.6 and 2.13).
 """
 
 import gc
@@ -47,9 +46,8 @@ MAX_ENTRIES = 250_000
 FEWEST_EMPTIED = 5_000
 """A ring with fewer entries is not emptied: to read them again takes 5 ms.
 
-When the reading begins, a thread may be inside an operator, without the interpreter's lock. While a long ring
-is read, that thread ends its operator and waits for the interpreter, so nothing is allocated at the moment
-when the ring is emptied. Without this bound 2 of 335 emptyings lost entries.
+While a long ring is read, a thread that was inside an operator ends it and waits for the interpreter, so
+nothing is allocated when the ring is emptied. Without this bound 2 of 335 emptyings lost entries.
 """
 
 _call = operator.methodcaller("__call__")
@@ -236,12 +234,9 @@ def take(devices: Sequence[int], restart_with: int = 0, *, has_segments: bool = 
     """Read the whole history, and empty the ring if requested and nothing happened meanwhile.
 
     From the first statistics to the emptying no other Python thread runs: the calls are chained in C, where
-    the interpreter cannot switch threads. C++ threads may allocate, which the statistics show; those of a
-    backward pass may even between the last statistics and the emptying, so the ring is not emptied while one
-    runs. An entry that is made in those microseconds nevertheless is lost: the next reading finds that the
-    ring has fewer entries than the statistics count.
-
-    A new, empty ring has *restart_with* entries; 0 leaves the ring as it is.
+    the interpreter cannot switch threads. C++ threads may allocate, which the statistics show, and those of a
+    backward pass even after that, so the ring is not emptied while one runs. What is lost nevertheless is
+    missed by the next reading. A new, empty ring has *restart_with* entries; 0 leaves it as it is.
     """
     ask_statistics = [*map(_statistics, devices)]
     lazy = _lazy_modules()

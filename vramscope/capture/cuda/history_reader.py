@@ -15,6 +15,7 @@ from vramscope.capture.cuda.history import RawReading
 from vramscope.capture.cuda.hook_records import HookLog
 from vramscope.capture.cuda.reading import NewOfDevice, Reading
 from vramscope.capture.cuda.reading_pace import ReadingPace
+from vramscope.capture.cuda.ring.instants import UNCOUNTED
 from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.hooks.stretches import StepEnds
 from vramscope.capture.log import MarkRow, NoteLog, StackLog, drained, marks_table
@@ -123,7 +124,7 @@ class HistoryReader:
                 self._unwritten_state = None  # go_on takes a later one
                 history.stop()
                 self.is_resting = True
-                self._switched(is_on=False)
+                self.kept.append(_switch(is_on=False))  # to be written with the marks that follow
                 if not self._is_noted and self.sink is not None:
                     self._is_noted = True
                     self.sink.note(note)
@@ -137,7 +138,7 @@ class HistoryReader:
             self.start_history(self._device)
             self.is_resting = False
             self.begin_or_bridge(is_planned=True)
-            self._switched(is_on=True)
+            self._records.add_mark(_switch(is_on=True), self._records.counts())
 
     def is_kept(self, row: MarkRow, samplers: Mapping[int, Sampler]) -> bool:
         """Sample torch's counters at a mark, and keep it if it is of a step without events."""
@@ -151,6 +152,7 @@ class HistoryReader:
     def write_failure(self, device: int, sizes: tuple[int, int], frames: list[tuple[str, str, int]]) -> None:
         """Write a failed allocation that no history saw; *sizes* are its request and the free bytes."""
         with self._lock:
+            self.read()  # what leads to it
             if self.sink is not None and self.logs[device].is_begun:
                 stack_id = self._stacks.builder.add(frames)
                 self._stacks.write(self.sink)
@@ -173,10 +175,6 @@ class HistoryReader:
                 if self.sink is not None and rows and log.is_begun:
                     placed = [(*row[:3], log.n_events, *row[4:]) for row in rows]
                     self.sink.append(marks_table(placed), device)
-
-    def _switched(self, *, is_on: bool) -> None:
-        self.kept.append((int(MarkKind.EVENTS), int(Phase.OTHER), time_ns(), 0, 0, int(is_on), ""))
-        self.write_kept()
 
     def _begin_or_bridge_one(self, log: DeviceLog, reading: Reading, *, is_planned: bool) -> None:
         if self.sink is None or log.is_idle(reading.raw):
@@ -294,6 +292,10 @@ class HistoryReader:
         new = [i for i in self.logs if i not in (*counted, HOST) and any(raw.counts(i)[1])]
         self._records.counted = (*counted, *new)
         self._add_devices(new)
+
+
+def _switch(*, is_on: bool) -> MarkRow:
+    return int(MarkKind.EVENTS), int(Phase.OTHER), time_ns(), UNCOUNTED, 0, int(is_on), ""
 
 
 def _taken(

@@ -3,6 +3,7 @@
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
 from time import time_ns
@@ -12,10 +13,12 @@ from vramscope.allocator.ledger import Ledger
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.torch_history import DeviceHistory, histories
 from vramscope.allocator.torch_history.annotations import OWN_REGIONS
-from vramscope.allocator.torch_history.events import DEFAULT_POOL, Events
+from vramscope.allocator.torch_history.events import Events
 from vramscope.allocator.torch_history.pinned import SETTINGS, host_history
 from vramscope.capture import Sink
+from vramscope.capture.cuda.gap import Unlike
 from vramscope.capture.cuda.history import RawReading
+from vramscope.capture.cuda.rested import rested
 from vramscope.capture.cuda.ring.events import ring_events
 from vramscope.capture.log import StackLog
 from vramscope.model.device import HOST
@@ -52,28 +55,29 @@ class Reading:
         """The new events of *device*."""
         return self._events.get(device) or self._nothing(device)
 
-    def state(
-        self, device: int, held: Ledger | None = None, pools: Sequence[Any] = ()
-    ) -> tuple[DeviceHistory, set[int]]:
-        """What the allocator holds on *device*, as ``final``, some µs a block; without what stayed as *held*.
-
-        While its history was off torch took no stacks, so a block with a stack that was held is the same one;
-        one without stays if its segment did. The addresses of those that stayed come second. *pools* are
-        those that the segments of *held* have an index of.
-        """
+    def state(self, device: int) -> DeviceHistory:
+        """What the allocator holds on *device*, as ``final``; some µs a block."""
         if device == HOST:
-            return host_history([], self.raw.snapshot.get("host_segments", []), self._stacks.builder), set()
-        segments = [segment for segment in self.raw.snapshot["segments"] if segment["device"] == device]
-        stayed: set[int] = set()
-        if held is not None:
-            segments = [segment | {"blocks": _changed(segment, held, pools, stayed)} for segment in segments]
+            return host_history([], self.raw.snapshot.get("host_segments", []), self._stacks.builder)
+        segments = self._segments(device)
         snapshot = self.raw.snapshot | {"device_traces": [], "external_annotations": [], "segments": segments}
         found, _ = histories(snapshot, self._stacks.builder, torch=self._torch)
-        return found[0] if segments else self._nothing(device), stayed
+        return found[0] if segments else self._nothing(device)
+
+    def rested(self, device: int, held: Ledger, pools: Sequence[Any]) -> tuple[Ledger, Unlike] | None:
+        """What *device* holds after a rest, *held* before it, and which blocks differ; None if not seen."""
+        with suppress(LookupError):
+            after, unlike = rested(self._segments(device), held, pools, self.settings(device))
+            return (after, unlike) if after.totals == self.raw.totals(device) else None
+        return None
+
+    def _segments(self, device: int) -> list[Any]:
+        return [segment for segment in self.raw.snapshot["segments"] if segment["device"] == device]
 
     def settings(self, device: int) -> Settings:
         """The allocator's settings as this reading reports them."""
-        return SETTINGS if device == HOST else self.events(device).settings
+        given = self.raw.snapshot.get("allocator_settings", {})
+        return SETTINGS if device == HOST else Settings.from_snapshot(given, torch=self._torch)
 
     def forget_events(self) -> None:
         """Release the events after they are written; the state can still be converted."""
@@ -122,31 +126,6 @@ class Reading:
         empty = {"segments": [], "device_traces": [], "allocator_settings": settings}
         found, _ = histories(empty, StackBuilder(), torch=self._torch)
         return replace(found[0], device=device)
-
-
-def _changed(
-    segment: Mapping[str, Any], held: Ledger, pools: Sequence[Any], stayed: set[int]
-) -> list[dict[str, Any]]:
-    """The blocks of a segment that are not as they were *held*; the addresses of the others join *stayed*."""
-    pool = segment.get("segment_pool_id", DEFAULT_POOL)
-    here = segment["total_size"], segment["stream"], pools.index(pool) if pool in pools else -1
-    is_same = held.segments.get(segment["address"], ())[:3] == here
-    before_of, pending, stays, changed = held.blocks.get, held.pending, stayed.add, []
-    for block in segment["blocks"]:
-        address = block["address"]
-        before = before_of(address)
-        if (
-            before is not None
-            and before[0] == block["size"]
-            and before[1] == block["requested_size"]
-            and (before[4] if block["frames"] else is_same and not before[4])
-            and block["state"] == "active_allocated"
-            and address not in pending
-        ):
-            stays(address)
-        else:
-            changed.append(block)
-    return changed
 
 
 def _new_events(trace: list[Any]) -> Events | list[Any]:

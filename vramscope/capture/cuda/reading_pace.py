@@ -9,15 +9,13 @@ from vramscope.capture.cuda.history import RawReading
 _BOUNDARY_S, _FLUSH_S = 0.7, 1.0
 """Age of the last reading at which a boundary of the program, or the guard of the ring, reads again.
 
-The guard looks every 0.1 s; together with its own time this bounds what a killed process loses to two
-seconds.
+The guard looks every 0.1 s: with its own time this bounds what a killed process loses to two seconds.
 """
 _MANY_NEW = 20_000
 """Number of new entries that are read at any age, by a boundary of the program or by the guard of the ring.
 
-From torch 2.9 on an emptied ring begins without room, and the thread that allocates makes it again, in twice
-the size each time: 13 MB for 65,536 entries, 27 MB for one more, of which glibc keeps nearly all in the heap
-of that thread. With 50,000, and no bound for the guard, four threads had 100 MB of it after 40 s.
+From torch 2.9 on an emptied ring begins without room, and each thread that allocates doubles it: 27 MB for
+65,537 entries, of which glibc keeps nearly all in the heap of that thread.
 """
 _MOST_RETRIES = 3
 """Number of readings soon after one whose emptying another thread prevented, which is one in 10 to 30."""
@@ -72,11 +70,7 @@ class ReadingPace:
         return self._is_due(_FLUSH_S, has_unread) or n_new() > self._most_new()
 
     def _most_new(self) -> int:
-        """Number of new entries that are read at any age: after some retries as many as were left.
-
-        When a reading after a prevented one came only after 20 times the time of that, or with half of the
-        ring, it had 160,000 entries on a busy machine; without retries 100,000 once in five minutes.
-        """
+        """Number of new entries that are read at any age: after some retries as many as were left."""
         most = _RETRY_NEW if self._is_retrying() else max(_MANY_NEW, self._n_left)
         return min(most, self.n_entries // 2)
 

@@ -1,8 +1,7 @@
 """torch's own peaks between two moments, while the program sees its peaks as ever.
 
-torch has one peak for each counter, since it was last reset. It is reset at each moment here, and what it was
-is kept: every function of torch that returns or resets peaks is wrapped, and puts in what the program would
-see without that.
+torch has one peak for each counter, since it was last reset. It is reset at each moment here, and every
+function of torch that returns or resets peaks is wrapped, and puts in what the program would see without it.
 """
 
 import inspect
@@ -10,6 +9,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
+from itertools import chain
 from threading import RLock
 from typing import Any
 
@@ -20,10 +20,11 @@ from vramscope.capture.undisturbed import Guarded
 
 _call = operator.methodcaller("__call__")
 _PEAK = operator.itemgetter("peak")
+_CURRENT = operator.itemgetter("current")
 _PARTS = operator.itemgetter("all", "small_pool", "large_pool")
-_FIRST = "allocated_bytes", "reserved_bytes", "requested_bytes", "active_bytes"
-_ALL = slice(0, 3 * len(_FIRST), 3)
-"""Where the peaks of both pools of these counters stand among all leaves."""
+FIRST = "allocated_bytes", "reserved_bytes", "requested_bytes", "active_bytes", "inactive_split_bytes"
+_ALL = slice(0, 3 * len(FIRST), 3)
+"""Where these counters, of both pools, stand among all leaves."""
 
 
 class ResetPeaks:
@@ -34,31 +35,28 @@ class ResetPeaks:
         stats = read(device)
         levels = {name: level for name, level in stats.items() if type(level) is dict}
         self._flat = [name for name, level in levels.items() if "peak" in level]
-        nested = [name for name, level in levels.items() if "all" in level and name not in _FIRST]
-        self._by_pool = [name for name in levels if name not in (*self._flat, *nested, *_FIRST)]
-        self._levels = operator.itemgetter(*_FIRST, *nested)
+        nested = [name for name, level in levels.items() if "all" in level and name not in FIRST]
+        self._by_pool = [name for name in levels if name not in (*self._flat, *nested, *FIRST)]
+        self._levels = operator.itemgetter(*FIRST, *nested)
         self._lock = RLock()
         self._unmerged: deque[Any] = deque()
         self._hidden: list[int] = []
         """The peaks since the program last reset them, in the order of ``_leaves``."""
         self._hidden_of_pools: dict[Any, int] = {}
-        self._since: tuple[int, ...] = (0,) * len(_FIRST)
+        self._since: tuple[int, ...] = ()
         """The peaks since the last moment, from before the program reset them after it."""
 
-    def cut(self) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """Begin the next interval; return the statistics as the program sees them, and the last one's peaks.
+    def cut(self) -> tuple[list[int], list[int], tuple[int, ...]]:
+        """Begin the next interval; return the levels, the peaks as the program sees them, and the last one's.
 
-        No other Python thread runs between the reading and the reset, as C code calls both. An exception of a
-        signal handler may come at any point after them: the reading is then merged by the next use.
+        In the order of FIRST. No other Python thread runs between the reading and the reset, as C code
+        calls both. What a signal handler interrupts after them is merged by the next use.
         """
         with self._lock:
             self._unmerged.extend(map(_call, self._calls))
-            stats = self._unmerged[-2]
-            self._merge()
-            highest, self._since = self._since, (0,) * len(_FIRST)
-            for name, most in zip(_FIRST, self._hidden[_ALL], strict=True):
-                stats[name]["all"]["peak"] = most
-            return stats, highest
+            levels = list(map(_CURRENT, self._merge()[_ALL]))
+            highest, self._since = self._since, ()
+            return levels, self._hidden[_ALL], highest
 
     def seen(self, stats: dict[str, Any]) -> dict[str, Any]:
         """Put the peaks that the program would see into *stats*, and return it."""
@@ -72,8 +70,8 @@ class ResetPeaks:
 
     def _leaves(self, stats: dict[str, Any]) -> list[dict[str, int]]:
         """The counters that have a peak; those of allocated and of reserved bytes come first."""
-        pooled = [part for level in self._levels(stats) for part in _PARTS(level)]
-        return [*pooled, *(stats[name] for name in self._flat if name in stats)]
+        leaves = [*chain.from_iterable(map(_PARTS, self._levels(stats)))]
+        return leaves + [stats[name] for name in self._flat if name in stats]
 
     def _leaves_of_pools(self, stats: dict[str, Any]) -> Iterator[tuple[Any, dict[str, int]]]:
         """The counters of private pools, each by its name, pool and part."""
@@ -88,16 +86,24 @@ class ResetPeaks:
             self._merge()
             self._hidden, self._hidden_of_pools = [], {}
 
-    def _merge(self) -> None:
+    def _merge(self) -> list[dict[str, int]]:
+        """Merge what was read, and return the counters of the last reading."""
+        leaves: list[dict[str, int]] = []
         while self._unmerged:
             stats = self._unmerged[0]
             if stats is not None:
-                peaks = list(map(_PEAK, self._leaves(stats)))
-                self._hidden = list(map(max, self._hidden, peaks)) if self._hidden else peaks
+                leaves = self._leaves(stats)
+                peaks = list(map(_PEAK, leaves))
+                if not self._hidden:
+                    self._hidden = peaks
+                elif any(map(operator.gt, peaks, self._hidden)):  # in few steps after the first ones
+                    self._hidden = list(map(max, self._hidden, peaks))
                 for key, leaf in self._leaves_of_pools(stats):
                     self._hidden_of_pools[key] = max(leaf["peak"], self._hidden_of_pools.get(key, 0))
-                self._since = tuple(map(max, self._since, peaks[_ALL]))
+                latest = peaks[_ALL]
+                self._since = tuple(map(max, self._since, latest)) if self._since else tuple(latest)
             self._unmerged.popleft()
+        return leaves
 
 
 _peaks: dict[int, ResetPeaks] = {}

@@ -72,8 +72,8 @@ def n_of_actions(events: torch_events.Events) -> dict[str, int]:
 def _columns(ring: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:
     """The values by key; None if entries differ in their keys, but for the stack, or those lack one.
 
-    torch puts the same keys into the same order, so the values alone are taken: a third of the time that
-    looking for the keys takes. A block from before the history has no stack, which is the last of them.
+    torch puts the same keys into the same order, so the values alone are taken, in a third of the time. A
+    block from before the history has no stack, which is the last of them.
     """
     widths = [*map(len, ring)]
     n_keys = max(widths, default=0)
@@ -82,7 +82,8 @@ def _columns(ring: Sequence[dict[str, Any]]) -> dict[str, list[Any]] | None:
         return None
     whole: Iterable[Iterable[Any]] = map(dict.values, ring)
     if min(widths) < n_keys:
-        if any([*row, "frames"] != keys for row, n in zip(ring, widths, strict=True) if n < n_keys):
+        narrow = {tuple(row) for row, n in zip(ring, widths, strict=True) if n < n_keys}
+        if {(*row, "frames") for row in narrow} != {tuple(keys)}:
             return None
         whole = [values if n == n_keys else [*values, []] for values, n in zip(whole, widths, strict=True)]
     values = list(chain.from_iterable(whole))
