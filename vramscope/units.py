@@ -34,6 +34,12 @@ def format_bytes(n_bytes: int | float) -> str:
     raise AssertionError("unreachable")
 
 
+def format_byte_range(low: int, high: int) -> str:
+    """Format two sizes: ``'1.50 KiB to 2.00 KiB'``; once where both read the same."""
+    least, most = format_bytes(low), format_bytes(high)
+    return least if least == most else f"{least} to {most}"
+
+
 def parse_bytes(text: str | int) -> int:
     """Parse a size in bytes: ``'20GiB'``, ``'1.5 G'``, ``'512B'``; raises ValueError.
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.units import format_bytes, format_duration, parse_bytes
+from vramscope.units import format_byte_range, format_bytes, format_duration, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,11 @@ def test_sizes_parse_in_powers_of_1024(text, n_bytes):
 def test_what_is_not_a_size_is_refused(text):
     with pytest.raises(ValueError, match="not a size"):
         parse_bytes(text)
+
+
+def test_a_range_whose_ends_read_the_same_is_one_size():
+    assert format_byte_range(1536, 2048) == "1.50 KiB to 2.00 KiB"
+    assert format_byte_range(10 * 2**20, 10 * 2**20 + 512) == "10.0 MiB"
 
 
 def test_a_number_without_a_unit_is_asked_about():

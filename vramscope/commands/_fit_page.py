@@ -19,7 +19,7 @@ from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.model.cards import BASIS as CARDS_BASIS
 from vramscope.model.cards import Card
 from vramscope.model.prediction import Prediction
-from vramscope.units import format_bytes, format_name, format_share
+from vramscope.units import format_byte_range, format_bytes, format_name, format_share
 
 _NOTABLE = 0.02
 """Share by which a dry run is off the recorded peak before the answer states it."""
@@ -281,7 +281,7 @@ def _batch(answer: FitAnswer) -> Iterator[Block]:
         (
             fit.named(size),
             format_bytes(each.likely_bytes),
-            f"{format_bytes(each.low_bytes)} to {format_bytes(each.high_bytes)}",
+            format_byte_range(each.low_bytes, each.high_bytes),
             "" if each.reserved_bytes is None else format_bytes(each.reserved_bytes),
             each.phase.name.lower(),
             *({True: "fits", False: "does not fit", None: "cannot tell"}[each.fits(room)] for room in rooms),
@@ -383,7 +383,7 @@ def _strategies(found: Strategies, *, is_whole: bool) -> Iterator[Block]:
                 (
                     f"−{format_bytes(each.saved_bytes)}",
                     format_bytes(each.peak_bytes),
-                    f"{format_bytes(each.low_bytes)} to {format_bytes(each.high_bytes)}",
+                    format_byte_range(each.low_bytes, each.high_bytes),
                     each.name,
                     each.how,
                     each.cost,

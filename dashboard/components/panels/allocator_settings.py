@@ -11,7 +11,7 @@ from vramscope.analysis.settings_advice import Candidate, SettingTrial
 from vramscope.analysis.strategies import NOT_ESTIMATED, Strategies, Strategy
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.model.marks import Phase
-from vramscope.units import format_bytes, format_name
+from vramscope.units import format_byte_range, format_bytes, format_name
 
 from ...address import Address
 from ...data import Data
@@ -192,10 +192,6 @@ def reserved_panel(data: Data, search: SettingsSearch, room: int, address: Addre
     return panels.panel("Reserved", picture, beside=key, kind="chart", label="Reserved, before and after")
 
 
-def _interval(low: int, high: int) -> str:
-    return f"{format_bytes(low)} to {format_bytes(high)}"
-
-
 def savings(found: Strategies) -> html.Section:
     """Return the table of strategies that lower the peak, in the order to try them."""
     phase = format_name(found.phase)
@@ -226,13 +222,14 @@ def _strategy(each: Strategy, peak: int) -> html.Tr:
     bar = html.Div(html.I(style={"width": width, "left": "0"}, className="less"), className="diff-bar plain")
     name = html.Div([html.Span(each.name, className="strong"), html.Div(each.how, className="fit-how")])
     saved = html.Span(format_bytes(each.saved_bytes), title=f"{each.saved_bytes:,} bytes: {parts}")
+    leaves, span = format_bytes(each.peak_bytes), format_byte_range(each.low_bytes, each.high_bytes)
     doubt = html.Div([html.Div(each.cost), html.Div(each.basis, className="dim")], className="fit-why")
     return html.Tr(
         [
             html.Td(name),
             html.Td(saved, className="number strong"),
             html.Td(
-                [format_bytes(each.peak_bytes), html.Small(f"{_interval(each.low_bytes, each.high_bytes)}")],
+                [leaves, html.Small("" if span == leaves else span)],
                 className="number",
                 title=f"in {each.phase.name.lower()}",
             ),
@@ -254,7 +251,7 @@ def another_batch(fit: BatchFit, room: int) -> Any:
         html.Tr([
             html.Td(fit.named(size)),
             html.Td(format_bytes(each.likely_bytes), className="number"),
-            html.Td(_interval(each.low_bytes, each.high_bytes), className="number dim"),
+            html.Td(format_byte_range(each.low_bytes, each.high_bytes), className="number dim"),
             html.Td(
                 "" if each.reserved_bytes is None else format_bytes(each.reserved_bytes), className="number"
             ),
