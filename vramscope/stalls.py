@@ -1,11 +1,14 @@
-"""Which operations of the file system are going on, so that nobody waits for one that stalls.
+"""The threads of vramscope, and which operations of the file system are going on in them.
 
 A disk that hangs (NFS, a full queue, a sleeping drive) lets a write take seconds. What writes the recording
 says so here, and what waits for it on a thread of the program looks here.
 """
 
 import os
+import sys
+import threading
 from _thread import get_ident
+from collections.abc import Callable
 from itertools import count
 from types import TracebackType
 
@@ -20,6 +23,21 @@ _numbers = count(1)
 _at_disk: dict[int, int] = {}
 """The number of the operation that each thread is in."""
 _stalled: set[int] = set()
+
+
+def own_thread(work: Callable[[], object], name: str) -> threading.Thread:
+    """Return a daemon thread that does *work* once it is started.
+
+    Python makes none for a program that has deleted ``sys.stderr``, which is therefore there meanwhile.
+    """
+    is_deleted = not hasattr(sys, "stderr")
+    if is_deleted:
+        sys.stderr = None
+    try:
+        return threading.Thread(target=work, name=f"vramscope-{name}", daemon=True)
+    finally:
+        if is_deleted and getattr(sys, "stderr", 0) is None:
+            del sys.stderr
 
 
 class AtDisk:

@@ -4,7 +4,6 @@ A value that the driver does not report is −1 in the samples, and one note giv
 """
 
 import os
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -171,35 +170,3 @@ def _handle(uuid: str) -> Any:
         if not uuid.startswith("GPU-"):
             raise
         return pynvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1))
-
-
-class Clockwork:
-    """Calls *sample* every *interval_s* seconds on a background thread until stopped."""
-
-    def __init__(self, sample: Callable[[], None], interval_s: float = 0.1) -> None:
-        self._sample = sample
-        self._interval_s = interval_s
-        self._is_over = threading.Event()
-        self._is_retired = False
-        self._thread = threading.Thread(target=self._run, name="vramscope-nvml", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and return after the last sample is taken."""
-        self._is_over.set()
-        self._thread.join()
-
-    def retire(self) -> None:
-        """Stop soon without waiting.
-
-        The caller may be this very thread, and after a fork the thread does not exist.
-        """
-        self._is_retired = True
-
-    def _run(self) -> None:
-        self._sample()
-        while not self._is_over.wait(self._interval_s):
-            if self._is_retired:
-                return
-            self._sample()
-        self._sample()

@@ -14,10 +14,11 @@ import torch
 from vramscope.capture import hooks
 from vramscope.capture.hooks.gradients import backwards
 from vramscope.capture.log import drained
-from vramscope.capture.nvml import Clockwork, DeviceMemory, Memory, ProcessMemory
+from vramscope.capture.nvml import DeviceMemory, Memory, ProcessMemory
 from vramscope.capture.ranks.nccl import CommunicatorBytes
 from vramscope.capture.torch_versions import private_functions as private
 from vramscope.capture.torch_versions.interval_peaks import FIRST, ResetPeaks, as_seen, peaks_of
+from vramscope.capture.undisturbed import Clockwork
 from vramscope.malloc import resident_bytes
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import UNKNOWN, Counters

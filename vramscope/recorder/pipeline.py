@@ -9,7 +9,7 @@ from tracemalloc import is_tracing
 from types import FrameType
 from typing import TYPE_CHECKING, TypeAlias
 
-from vramscope.capture.undisturbed import Guarded, undisturbed, unheld
+from vramscope.capture.undisturbed import Clockwork, Guarded, undisturbed, unheld
 from vramscope.errors import CaptureError
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
@@ -49,7 +49,7 @@ class Pipeline:
         self._options = options
         self._directory: Path | None = None
         self._upload: UploadProcess | None = None
-        self._flusher: _Flusher | None = None
+        self._flusher: Clockwork | None = None
         self.notifiers = Notifiers(options.alert_at)
         self._lacks: set[Lack] = set()
         self._n_too_deep = 0
@@ -98,13 +98,11 @@ class Pipeline:
             raise CaptureError('recording needs torch: pip install "vramscope[torch]"') from None
         from vramscope.capture import Options, sources
 
-        every = self._options.every
-        options = Options(
-            self._options.capacity_bytes, self._options.stack_depth, every if every != 1 else None
-        )
+        every = None if self._options.every == 1 else self._options.every
+        options = Options(self._options.capacity_bytes, self._options.stack_depth, every)
         if self._options.source is not None:
             return self._options.source.name, self._options.source.open(options, self.fail)
-        if every is None and is_tracing():
+        if self._options.every is None and is_tracing():
             options = replace(options, every="auto")
             self.messages.say("tracemalloc is on, so few steps get events: every=1 gives them to all, slowly")
         offered = sources()
@@ -155,7 +153,7 @@ class Pipeline:
 
     def start_flusher(self) -> None:
         """Write what is new about once a second from now on."""
-        self._flusher = _Flusher(self)
+        self._flusher = Clockwork(self.flush, _FLUSH_INTERVAL_S, "writer", at_ends=False)
 
     def stop_flusher(self) -> None:
         """Wait for the flush that is going on, and begin no other."""
@@ -298,24 +296,6 @@ class Pipeline:
         if self.capture is not None:
             with suppress(Exception):
                 self.capture.abandon()
-
-
-class _Flusher:
-    """Flushes the pipeline about once a second on a background thread."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="vramscope-writer", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._is_over.wait(_FLUSH_INTERVAL_S):
-            self._pipeline.flush()
 
 
 def import_everything() -> None:

@@ -20,7 +20,7 @@ from vramscope.store import schema
 from vramscope.store.integrity import FileSum
 from vramscope.store.liveness import Incarnation
 from vramscope.store.read import side_file
-from vramscope.store.write.own_file import OwnFile, replace_own
+from vramscope.store.write.own_file import OwnFile, replace_file
 
 _LONGEST = 16 << 20
 _LARGEST = 2**63
@@ -98,7 +98,7 @@ def write(path: Path, manifest: Manifest, *, durable: bool, own: OwnFile | None 
     data = _encoded(manifest)
     if manifest.outcome is Outcome.RUNNING or not durable:
         data += b" " * (ROOM_BYTES - 1) + b"\n"
-    replace_own(path, data, own, durable=durable)
+    replace_file(path, data, durable=durable) if own is None else own.replace(data, durable=durable)
     return len(data)
 
 

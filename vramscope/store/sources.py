@@ -13,7 +13,7 @@ from typing import Any
 
 from vramscope.model.stacks import Frame
 from vramscope.store.read import side_file
-from vramscope.store.write.own_file import OwnFile, replace_own
+from vramscope.store.write.own_file import OwnFile, replace_file
 
 SOURCES_FILE = "sources.json"
 LARGEST_BYTES = 200_000
@@ -86,7 +86,7 @@ def write(path: Path, trace: str, found: Mapping[str, SourceFile], own: OwnFile 
     head = {"format": _FORMAT, "schema": {"major": _MAJOR, "minor": 0}, "trace": trace}
     files = ",\n  ".join(f"{json.dumps(name)}: {text}" for name, text in parts.items())
     data = f'{json.dumps(head)[:-1]}, "files": {{\n  {files}\n}}}}\n'.encode()
-    replace_own(path, data, own)
+    replace_file(path, data) if own is None else own.replace(data)
     return len(parts)
 
 

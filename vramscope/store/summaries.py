@@ -20,7 +20,7 @@ from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Array
 from vramscope.store.read import side_file
-from vramscope.store.write.own_file import OwnFile, replace_own
+from vramscope.store.write.own_file import OwnFile, replace_file
 
 SUMMARY_FILE = "summary.json"
 LARGEST_BYTES = 200_000
@@ -77,7 +77,7 @@ def write_summary(path: Path, stored: StoredSummary, own: OwnFile | None = None)
     ``LARGEST_BYTES``. Raises OSError if it cannot be written; it is then unchanged.
     """
     data = _fitted(stored)
-    replace_own(path, data, own)
+    replace_file(path, data) if own is None else own.replace(data)
     return len(data)
 
 

@@ -242,10 +242,7 @@ class FitAnswer:
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the replay under the recorded circumstances reserves what was recorded, within 2 %.
-
-        True where the recording says nothing about reserved bytes.
-        """
+        """Whether the replay under the recorded circumstances reserves what was recorded: ``comes_to``."""
         return comes_to(self.as_recorded, self.recorded_peak_bytes)
 
     @property

@@ -29,10 +29,9 @@ from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.hooks.stretches import Stretches
 from vramscope.capture.labeling_listener import LabelingListener
 from vramscope.capture.log import NoteLog, StackLog
-from vramscope.capture.nvml import Clockwork
 from vramscope.capture.samples import Sampler, levels_so_far
 from vramscope.capture.torch_versions.private_functions import IS_IN_BAD_FORK, ask
-from vramscope.capture.undisturbed import Guarded, unheld
+from vramscope.capture.undisturbed import Clockwork, Guarded, unheld
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import MarkKind, Note, Phase

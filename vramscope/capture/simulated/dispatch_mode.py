@@ -195,8 +195,7 @@ class DispatchMode(TorchDispatchMode):
                     new = storage_of(out) if _n_function_modes() else out.untyped_storage()
                 except (NotImplementedError, RuntimeError):  # a sparse tensor has two storages
                     pass
-            if not self._storages.quiet:
-                self._take_in(operator, new)
+            self._take_in(operator, new)
         except BaseException:
             # A signal handler may have raised. The result lives on if the program keeps the exception, whose
             # traceback refers to it; and a storage that was resized is an argument.
@@ -204,9 +203,22 @@ class DispatchMode(TorchDispatchMode):
             raise
         return out
 
+    def _leave_late(self, *_: object) -> None:
+        """Leave once the operator has ended, and torch put this mode on the stack again: nothing else can."""
+        is_there = any(mode is self for mode in _get_current_dispatch_mode_stack())
+        if is_there or not self._storages.quiet:
+            sys.setprofile(None)
+        if is_there and self._storages.quiet:
+            with self._storages.guard:
+                self.leave()
+
     def _take_in(self, operator: _Operator, out: Any) -> None:
         """Take in the result of an operator, or its storage where that is known to be new."""
         storages = self._storages
+        if storages.quiet:  # another thread left the block of this one, or the recording failed
+            if sys.getprofile() is None:
+                sys.setprofile(self._leave_late)
+            return
         try:
             with storages.guard:
                 frame = sys._getframe(2)

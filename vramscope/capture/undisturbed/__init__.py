@@ -15,7 +15,7 @@ from traceback import walk_tb
 from types import CodeType
 from typing import Any
 
-from vramscope.stalls import LOOK_EVERY_S, MOST_LOOKS, Patience
+from vramscope.stalls import LOOK_EVERY_S, MOST_LOOKS, Patience, own_thread
 
 _NOT_EXITING = (f"{Path(__file__).parents[2]}/", "/lib/python", "<frozen ")
 """Parts of the names of files whose code does not exit by itself."""
@@ -97,8 +97,8 @@ class _Task:
         where the last reference to a Thread goes, Python code runs that discards a handler's exception.
         """
         try:
-            threading.Thread(target=self._run, name="vramscope-undisturbed", daemon=True).start()
-        except Exception:  # noqa: BLE001 -- no more threads, or Thread misses what is deleted: sys.stderr
+            own_thread(self._run, "undisturbed").start()
+        except Exception:  # noqa: BLE001 -- no more threads
             self._run()
 
     def _run(self) -> None:
@@ -113,6 +113,41 @@ class _Task:
         self._do = None
         self._is_over = True
         self._end.release()
+
+
+class Clockwork:
+    """Does *work* every *interval_s* seconds on a background thread until stopped, and if so at both ends."""
+
+    def __init__(
+        self, work: Callable[[], None], interval_s: float = 0.1, name: str = "nvml", *, at_ends: bool = True
+    ) -> None:
+        self._work, self._interval_s, self._at_ends = work, interval_s, at_ends
+        self._is_over = threading.Event()
+        self._is_retired = False
+        self._thread = own_thread(self._run, name)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and return after the last work is done."""
+        self._is_over.set()
+        self._thread.join()
+
+    def retire(self) -> None:
+        """Stop soon without waiting.
+
+        The caller may be this very thread, and after a fork the thread does not exist.
+        """
+        self._is_retired = True
+
+    def _run(self) -> None:
+        if self._at_ends:
+            self._work()
+        while not self._is_over.wait(self._interval_s):
+            if self._is_retired:
+                return
+            self._work()
+        if self._at_ends:
+            self._work()
 
 
 class Guarded:

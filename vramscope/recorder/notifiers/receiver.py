@@ -7,6 +7,7 @@ from time import monotonic
 
 from vramscope.model.finding import Located
 from vramscope.recorder.messages import warn
+from vramscope.stalls import own_thread
 
 _MOST_WAITING = 64
 _LONGEST_END_S = 5.0
@@ -26,7 +27,7 @@ class Receiver:
         self._has_warned = False
         self._thread: threading.Thread | None = None
         try:
-            thread = threading.Thread(target=self._work, name="vramscope-alerts", daemon=True)
+            thread = own_thread(self._work, "alerts")
             thread.start()
             self._thread = thread
         except RuntimeError as error:

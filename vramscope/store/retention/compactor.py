@@ -19,6 +19,7 @@ from vramscope.model.counters import Counters
 from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, Marks
 from vramscope.model.past import StretchPeaks
+from vramscope.stalls import own_thread
 from vramscope.store import parts
 from vramscope.store.batches import arrays, batch, row_of_state, write_compressed
 from vramscope.store.framing import StreamFile
@@ -102,7 +103,7 @@ class Compactor:
         is_busy = self._thread is not None and self._thread.is_alive()
         is_full = self._size() > self.cap.max_bytes * _FULL and len(self._whole) > 2
         if is_full and not is_busy and time.monotonic() >= self._again_s:
-            self._thread = threading.Thread(target=self._work, name="vramscope-compactor", daemon=True)
+            self._thread = own_thread(self._work, "compactor")
             # The interpreter may be ending.
             with suppress(RuntimeError):
                 self._thread.start()

@@ -55,14 +55,6 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> Identity:
     return identity
 
 
-def replace_own(path: Path, data: bytes, own: "OwnFile | None", *, durable: bool = False) -> None:
-    """Replace the file; where *own* is that file, it must be the last version of it. Raises OSError."""
-    if own is None:
-        replace_file(path, data, durable=durable)
-    else:
-        own.replace(data, durable=durable)
-
-
 class OwnFile:
     """A file of which this process makes every version."""
 
