@@ -30,8 +30,7 @@ def own_thread(work: Callable[[], object], name: str) -> threading.Thread:
 
     Python makes none for a program that has deleted ``sys.stderr``, which is therefore there meanwhile.
     """
-    is_deleted = not hasattr(sys, "stderr")
-    if is_deleted:
+    if is_deleted := not hasattr(sys, "stderr"):
         sys.stderr = None
     try:
         return threading.Thread(target=work, name=f"vramscope-{name}", daemon=True)

@@ -50,7 +50,7 @@ def _claimed(run: Path, process: "Process", of: "tuple[str, Capture, int | None]
                 source=source,
                 process=replace(process, rank=rank),
                 devices=capture.devices,
-                started_ns=time.time_ns(),
+                started_ns=int(time.time_ns()),
                 max_bytes=max_bytes,
             )
         except StoreError as error:  # noqa: PERF203 -- one attempt for each process of the run

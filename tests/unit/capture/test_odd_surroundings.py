@@ -27,6 +27,11 @@ SURROUNDINGS = {
     "odd argv": "sys.argv = [pathlib.Path('x'), 5, None, b'y']",
     "argv raises": "sys.argv = type('L', (list,), {'__iter__': lambda _: 1 / 0})(['x'])",
     "no host name": "socket.gethostname = lambda: 1 / 0",
+    "time in floats": "import time; now = time.time_ns; time.time_ns = lambda: float(now())",
+    "new threads raise": "threading.settrace(lambda *_: 1 / 0)",
+    "new threads raise in every line": (
+        "def trace(frame, event, _): return 1 / (event != 'line') and trace\nthreading.settrace(trace)"
+    ),
     "names of modules fail": "layer.named_modules = lambda *_, **__: 1 / 0",
     "names of modules exit": "layer.named_modules = lambda *_, **__: sys.exit(3)",
     "names of modules never end": "layer.named_modules = lambda *_, **__: iter(lambda: ('x', layer), None)",

@@ -50,8 +50,7 @@ class _Rhythm:
 class StepEnds:
     """Finds the one mark of each step where a sample tells the peaks of the step, and of no other."""
 
-    def __init__(self) -> None:
-        self._has_stepped = self._is_zeroed = False
+    _has_stepped = _is_zeroed = False
 
     def see(self, kind: int, phase: int) -> bool:
         """Whether a step ends here: with its optimizer, or the zero_grad after it, if that came last time."""

@@ -10,6 +10,7 @@ import sys
 import threading
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType
@@ -96,23 +97,25 @@ class _Task:
         An interrupted ``Thread.start`` may leave a lock held, on which the new thread waits for ever. And
         where the last reference to a Thread goes, Python code runs that discards a handler's exception.
         """
-        try:
-            own_thread(self._run, "undisturbed").start()
-        except Exception:  # noqa: BLE001 -- no more threads
-            self._run()
+        with suppress(Exception):  # no more threads can be started
+            thread = own_thread(self._run, "undisturbed")
+            thread.start()
+            thread.join()
+        self._run()  # what was not begun: a tracer that the program set for new threads may have raised there
 
     def _run(self) -> None:
-        if not self._claim.acquire(blocking=False):
-            return
+        is_mine = False
         try:
-            if self._do is not None:
+            is_mine = self._claim.acquire(blocking=False)
+            if is_mine and self._do is not None:
                 self._do()
         except BaseException as error:  # noqa: BLE001 -- raised again on the waiting thread
-            self._error = error
-        # Objects that the work refers to are released before the waiting thread continues.
-        self._do = None
-        self._is_over = True
-        self._end.release()
+            self._error = error if is_mine else self._error
+        finally:
+            if is_mine:
+                self._do = None  # what the work refers to is released before the waiting thread continues
+                self._is_over = True
+                self._end.release()
 
 
 class Clockwork:

@@ -187,7 +187,7 @@ class Writer:
                 self._is_open = False
                 durable = time.monotonic() - self._synced_s >= _SYNC_EVERY_S
                 before = self._stopped
-                ended = replace(self._manifest, outcome=outcome, ended_ns=time.time_ns(), error=error)
+                ended = replace(self._manifest, outcome=outcome, ended_ns=int(time.time_ns()), error=error)
                 if durable:  # first without waiting: a reader needs no disk to see the end
                     with suppress(StoreError):  # it may succeed below, where the files are closed
                         self._save_end(ended, durable=False)
