@@ -136,10 +136,7 @@ class Clockwork:
         self._thread.join()
 
     def retire(self) -> None:
-        """Stop soon without waiting.
-
-        The caller may be this very thread, and after a fork the thread does not exist.
-        """
+        """Stop soon without waiting: the caller may be this very thread, and a fork has no such thread."""
         self._is_retired = True
 
     def _run(self) -> None:
