@@ -26,6 +26,7 @@ from vramscope.analysis.leaks import findings, leaks
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.holders.statement import carried
 from vramscope.model.marks import Labels, Marks, Phases, Steps
+from vramscope.model.recording import Outcome
 from vramscope.recorder.notifiers.leaks import CheckLimits, LeakNotifier
 
 N_LAYERS = 24
@@ -76,6 +77,29 @@ def test_layers_of_one_step_are_no_steps_and_none_of_them_leaks(tmp_path, recomp
     assert len(recording.steps) == 1
     assert findings(recording.leaks()) == []
     assert findings(as_file(recording).leaks()) == []
+
+
+def failing_step(path, layers):
+    """A first forward that fails, as by an OutOfMemoryError; returns the recording until then."""
+    with vramscope.record(path, device="simulated", quiet=True):
+        h, outs = torch.randn(512, 64), []
+        for layer in layers:
+            h = torch.relu(layer(h))
+            outs.append(h)
+        (meanwhile,) = vramscope.load(path).recordings
+        raise MemoryError(meanwhile, outs)
+
+
+@pytest.mark.parametrize("is_cell", [False, True])
+def test_layers_that_the_program_calls_itself_are_no_steps_before_their_backward(tmp_path, is_cell):
+    """Each call keeps what backward needs, and its graph hangs on that of the call before."""
+    layers = [nn.Linear(64, 64)] * 24 if is_cell else [nn.Linear(64, 64) for _ in range(24)]
+    with pytest.raises(MemoryError) as caught:
+        failing_step(tmp_path / "run", layers)
+    meanwhile, (failed,) = caught.value.args[0], vramscope.load(tmp_path / "run").recordings
+
+    assert [findings(each.leaks()) for each in (meanwhile, failed)] == [[], []]
+    assert leaks(replace(failed, outcome=Outcome.FINISHED)).leaks  # so there is something to mistake
 
 
 def test_annotations_of_many_optimizers_in_one_step_are_no_steps(tmp_path):

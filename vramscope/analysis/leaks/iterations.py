@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.folding import Origin, origin, with_callees
 from vramscope.model.marks import MarkKind, Phase, Steps
-from vramscope.model.recording import Recording
+from vramscope.model.recording import Outcome, Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
@@ -43,7 +43,7 @@ def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
         return _inferred(recording), False
     if len(recording.steps) == 1 and len(backward := _lone_backwards(recording)) >= _LEAST_ITERATIONS:
         return backward, False
-    if not _are_steps(recording, ends):
+    if _may_be_layers(recording) or not _are_steps(recording, ends):
         return np.zeros(0, "i8"), False
     if len(ends) >= _LEAST_ITERATIONS:
         # The last step is often incomplete: cut off by the end of the program, or still running. And what
@@ -53,6 +53,18 @@ def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
         is_open = ends[-1] >= n_events and (is_short or _lacks_a_phase(recording))
         ends = ends[:-1] if is_open else ends
     return np.minimum(ends, n_events), True
+
+
+def _may_be_layers(recording: Recording) -> bool:
+    """Return whether all forwards may be of one step that ended early: no backward came, nothing names steps.
+
+    A program that calls 24 layers by itself, or a cell for each word, keeps what each saves until then.
+    """
+    kind, phases = recording.marks.kind, set(recording.phases.phase.tolist())
+    is_named = (kind == MarkKind.STEP).any() or (kind == MarkKind.ENTER).sum() > 1
+    is_whole = recording.outcome in (Outcome.FINISHED, Outcome.FILE)
+    begins = Phase.FORWARD in phases and phases.isdisjoint((Phase.BACKWARD, Phase.OPTIMIZER))
+    return begins and not (is_named or is_whole)
 
 
 def steps_with_events(recording: Recording) -> Steps:
