@@ -1,5 +1,7 @@
 """Finds whether FSDP gathers the parameters of all blocks of a model before the first of them runs."""
 
+import re
+
 import numpy as np
 
 from vramscope.analysis import Analysis
@@ -12,6 +14,7 @@ from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 
+_BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
 _LEAST_BYTES = 1 << 20
 _LEAST_SHARE = 0.05
 """Share of the peak from which on it is worth a word."""
@@ -23,8 +26,8 @@ def gathered_parameters(recording: Recording) -> list[Finding]:
     names = {
         labels.names[name] for name in np.unique(labels.name[labels.category == Category.SHARDED_PARAMETER])
     }
-    numbers = {tuple(part for part in name.split(".")[:-1] if part.isdigit())[:1] for name in names} - {()}
-    if len(numbers) < 2:
+    blocks = {block[0] for name in names if (block := _BLOCK.match(name))}
+    if len(blocks) < 2:
         return []
     found = lifetimes(recording)
     category = assign(recording, found).category
@@ -32,20 +35,23 @@ def gathered_parameters(recording: Recording) -> list[Finding]:
     others = np.sort(
         found.alloc_event[~np.isin(category, (Category.UNSHARDED_PARAMETER, Category.COMMUNICATION))]
     )
-    phases, n_at_once, n_forwards = recording.phases, 0, 0
+    phases, n_at_once, n_forwards, n_bytes = recording.phases, 0, 0, 0
     for row in np.flatnonzero(phases.phase == Phase.FORWARD).tolist():
         start, end = int(phases.start_event[row]), int(phases.end_event[row])
-        mine = found.alloc_event[gathered & (found.alloc_event >= start) & (found.alloc_event < end)]
-        if len(mine):
+        rows = np.flatnonzero(gathered & (found.alloc_event >= start) & (found.alloc_event < end))
+        if len(rows):
             n_forwards += 1
-            n_at_once += bool(np.diff(np.searchsorted(others, [mine.min(), mine.max()]))[0] == 0)
-    level = timeline(recording).allocated_bytes
-    at = int(level.argmax())
-    n_bytes = int(found.block_size[gathered & found.allocated_at(at)].sum())
+            first, last = np.searchsorted(
+                others, [found.alloc_event[rows].min(), found.alloc_event[rows].max()]
+            )
+            n_at_once += int(first == last)
+            n_bytes = max(n_bytes, int(found.block_size[rows].sum()))
     is_at_once = n_forwards and n_at_once == n_forwards
-    if not is_at_once or n_bytes < max(_LEAST_BYTES, _LEAST_SHARE * int(level[at])):
+    if not is_at_once or n_bytes < max(
+        _LEAST_BYTES, _LEAST_SHARE * timeline(recording).allocated_bytes.max()
+    ):
         return []
-    return [worded(FindingKind.GATHERED_AT_ONCE, n_bytes, blocks=len(numbers))]
+    return [worded(FindingKind.GATHERED_AT_ONCE, n_bytes, blocks=len(blocks))]
 
 
 ANALYSIS = Analysis(

@@ -17,10 +17,12 @@ FILE = "/lib/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_param.py"
     [
         (["0.w", "1.w", "2.w"], "gggaaa", [24]),
         (["0.w", "1.w", "2.w"], "gagaga", []),
+        (["down.0.w", "up.0.w"], "gga", [16]),
+        (["down.0.a.0.w", "down.0.b.1.w"], "gga", []),
         (["0.w"], "ga", []),
         (["head.w", "body.w"], "ggaa", []),
     ],
-    ids=["root alone", "each block", "one block", "no numbered blocks"],
+    ids=["root alone", "each block", "two stacks", "layers of one block", "one block", "no numbered blocks"],
 )
 def test_what_is_gathered_before_anything_runs(recording, names, order, n_bytes):
     stacks = StackBuilder()
@@ -32,6 +34,7 @@ def test_what_is_gathered_before_anything_runs(recording, names, order, n_bytes)
         for at, kind in enumerate(order)
     ]
     ends = [(F, row[1], row[2], row[3]) for row in steps]
+    ends += [(A, 99 << 32, 64 * MIB, computes)]  # the peak lies later, in a reduce-scatter
     n, end = len(shards), len(shards) + len(steps)
     found = recording(
         *shards,

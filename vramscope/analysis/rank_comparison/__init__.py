@@ -107,6 +107,12 @@ def compare_ranks(summaries: Sequence[RankSummary], restarts: Mapping[int, int] 
         for each in ordered
         for device in sorted(each.devices, key=lambda known: known.device.index)
     ]
+    sharing = shared_devices(members)
+    away = strays(members, sharing)
+    # A rank is compared by the devices that it works on, not by what it holds on those of others.
+    elsewhere = {(each.rank, each.device) for each in away}
+    elsewhere |= {each.key for each in members if not each.summary.n_events and _has_events(each.whole)}
+    members = [each for each in members if each.key not in elsewhere]
     table = table_of(members)
     of = groups_of(table)
     ranks = {each.process.rank for each in ordered}
@@ -124,10 +130,14 @@ def compare_ranks(summaries: Sequence[RankSummary], restarts: Mapping[int, int] 
         failure=failed_first(table, of, clocks),
         imbalance=imbalance_of(members, of),
         clocks=clocks,
-        sharing=(sharing := shared_devices(members)),
-        strays=strays(members, sharing),
+        sharing=sharing,
+        strays=away,
         restarts=dict(restarts or {}),
     )
+
+
+def _has_events(summary: RankSummary) -> bool:
+    return any(device.n_events for device in summary.devices)
 
 
 def _ended(summaries: Sequence[RankSummary], clocks: Clocks) -> tuple[Ended, ...]:
