@@ -21,9 +21,11 @@ from vramscope.commands._ranks_page import clock_words, clocks_as_json
 from vramscope.fleet import ComparedRun
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
+from vramscope.package_data import words
 from vramscope.units import format_bytes, format_count
 
 GROUPS_SHOWN, ODD_SHOWN, ENDED_SHOWN, NOTES_SHOWN = 6, 8, 5, 3
+_SAID = words(__file__, "_comparison_page.tsv", "said")
 _MOST_LETTERS = 160
 """The length of an error or a list of ranks: a list of 5,000 odd numbers would fill the page."""
 _NOTABLE_IMBALANCE = 0.05
@@ -86,11 +88,7 @@ def shared_findings(found: Sequence[Shared], compared: ComparedRun, most: int) -
     if len(found) > most:
         yield Text(f"{format_count(len(found) - most, 'more finding')} (--json)", "quiet")
     if len(compared.searched) < compared.fleet.n_ranks:
-        yield Text(
-            f"findings are those of {_ranks(compared.searched)}, which stand for the others; "
-            "vramscope ranks --all-findings searches every rank",
-            "quiet",
-        )
+        yield Text(_SAID["searched"].format(ranks=_ranks(compared.searched)), "quiet")
 
 
 def _counts(compared: ComparedRun) -> Iterator[Block]:
@@ -104,19 +102,15 @@ def _counts(compared: ComparedRun) -> Iterator[Block]:
     for rank, reason in compared.unreadable[:2]:
         yield Text(f"rank {rank} cannot be read: {_short(reason)}", "warning")
     if fleet.restarts:
-        yield Text(
-            f"{_ranks(sorted(fleet.restarts))} were restarted; this is their last attempt, the earlier ones "
-            "lie beside it",
-            "note",
-        )
+        yield Text(_SAID["restarted"].format(ranks=_ranks(sorted(fleet.restarts))), "note")
 
 
 def _ended(ended: Sequence[Ended]) -> Iterator[Block]:
-    words = {Outcome.FAILED: "failed", Outcome.DIED: "ended without closing its trace"}
+    how = {Outcome.FAILED: "failed", Outcome.DIED: "ended without closing its trace"}
     for each in ended[:ENDED_SHOWN]:
         step = "" if each.last_step is None else f" in or after step {each.last_step}"
         error = f": {_short(each.error)}" if each.error else ""
-        yield Text(f"rank {each.rank} ({each.host}) {words[each.outcome]}{step}{error}", "error")
+        yield Text(f"rank {each.rank} ({each.host}) {how[each.outcome]}{step}{error}", "error")
     if len(ended) > ENDED_SHOWN:
         rest = [each.rank for each in ended[ENDED_SHOWN:]]
         yield Text(f"{_ranks(sorted(rest))} failed or were cut off after that", "error")
@@ -132,21 +126,12 @@ def _odd(odd: Sequence[Odd]) -> Iterator[Block]:
 def _sharing(sharing: Sequence[tuple[str, tuple[int, ...]]], strays: Sequence[Stray]) -> Iterator[Block]:
     """Yield the devices that several ranks use: by a stray copy, or as ``set_device`` is missing."""
     for each in strays[:ODD_SHOWN]:
-        yield Text(
-            f"rank {each.rank} holds {format_bytes(each.n_bytes)} on device {each.device}, which others use, "
-            f"while it works on device {each.own_device}: {rank_line_words(each.line)}. A loaded file "
-            'goes to the device that it was saved from: torch.load(..., map_location="cpu"); other tensors '
-            "need device=, or torch.cuda.set_device(local_rank) before",
-            "warning",
-        )
+        size, line = format_bytes(each.n_bytes), rank_line_words(each.line)
+        yield Text(_SAID["stray"].format(stray=each, size=size, line=line), "warning")
     if sharing and not strays:
         device, ranks = sharing[0]
         more = f", and {format_count(len(sharing) - 1, 'more device')} alike" if len(sharing) > 1 else ""
-        yield Text(
-            f"{_ranks(ranks)} use one device ({device}{more}): call torch.cuda.set_device(local_rank) before "
-            "the first tensor, where each rank should have its own",
-            "warning",
-        )
+        yield Text(_SAID["shared"].format(ranks=_ranks(ranks), device=f"{device}{more}"), "warning")
 
 
 def _groups(groups: Sequence[RankGroup]) -> Iterator[Block]:

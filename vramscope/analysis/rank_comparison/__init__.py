@@ -32,6 +32,7 @@ from vramscope.analysis.rank_comparison.odd import (
 )
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
+from vramscope.package_data import words
 from vramscope.units import format_bytes
 
 
@@ -191,39 +192,31 @@ def _groups(table: MemberTable, of: np.ndarray) -> tuple[RankGroup, ...]:
     return tuple(replace(group, embedding_bytes=group.embedding_bytes - fewest) for group in found)
 
 
+_CLAIMS, _CAUSES = (words(__file__, "odd.tsv", kind) for kind in ("why", "cause"))
+
+
 def odd_words(odd: Odd) -> str:
     """State how one rank differs from its group, and the line that makes the difference."""
-    size, usual = format_bytes(abs(odd.n_bytes)), format_bytes(odd.usual_bytes)
-    claim = {
-        "grows": f"grows by {format_bytes(odd.bytes_per_step or 0)} per step, {size} more than its group",
-        "more": f"peaks {size} above its group ({usual})",
-        "less": f"peaks {size} below its group ({usual})",
-        "reserves_more": f"reserves {size} more than its group ({usual}) for the same allocated bytes",
-        "others": f"shares its device with other processes, which hold {size} more than elsewhere",
-    }[odd.why]
+    sizes = {"size": abs(odd.n_bytes), "usual": odd.usual_bytes, "rate": odd.bytes_per_step or 0}
+    claim = _CLAIMS[odd.why].format(**{name: format_bytes(size) for name, size in sizes.items()})
     line = ""
     if odd.line_bytes:
         sign = "more" if odd.line_bytes > 0 else "less"
         line = f"; {format_bytes(abs(odd.line_bytes))} {sign} at {rank_line_words(odd.line)}"
-    cause = {
-        "gathered_here": "; the line gathers the data of other ranks here",
-        "embedding": "; the line constructs an embedding, which a pipeline has on its first and last stage",
-        "larger_batch": "; the same lines hold as many blocks as elsewhere, but larger ones: its batches are "
-        "larger, or padded to a longer sequence",
-    }.get(odd.cause or "", "")
+    cause = _CAUSES.get(odd.cause or "", "")
     device = f", device {odd.device}" if odd.device else ""
     return f"rank {odd.rank}{device} ({odd.host}) {claim}{line}{cause}"
 
 
 def group_words(group: RankGroup) -> str:
     """State what a group holds that others do not; '' for nothing."""
-    words = []
+    said = []
     if group.line_bytes:
         sign = "+" if group.line_bytes > 0 else "−"
-        words.append(f"{sign}{format_bytes(abs(group.line_bytes))} {rank_line_words(group.line)}")
+        said.append(f"{sign}{format_bytes(abs(group.line_bytes))} {rank_line_words(group.line)}")
     if group.embedding_bytes:
-        words.append(f"holds {format_bytes(group.embedding_bytes)} of embeddings that others do not")
-    return "; ".join(words)
+        said.append(f"holds {format_bytes(group.embedding_bytes)} of embeddings that others do not")
+    return "; ".join(said)
 
 
 _ALIKE_FRACTION = 0.0005
@@ -237,14 +230,14 @@ def imbalance_words(found: Imbalance) -> str:
     last = found.step + found.n_steps - 1
     step = f"step {found.step}" if found.n_steps == 1 else f"steps {found.step} to {last}"
     most, median = format_bytes(found.allocated_bytes), format_bytes(found.median_bytes)
-    words = [
+    said = [
         f"rank {found.rank} is furthest above the median of its group, in {step}: {most} (median {median})"
     ]
     if found.n_compared > 1 and found.usual_fraction < _ALIKE_FRACTION:
-        words.append("in at least half of the steps the fullest rank is less than 0.05 % above the median")
+        said.append("in at least half of the steps the fullest rank is less than 0.05 % above the median")
     elif found.n_compared > 1:
-        words.append(f"in a typical step the fullest rank is {found.usual_fraction:.1%} above the median")
-    return "; ".join(words)
+        said.append(f"in a typical step the fullest rank is {found.usual_fraction:.1%} above the median")
+    return "; ".join(said)
 
 
 def median_and_most_words(median: int, most: int) -> str:
