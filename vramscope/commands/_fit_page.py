@@ -310,11 +310,9 @@ def _reruns(found: Reruns, recorded_bytes: int) -> Iterator[Block]:
     if found.problem or found.plain is None:
         yield Text(f"not possible: {found.problem}", "warning")
         return
-    plain = found.plain
-    as_it_is = (
-        f"{format_bytes(plain.allocated_bytes)} allocated, {format_bytes(plain.reserved_bytes)} reserved"
-    )
-    yield Text(f"dry run of {found.command} on the {found.card}: {as_it_is} as it is")
+    allocated, reserved = map(format_bytes, (found.plain.allocated_bytes, found.plain.reserved_bytes))
+    as_it_is = f"{allocated} allocated, {reserved} reserved as it is"
+    yield Text(f"dry run of {found.command} on the {found.card}: {as_it_is}")
     off = differs_from_recorded(found, recorded_bytes)
     if off is not None and abs(off) >= _NOTABLE:
         yield Text(

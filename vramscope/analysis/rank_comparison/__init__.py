@@ -111,8 +111,11 @@ def compare_ranks(summaries: Sequence[RankSummary], restarts: Mapping[int, int] 
     sharing = shared_devices(members)
     away = strays(members, sharing)
     # A rank is compared by the devices that it works on, not by what it holds on those of others.
-    elsewhere = {(each.rank, each.device) for each in away}
-    elsewhere |= {each.key for each in members if not each.summary.n_events and _has_events(each.whole)}
+    elsewhere, at_work = (
+        {(each.rank, each.device) for each in away},
+        {each.rank for each in members if each.summary.n_events},
+    )
+    elsewhere |= {each.key for each in members if not each.summary.n_events and each.rank in at_work}
     members = [each for each in members if each.key not in elsewhere]
     table = table_of(members)
     of = groups_of(table)
@@ -135,10 +138,6 @@ def compare_ranks(summaries: Sequence[RankSummary], restarts: Mapping[int, int] 
         strays=away,
         restarts=dict(restarts or {}),
     )
-
-
-def _has_events(summary: RankSummary) -> bool:
-    return any(device.n_events for device in summary.devices)
 
 
 def _ended(summaries: Sequence[RankSummary], clocks: Clocks) -> tuple[Ended, ...]:
