@@ -30,26 +30,18 @@ def gathered_parameters(recording: Recording) -> list[Finding]:
     if len(blocks) < 2:
         return []
     found = lifetimes(recording)
-    category = assign(recording, found).category
+    category, born = assign(recording, found).category, found.alloc_event
     gathered = category == Category.UNSHARDED_PARAMETER
-    others = np.sort(
-        found.alloc_event[~np.isin(category, (Category.UNSHARDED_PARAMETER, Category.COMMUNICATION))]
-    )
-    phases, n_at_once, n_forwards, n_bytes = recording.phases, 0, 0, 0
+    others = np.sort(born[~gathered & (category != Category.COMMUNICATION)])
+    phases, at_once, n_bytes = recording.phases, list[bool](), 0
     for row in np.flatnonzero(phases.phase == Phase.FORWARD).tolist():
-        start, end = int(phases.start_event[row]), int(phases.end_event[row])
-        rows = np.flatnonzero(gathered & (found.alloc_event >= start) & (found.alloc_event < end))
-        if len(rows):
-            n_forwards += 1
-            first, last = np.searchsorted(
-                others, [found.alloc_event[rows].min(), found.alloc_event[rows].max()]
-            )
-            n_at_once += int(first == last)
+        rows = gathered & (born >= phases.start_event[row]) & (born < phases.end_event[row])
+        if rows.any():
+            first, last = np.searchsorted(others, [born[rows].min(), born[rows].max()])
+            at_once.append(bool(first == last))
             n_bytes = max(n_bytes, int(found.block_size[rows].sum()))
-    is_at_once = n_forwards and n_at_once == n_forwards
-    if not is_at_once or n_bytes < max(
-        _LEAST_BYTES, _LEAST_SHARE * timeline(recording).allocated_bytes.max()
-    ):
+    least = max(_LEAST_BYTES, _LEAST_SHARE * timeline(recording).allocated_bytes.max())
+    if not at_once or not all(at_once) or n_bytes < least:
         return []
     return [worded(FindingKind.GATHERED_AT_ONCE, n_bytes, blocks=len(blocks))]
 

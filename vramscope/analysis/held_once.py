@@ -76,9 +76,8 @@ def held_once(recording: Recording) -> list[Finding]:
         made = mine[assigned.category[mine] == Category.PARAMETER] if kind in _OF_WEIGHTS else mine
         made = made if len(made) else mine
         frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
-        wording: str = kind
-        if kind == FindingKind.EXCEPTION_KEPT and (holder == OF_NOTEBOOKS or holder.startswith("sys.")):
-            wording = f"{'notebook' if holder == OF_NOTEBOOKS else 'sys'}.{kind}"
+        of = "notebook." if holder == OF_NOTEBOOKS else "sys." if holder.startswith("sys.") else ""
+        wording = f"{of}{kind}" if kind == FindingKind.EXCEPTION_KEPT else kind
         words: dict[str, Any] = {
             "held": f", held by {holder}" if holder else "",
             "it": holder or "it",
