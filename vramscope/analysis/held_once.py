@@ -6,6 +6,7 @@ And what is left when a program has let go of all its tensors: the workspaces of
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, LeakCause
 from vramscope.model.finding import Finding
 from vramscope.model.holders import Holding
-from vramscope.model.marks import ROOT_MODULE, Category
+from vramscope.model.marks import ROOT_MODULE, Category, Phase
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.table import Array
 
@@ -34,6 +35,8 @@ _LEAST_OF_WEIGHTS = 0.9
 """Share of the parameters' bytes that blocks of the same sizes must make up to be a copy of them."""
 _MOST_LEFT = 0.01
 """Share of what the program had at its peak that may be left where it let go of all."""
+_KEEPERS = {OF_NOTEBOOKS: "notebook.", "sys.": "sys.", "an unnamed ": "handled."}
+"""The wording for an exception by how the name of what keeps it begins."""
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
@@ -58,7 +61,9 @@ def held_once(recording: Recording) -> list[Finding]:
         is_loaded |= passes_through(recording.stacks, function, file)
     read, models = is_loaded[found.stack_id], _models(recording, found, assigned)
     rows = {
-        FindingKind.EXCEPTION_KEPT: _of_exceptions(live & ~np.isin(assigned.category, _OF_MODEL), holdings),
+        FindingKind.EXCEPTION_KEPT: _of_exceptions(
+            recording, found, live & ~np.isin(assigned.category, _OF_MODEL), holdings, at
+        ),
         FindingKind.WEIGHTS_LOADED: _like_weights(models, found, copies & read),
         FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
         FindingKind.MODELS_LEFT: _of_earlier_trainings(recording, found, assigned, live, at),
@@ -76,7 +81,7 @@ def held_once(recording: Recording) -> list[Finding]:
         made = mine[assigned.category[mine] == Category.PARAMETER] if kind in _OF_WEIGHTS else mine
         made = made if len(made) else mine
         frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
-        of = "notebook." if holder == OF_NOTEBOOKS else "sys." if holder.startswith("sys.") else ""
+        of = next((word for begin, word in _KEEPERS.items() if holder.startswith(begin)), "")
         wording = f"{of}{kind}" if kind == FindingKind.EXCEPTION_KEPT else kind
         words: dict[str, Any] = {
             "held": f", held by {holder}" if holder else "",
@@ -88,11 +93,22 @@ def held_once(recording: Recording) -> list[Finding]:
     return said
 
 
-def _of_exceptions(live: Array, holdings: Mapping[int, Holding]) -> Array:
-    """Return the blocks that paths lead to through frames other than the one that caught the exception."""
+def _of_exceptions(
+    recording: Recording, found: Allocations, live: Array, holdings: Mapping[int, Holding], at: int
+) -> Array:
+    """Return the blocks that paths lead to through frames other than the one that caught the exception.
+
+    What an except clause keeps, which has no name, counts where a forward began meanwhile.
+    """
     of = {row: [word for word in each.words if word[0] == "traceback"] for row, each in holdings.items()}
     rows = [row for row, words in of.items() if live[row] and words and all(len(word) == 2 for word in words)]
-    return np.array(rows, "i8")
+    forwards = recording.phases.rows(np.isin(recording.phases.phase, (Phase.FORWARD, Phase.EVAL)))
+    began = int(forwards.start_event[(forwards.depth == 0) & (forwards.start_event <= at)].max(initial=-1))
+    is_handled = [holdings[row].words[0][0] == "unnamed" for row in rows]
+    last = max(compress(found.alloc_event[rows].tolist(), is_handled), default=-1)
+    return np.array(
+        [row for row, each in zip(rows, is_handled, strict=True) if not each or last < began], "i8"
+    )
 
 
 def _copies(recording: Recording, found: Allocations, assigned: Assigned, live: Array, at: int) -> Array:

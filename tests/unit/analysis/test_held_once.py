@@ -190,6 +190,41 @@ def test_an_exception_that_ends_the_program_is_not_kept(tmp_path):
     assert findings_of(recording) == {}
 
 
+@pytest.mark.parametrize("then", ["again", "later", "other"])
+def test_an_except_clause_that_calls_again_keeps_what_failed(tmp_path, then):
+    """The call in the clause fails, too; where the clause is left before, or raises, nothing is kept."""
+    net = net_of()
+
+    def attempt(n_rows, limit=4):
+        hidden = net(torch.randn(n_rows, 384))
+        if n_rows > limit:
+            raise MemoryError(n_rows)
+        return hidden
+
+    def program():
+        train(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        try:
+            attempt(2048)
+        except MemoryError as error:
+            if then == "again":
+                attempt(512)
+            elif then == "other":
+                raise ValueError(2048) from error
+        attempt(512)
+
+    ended = pytest.raises(ValueError if then == "other" else MemoryError)
+    with ended, vramscope.record(tmp_path, device="simulated", quiet=True):
+        program()
+    (recording,) = vramscope.load(tmp_path).recordings
+    found = findings_of(recording)
+
+    assert [*found] == (["exception_kept"] if then == "again" else [])
+    if found:
+        # Twelve outputs of a layer, and what they were made from.
+        assert found["exception_kept"].n_bytes == pytest.approx(13 * 2048 * 384 * 4, rel=0.1)
+        assert found["exception_kept"].advice.startswith("call again after the except clause")
+
+
 BATCHES = """
 import gc, sys
 import torch

@@ -32,6 +32,8 @@ def named(frame: types.FrameType | None, error: BaseException | None = None) -> 
     while place is not None:
         yield from _of_frames(place.tb_frame)
         place = place.tb_next
+    if error is not None and error.__context__ is not None:  # an except clause kept it while *error* came
+        yield error.__context__, ("unnamed", type(error.__context__).__name__)
     yield from of_modules(are_program=True)
     for variable, value in contextvars.copy_context().items():
         yield value, ("context", variable.name)
