@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -378,13 +378,11 @@ def _walk(root: Path) -> tuple[list[Path], list[Path]]:
             below.clear()
             continue
         below[:] = [name for name in below if not name.startswith(".") and name not in _NEVER_INSIDE]
-        files.extend(_own_files(here, names))
+        paths = [here / name for name in names if not name.startswith(".")]
+        files += [
+            path for path in paths if path.suffix.lower() not in _DOCUMENTATION and not path.is_symlink()
+        ]
     return runs, files
-
-
-def _own_files(directory: Path, names: list[str]) -> Iterator[Path]:
-    paths = (directory / name for name in names if not name.startswith("."))
-    return (path for path in paths if path.suffix.lower() not in _DOCUMENTATION and not path.is_symlink())
 
 
 def _modified(path: Path) -> float:

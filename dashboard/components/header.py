@@ -69,14 +69,11 @@ def progress(outcome: Outcome, far: StepPace | None, total_steps: int = 0) -> ht
     """
     if outcome is not Outcome.RUNNING or far is None:
         return html.Span()
-    speed = "" if far.steps_per_s is None else f" · {_speed(far.steps_per_s)}"
+    per_s = far.steps_per_s or 0.0
+    speed = f" · {per_s:.3g} steps/s" if per_s >= 1 else f" · {1 / per_s:.3g} s a step" if per_s else ""
     seconds = left_s(far, total_steps)
     left = "" if seconds is None else f" · about {format_rough_duration(seconds)} left"
     return html.Span(f"step {far.step:,}{speed}{left}", className="outcome pace")
-
-
-def _speed(steps_per_s: float) -> str:
-    return f"{steps_per_s:.3g} steps/s" if steps_per_s >= 1 else f"{1 / steps_per_s:.3g} s a step"
 
 
 def when(time_ns: int) -> str:

@@ -60,16 +60,14 @@ def _told_apart(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     drawn: list[tuple[dict[float, float], int]] = []
     for line in lines:
         points = dict(zip(unpack(line["x"]).tolist(), unpack(line["y"]).tolist(), strict=True))
-        below = [level for other, level in drawn if _coincide(points, other, near)]
+        same = [
+            sum(x in other and abs(other[x] - y) <= near for x, y in points.items()) for other, _ in drawn
+        ]
+        below = [level for (_, level), n in zip(drawn, same, strict=True) if 2 * n >= max(len(points), 1)]
         level = min(max(below, default=-1) + 1, len(_DASHES) - 1)
         drawn.append((points, level))
         line["line"] = line["line"] | {"dash": _DASHES[level]}
     return lines
-
-
-def _coincide(points: dict[float, float], other: dict[float, float], near: float) -> bool:
-    same = sum(x in other and abs(other[x] - y) <= near for x, y in points.items())
-    return 2 * same >= max(len(points), 1)
 
 
 def _outside(found: StepPeaks, index: NDArray[Any]) -> list[dict[str, Any]]:

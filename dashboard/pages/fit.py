@@ -258,11 +258,6 @@ def _notch(fit: FitAnswer, total_bytes: int) -> int:
     return min(max(round((math.log(max(total_bytes, 1)) - low) / (high - low) * _NOTCHES), 0), _NOTCHES)
 
 
-def _bytes_at(fit: FitAnswer, notch: int) -> int:
-    low, high = _edges(fit)
-    return round(math.exp(low + (high - low) * min(max(notch, 0), _NOTCHES) / _NOTCHES))
-
-
 def _cards(data: Data, search: SettingsSearch, here: DeviceVerdict, address: Address) -> list[Any]:
     return [
         dcc.Link(
@@ -356,7 +351,9 @@ def _register(app: Any, data: Data) -> None:
         at = int(str(notch))
         if by is None and at == _notch(fit, here.total_bytes):
             raise PreventUpdate  # the slider has not been moved yet
-        address = address.go(by=f"{_bytes_at(fit, at) >> 20}mib")
+        low, high = _edges(fit)
+        n_bytes = round(math.exp(low + (high - low) * min(max(at, 0), _NOTCHES) / _NOTCHES))
+        address = address.go(by=f"{n_bytes >> 20}mib")
         here = _here(data, search, address)
         return (
             _opening(fit, here),

@@ -156,7 +156,9 @@ def _opening(view: View, all_steps: AllSteps) -> list[Any]:
     claim = f"Step {int(index[top])} needed most: {shown}"
     if at_least:
         claim = f"Of what was recorded, step {int(index[top])} needed most: {shown}"
-    last = len(peaks) - 1 - _may_be_open(view)
+    # The last step of a run that grows may reach the last event, so that its peak may rise.
+    ends = view.recording.steps.end_event[-1:]
+    last = len(peaks) - 1 - (view.is_live and bool((ends >= len(view.recording.trace)).any()))
     if top > last:
         word = "needed most" if top else "is the first"
         claim = f"Step {int(index[top])} {word} so far: {shown}"
@@ -172,12 +174,6 @@ def _opening(view: View, all_steps: AllSteps) -> list[Any]:
     is_sure = last > 1 and not is_bound[[1, last]].any()
     steady = f"{which} is {word} step {int(index[1])}." if is_sure else ""
     return [claim_heading(claim), html.P(steady, className="support")]
-
-
-def _may_be_open(view: View) -> bool:
-    """Return whether the last step of a run that grows reaches the last event, so that its peak may rise."""
-    steps = view.recording.steps
-    return view.is_live and len(steps) > 0 and int(steps.end_event[-1]) >= len(view.recording.trace)
 
 
 def _in_phase(found: StepPeaks, n_bytes: int) -> str:

@@ -17,7 +17,8 @@ from vramscope.analysis.categories import Assigned, Reason, assign, last_known, 
 from vramscope.analysis.folding import fold, heaviest_line, passes_through
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.leaks.causes import ADVICE
-from vramscope.analysis.leaks.holders import OF_NOTEBOOKS, holder_name, recorded_holdings
+from vramscope.analysis.leaks.edits import NO_SELF
+from vramscope.analysis.leaks.holders import OF_NOTEBOOKS, holder_name, keep_self, recorded_holdings
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
@@ -75,7 +76,8 @@ def held_once(recording: Recording) -> list[Finding]:
         size, is_left = found.block_size[mine], kind == FindingKind.WORKSPACE_LEFT
         if size.sum() < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * int(level[at])):
             continue
-        names = Counter(holder_name(holdings[row]) for row in mine.tolist() if row in holdings)
+        ways = [holdings[row] for row in mine.tolist() if row in holdings]
+        names = Counter(map(holder_name, ways))
         holder = names.most_common(1)[0][0] if names else ""
         # The line that made a model says more than that of its optimizer, whose state is larger.
         made = mine[assigned.category[mine] == Category.PARAMETER] if kind in _OF_WEIGHTS else mine
@@ -83,12 +85,13 @@ def held_once(recording: Recording) -> list[Finding]:
         frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
         of = next((word for begin, word in _KEEPERS.items() if holder.startswith(begin)), "")
         wording = f"{of}{kind}" if kind == FindingKind.EXCEPTION_KEPT else kind
-        words: dict[str, Any] = {
-            "held": f", held by {holder}" if holder else "",
-            "it": holder or "it",
-            "holder": holder,
-        }
-        finding = worded(wording, int(size.sum()), frame, **words, edit=ADVICE[LeakCause.REFERENCE_CYCLE])
+        edit = ADVICE[LeakCause.REFERENCE_CYCLE]
+        if kind == FindingKind.MODELS_LEFT and keep_self(ways):
+            wording, edit = f"cached.{kind}", NO_SELF
+        held = f", held by {holder}" if holder else ""
+        finding = worded(
+            wording, int(size.sum()), frame, held=held, it=holder or "it", holder=holder, edit=edit
+        )
         said.append(replace(finding, holder=holder or None))
     return said
 

@@ -76,7 +76,9 @@ def scaling(recording: Recording) -> list[Finding]:
             continue
         lines = _lines(recording, live)
         shown = [{"file": at and at.file, "line": at and at.line, "bytes": n} for at, n in lines[:5]]
-        has_backward = _in_backward(recording, found.rows(mine[power == wanted]))
+        # Backward makes blocks that grow so, too, as for scores; a mask has no gradient.
+        row = phases_of(recording.phases, len(recording.trace))[found.alloc_event[mine[power == wanted]]]
+        has_backward = bool((np.append(recording.phases.phase, Phase.OTHER)[row] == Phase.BACKWARD).any())
         words = {
             "share": f"{100 * n_bytes / sizes['peak_bytes']:.0f}",
             "times": f"{times:.2g}",
@@ -86,12 +88,6 @@ def scaling(recording: Recording) -> list[Finding]:
             worded(kind, n_bytes, lines[0][0] if lines else None, sizes | {"lines": shown}, **words)
         )
     return result
-
-
-def _in_backward(recording: Recording, made: Allocations) -> bool:
-    """Return whether backward makes blocks that grow so, as for scores; a mask has no gradient."""
-    row = phases_of(recording.phases, len(recording.trace))[made.alloc_event]
-    return bool((np.append(recording.phases.phase, Phase.OTHER)[row] == Phase.BACKWARD).any())
 
 
 def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:

@@ -110,7 +110,7 @@ def _tracks(recording: Recording) -> Iterator[tuple[str, Sequence[_Event]]]:
     for depth in np.unique(phases.depth).tolist():
         rows = phases.rows(phases.depth == depth)
         names = [
-            _phase_name(Phase(phase), phases.names[name])
+            ": ".join(filter(None, (Phase(phase).name.lower(), phases.names[name])))
             for phase, name in zip(rows.phase.tolist(), rows.name.tolist(), strict=True)
         ]
         yield "phases" if depth == 0 else f"phases, depth {depth}", _slices(rows, names, time_ns)
@@ -178,11 +178,6 @@ def _allocated(found: Allocations, n_events: int) -> Array:
     freed = served.rows(served.free_event >= 0)
     np.add.at(change, freed.free_event + 1, -freed.block_size)
     return np.cumsum(change)
-
-
-def _phase_name(phase: Phase, name: str) -> str:
-    word = phase.name.lower()
-    return f"{word}: {name}" if name else word
 
 
 EXPORT = Export("perfetto", "counters, steps, phases and findings for ui.perfetto.dev", write)

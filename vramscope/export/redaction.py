@@ -156,7 +156,12 @@ class _Replacements:
             host=self.once("host", process.host) if process.host else "",
             job=self.once("job", process.job) if process.job else "",
             mesh={self.once("dimension", name): size for name, size in process.mesh.items()},
-            allocator={name: text for name, text in process.allocator.items() if _is_setting(name, text)},
+            # Settings of the allocator that have no word but torch's own.
+            allocator={
+                name: text
+                for name, text in process.allocator.items()
+                if _SETTING_WORDS.issuperset(_WORD.findall(f"{name} {text}"))
+            },
         )
 
     def device(self, device: Device) -> Device:
@@ -202,11 +207,6 @@ def _is_public_native(name: str) -> bool:
     """Whether each word of a function in C or C++ is one of torch, Python, CUDA or a standard library."""
     words = _WORD.findall(name)
     return bool(words) and not _LONG_NUMBER.search(name) and all(is_public(f"word:{word}") for word in words)
-
-
-def _is_setting(name: str, text: str) -> bool:
-    """Whether a setting of the allocator has no word but torch's own."""
-    return set(_WORD.findall(f"{name} {text}")) <= _SETTING_WORDS
 
 
 def _recording(recording: Recording, words: _Replacements) -> Recording:

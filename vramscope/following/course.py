@@ -151,10 +151,11 @@ def after(course: Course, piece: Piece, cuts: Array) -> Course:
             reserved_bytes=int(level["reserved"][first]),
             live=_allocated(blocks, born, first),
         )
+    held = np.flatnonzero(blocks.completed_event == ALIVE)
     return Course(
         n_events=course.n_events + len(trace),
         level={name: int(values[-1]) for name, values in level.items()},
-        live=_still_held(blocks, born),
+        live=_rows(blocks, born, held, blocks.free_event[held] != ALIVE),
         waiting=_waiting(course.waiting, trace),
         highest=highest,
         at_peak=_allocated(blocks, born, at) if is_higher else course.at_peak,
@@ -199,11 +200,6 @@ def _waiting(before: Blocks, trace: Trace) -> Blocks:
 def _allocated(blocks: Allocations, born: Array, instant: int) -> LiveBlocks:
     rows = np.flatnonzero(blocks.allocated_at(instant))
     return _rows(blocks, born, rows, np.zeros(len(rows), "?"))
-
-
-def _still_held(blocks: Allocations, born: Array) -> LiveBlocks:
-    rows = np.flatnonzero(blocks.completed_event == ALIVE)
-    return _rows(blocks, born, rows, blocks.free_event[rows] != ALIVE)
 
 
 def _rows(blocks: Allocations, born: Array, rows: Array, is_pending: Array) -> LiveBlocks:

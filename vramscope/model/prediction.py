@@ -256,6 +256,11 @@ class Prediction:
             Sizes in bytes under names that end in ``_bytes``; a test validates it by its schema.
         """
         point = self.out_of_memory_point
+        frames = (
+            [dict(zip(("file", "line", "function"), each, strict=True)) for each in point.frames]
+            if point
+            else []
+        )
         return {
             "schema": 1,
             **self._figures(),
@@ -264,7 +269,7 @@ class Prediction:
             "run": str(self.run),
             "card": self.card,
             "context_bytes": self.context_bytes,
-            "out_of_memory": None if point is None else _point(point),
+            "out_of_memory": point and asdict(point) | {"frames": frames},
             "cards": [asdict(each) for each in self.cards],
             "need": asdict(self.need),
             "without_limit": None if self.without_limit is None else self.without_limit._figures(),
@@ -312,11 +317,6 @@ class Prediction:
             otherwise=tuple(OtherRun(**_known(OtherRun, each)) for each in document["otherwise"]),
             without_limit=None if whole is None else cls.from_json(whole),
         )
-
-
-def _point(point: OutOfMemoryPoint) -> dict[str, Any]:
-    frames = [{"file": file, "line": line, "function": function} for file, line, function in point.frames]
-    return asdict(point) | {"frames": frames}
 
 
 def _point_of(document: Mapping[str, Any] | None) -> OutOfMemoryPoint | None:

@@ -199,7 +199,9 @@ def _inferred(program: Program) -> tuple[list[Span], Rules]:
     updates = _updates(program.stretches)
     if updates or program.rules.inferred == StepsFrom.OPTIMIZERS:
         rules = _with_optimizers(replace(program.rules, inferred=StepsFrom.OPTIMIZERS), updates, outer)
-        return _between(_with_zero_grad(_closing(updates, rules), outer, rules), program), rules
+        is_end = ends_of_steps([_identity(stretch) for stretch in updates], rules.order)
+        closing = [stretch.last for stretch, ends in zip(updates, is_end, strict=True) if ends]
+        return _between(_with_zero_grad(closing, outer, rules), program), rules
     for source, find in _ENDS.items():
         ends = find(program.stretches)
         if ends or program.rules.inferred == source:
@@ -250,11 +252,6 @@ def _with_optimizers(rules: Rules, updates: list[Stretch], outer: list[Stretch])
     if clears_first is None:
         clears_first = next(s.phase for s in outer if s.phase in _OPENS_A_STEP) == Phase.ZERO_GRAD
     return replace(rules, order=order, clears_first=clears_first)
-
-
-def _closing(updates: list[Stretch], rules: Rules) -> list[int]:
-    is_end = ends_of_steps([_identity(stretch) for stretch in updates], rules.order)
-    return [stretch.last for stretch, ends in zip(updates, is_end, strict=True) if ends]
 
 
 def _identity(stretch: Stretch) -> tuple[int, int]:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -340,3 +341,38 @@ def test_an_earlier_model_that_the_next_one_learns_from_is_in_use(tmp_path):
     (recording,) = vramscope.load(tmp_path).recordings
 
     assert "models_left" not in findings_of(recording)
+
+
+@pytest.mark.parametrize("n_models", [3, 9])
+@pytest.mark.parametrize("is_method", [True, False])
+def test_models_that_a_cache_on_a_method_keeps(tmp_path, is_method, n_models):
+    """Of many the growth is told; that a bound of the cache is not reached yet makes it no buffer."""
+
+    @lru_cache(64)
+    def ones(_, length):
+        return torch.ones(length, 384)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net_of()
+
+        def forward(self, x):
+            return self.net(x + ones(self if is_method else None, len(x)))
+
+    def program():
+        for _ in range(n_models):
+            net = Net()
+            train(net, torch.optim.SGD(net.parameters(), lr=0.1))
+            del net
+
+    recording = recorded(tmp_path, program)
+    few, many = findings_of(recording).get("models_left"), recording.leaks()
+
+    assert [few is not None, bool(many.leaks), len(many.filling)] == [
+        is_method and n_models == 3, is_method and n_models == 9, 0
+    ]  # fmt: skip
+    if is_method:
+        said = few or many.leaks[0].finding
+        assert said.advice.startswith("a cache on a method keeps each object that it is called on (self)")
+        assert "ones" in said.holder

@@ -149,7 +149,10 @@ def _compared(recording: Recording, other: Recording, tolerance: float) -> Compa
     least = max(int(tolerance * peaks[0]), 1)
     changed_totals = _total_changes(before, after, totals, least)
     phases = _paired(_by_phase(before), _by_phase(after))
-    chosen = _steps_compared(totals[0][0], totals[1][0])
+    # The intervals in which lines and categories are compared.
+    one, two = totals[0][0], totals[1][0]
+    spread = np.linspace(0, len(one) - 1, min(len(one), _MOST_STEPS)).astype("i8")
+    chosen = np.unique(np.append(spread, [one.argmax(), two.argmax()]))
     before, after = _chosen(before, chosen), _chosen(after, chosen)
     changes = [*changed_totals, *_changes("phase", *phases, least)]
     if recording.has_allocations and other.has_allocations:
@@ -286,12 +289,6 @@ def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
 
 def _chosen(side: _Side, stretches: Array) -> _Side:
     return side._replace(start=side.start[stretches], end=side.end[stretches])
-
-
-def _steps_compared(before: Array, after: Array) -> Array:
-    """The intervals in which lines and categories are compared."""
-    spread = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype("i8")
-    return np.unique(np.append(spread, [before.argmax(), after.argmax()]))
 
 
 def _grouped(side: _Side, group: Array, n_groups: int) -> Array:

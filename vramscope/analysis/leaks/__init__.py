@@ -27,6 +27,7 @@ from vramscope.analysis.leaks.holders import (
     group_of,
     held,
     is_nameless,
+    keep_self,
     kept_at,
     path_of,
     root_of,
@@ -225,8 +226,11 @@ def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
     kept = stayed(levels, rows)
     holdings = evidence_of(levels, context.holdings, rows)
     facts = replace(_facts(context, kept, holdings), unheld_fraction=_unheld(context, rows, holdings))
-    leak = _leak_of(levels, rows, kept, cause_of(facts), holdings)
-    if leak is None or not are_bounded(holdings):
+    # An old model is no entry of a buffer that still fills.
+    is_of_models = facts.parameter_fraction > 0 and keep_self(holdings)
+    cause = LeakCause.KEPT_MODEL if is_of_models else cause_of(facts)
+    leak = _leak_of(levels, rows, kept, cause, holdings)
+    if leak is None or not are_bounded(holdings) or is_of_models:
         return leak
     leak = replace(
         leak, bound=next(filter(None, map(bound_of, holdings))), bytes_per_item=_bytes_per_item(context, rows)

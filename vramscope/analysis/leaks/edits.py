@@ -11,6 +11,7 @@ from vramscope.analysis.leaks.holders import (
     base_of,
     before_graph,
     every_of,
+    keep_self,
     kept_at,
     root_of,
     shared_root,
@@ -26,6 +27,10 @@ _BESIDE = ("kept_at", "limit", "reset", "hook", "end")
 _DETACHED = ("item", "detach", "cpu", "tolist", "numpy", "clone")
 
 
+NO_SELF = (
+    "a cache on a method keeps each object that it is called on (self), with all that it has: cache a "
+    "function of the plain arguments instead, or keep the result on the object"
+)
 _ASK_AGAIN = "recorder.explain_leaks() in the training looks for it"
 _OF_A_FILE = "a file does not have it: record the training with vramscope run"
 
@@ -63,6 +68,8 @@ def _of_cause(cause: LeakCause, example: Held, others: Sequence[Held], kept: Sta
     if cause in (LeakCause.KEPT_OUTPUT, LeakCause.CACHE) and reset is not None:
         also = ", or make it with compute_on_cpu=True" if len(reset) > 2 else ""
         return f"call {reset[1]}.reset() once its result is computed, as after every epoch{also}"
+    if cause == LeakCause.KEPT_MODEL and keep_self(others):
+        return NO_SELF
     inside = _names_in_function(example, others)
     if cause == LeakCause.KEPT_OUTPUT and inside:
         what = f"{inside[0]}.detach().cpu(), or numbers"

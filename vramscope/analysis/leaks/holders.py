@@ -169,6 +169,12 @@ def is_of_kept_optimizer(holding: Held) -> bool:
     return "optimizer" in kinds and 0 <= holding.grows_at < kinds.index("optimizer")
 
 
+def keep_self(holdings: Sequence[Holding]) -> bool:
+    """Return whether an ``lru_cache`` leads to most blocks by an object that it was given, as by self."""
+    ways = [str(each.words).partition("lru_cache")[2] for each in holdings]
+    return 2 * sum("'attribute'" in way for way in ways) > len(ways)
+
+
 def group_of(holding: Held) -> str:
     """Return the group of a block's leak: its holder, all gradients of a model, or all of an optimizer."""
     words = before_graph(holding)

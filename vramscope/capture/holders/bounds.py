@@ -1,7 +1,7 @@
 """Finds the bounds of containers in the source: comparisons of their length that end their growth."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -46,7 +46,8 @@ def bounds(file: str) -> dict[Name, LengthLimit]:
             for name, is_below, limit in _lengths(node.test):
                 body, rest = (node.body, node.orelse) if is_below else (node.orelse, node.body)
                 # A loop that fills a list up to its length grows until its own end.
-                if (isinstance(node, ast.If) and _keeps(body, name)) or _ends(rest, name):
+                kept = {each for part in body for inner in ast.walk(part) for each in keeping(inner)}
+                if (isinstance(node, ast.If) and name in kept) or _ends(rest, name):
                     text = f"`{ast.unparse(node.test)}`"
                     found.setdefault(name, LengthLimit(node.lineno, text, numbers.get(ast.unparse(limit), 0)))
     return found
@@ -61,10 +62,6 @@ def _lengths(test: ast.expr) -> Iterator[tuple[Name, bool, ast.expr]]:
                 is_length = isinstance(side, ast.Call) and ast.unparse(side.func) == "len" and side.args
                 if is_length and isinstance(side, ast.Call) and issubclass(way, (*_BELOW, *_ABOVE)):
                     yield from ((name, issubclass(way, _BELOW), limit) for name in name_of(side.args[0]))
-
-
-def _keeps(body: Iterable[ast.stmt], name: Name) -> bool:
-    return any(name in keeping(node) for each in body for node in ast.walk(each))
 
 
 def _ends(body: list[ast.stmt], name: Name) -> bool:

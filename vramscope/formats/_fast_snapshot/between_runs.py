@@ -43,7 +43,9 @@ def built(pieces: Sequence[Piece], lists: FrameLists, wanted: Sequence[int]) -> 
         body = _body(kept[:-1], cuts, numbers, lists)
         ends = b"](" + b"".join(map(get, numbers.of(np.array(wanted, "i8")).tolist())) + b"e\x86."
         with collector_off():
-            whole, objects = PlainUnpickler(io.BytesIO(_framed(body + ends))).load()
+            opcodes = body + ends
+            framed = b"\x80\x04\x95" + len(opcodes).to_bytes(8, "little") + opcodes
+            whole, objects = PlainUnpickler(io.BytesIO(framed)).load()
     except (FormatError, *PROBLEMS):
         raise Irregular from None
     return whole, dict(zip(wanted, objects, strict=True))
@@ -115,7 +117,3 @@ def _body(kept: bytearray, cuts: Sequence[int], numbers: _MemoNumbers, lists: Fr
             found += [b"]\x94", opcodes, b"0"]
         begin = cut
     return b"".join([*found, kept[begin:]])
-
-
-def _framed(opcodes: bytes) -> bytes:
-    return b"\x80\x04\x95" + len(opcodes).to_bytes(8, "little") + opcodes
