@@ -39,6 +39,9 @@ _MOST_LEFT = 0.01
 _KEEPERS = {OF_NOTEBOOKS: "notebook.", "sys.": "sys.", "an unnamed ": "handled."}
 """The wording for an exception by how the name of what keeps it begins."""
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_LEAST_INPUTS = 4
+"""Steps that make a gradient of another tensor each, from which on these are inputs that are used again."""
+_OF_KEEPERS = (FindingKind.EXCEPTION_KEPT, FindingKind.GRADIENTS_NEVER_CLEARED)
 _OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
@@ -69,6 +72,7 @@ def held_once(recording: Recording) -> list[Finding]:
         FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
         FindingKind.MODELS_LEFT: _of_earlier_trainings(recording, found, assigned, live, at),
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
+        FindingKind.GRADIENTS_NEVER_CLEARED: _of_inputs(recording, found, assigned, live, holdings),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
     said = []
@@ -84,7 +88,8 @@ def held_once(recording: Recording) -> list[Finding]:
         made = made if len(made) else mine
         frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
         of = next((word for begin, word in _KEEPERS.items() if holder.startswith(begin)), "")
-        wording = f"{of}{kind}" if kind == FindingKind.EXCEPTION_KEPT else kind
+        of = "inputs." if kind == FindingKind.GRADIENTS_NEVER_CLEARED else of
+        wording = f"{of}{kind}" if kind in _OF_KEEPERS else kind
         edit = ADVICE[LeakCause.REFERENCE_CYCLE]
         if kind == FindingKind.MODELS_LEFT and keep_self(ways):
             wording, edit = f"cached.{kind}", NO_SELF
@@ -111,6 +116,22 @@ def _of_exceptions(
     last = max(compress(found.alloc_event[rows].tolist(), is_handled), default=-1)
     return np.array(
         [row for row, each in zip(rows, is_handled, strict=True) if not each or last < began], "i8"
+    )
+
+
+def _of_inputs(
+    recording: Recording, found: Allocations, assigned: Assigned, live: Array, holdings: Mapping[int, Holding]
+) -> Array:
+    """Return gradients that no module's or optimizer's parameters have, made one after another in many steps.
+
+    Tensors that a program trains by hand get theirs in one step.
+    """
+    is_own = live & (assigned.category == Category.GRADIENT) & (assigned.label < 0)
+    kinds = {row: [word[0] for word in each.words if word[0] != "end"] for row, each in holdings.items()}
+    rows = [row for row, way in kinds.items() if is_own[row] and way[-1] == "grad" and "item" in way]
+    born = np.searchsorted(recording.steps.start_event, found.alloc_event[rows])
+    return (
+        np.array(rows, "i8") if len(np.unique(born)) >= max(_LEAST_INPUTS, len(rows)) else np.zeros(0, "i8")
     )
 
 

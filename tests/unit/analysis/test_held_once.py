@@ -376,3 +376,31 @@ def test_models_that_a_cache_on_a_method_keeps(tmp_path, is_method, n_models):
         said = few or many.leaks[0].finding
         assert said.advice.startswith("a cache on a method keeps each object that it is called on (self)")
         assert "ones" in said.holder
+
+
+@pytest.mark.parametrize("given", ["itself", "copy", "weights"])
+def test_gradients_of_inputs_that_are_used_again(tmp_path, given):
+    """Batches that lie on the device are asked for gradients; or the tensors are trained by hand."""
+
+    def program():
+        net = net_of()
+        pool = [torch.randn(512, 384) for _ in range(8)]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for turn in range(16):
+            if given == "weights":
+                batch = sum(each.requires_grad_() for each in pool) / 8
+            else:
+                batch = pool[turn % 8] if given == "itself" else pool[turn % 8].detach()
+                batch.requires_grad_()
+            net(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = findings_of(recorded(tmp_path, program))
+
+    assert [*found] == (["gradients_never_cleared"] if given == "itself" else [])
+    if found:
+        said = found["gradients_never_cleared"]
+        # All but that of the running step, and one that the loop's own variable holds as well.
+        assert said.holder == "pool"
+        assert said.n_bytes == pytest.approx(7 * 512 * 384 * 4, rel=0.15)
