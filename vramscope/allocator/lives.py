@@ -164,7 +164,10 @@ def _lives_of(trace: Trace, rows: Array) -> BlockLives:
     request = _event_of(life, rows, (action == Action.FREE_REQUESTED) & (begins | (before != action)), start)
     end = _event_of(life, rows, action == Action.FREE_COMPLETED, start)
     alloc = np.where(is_alloc[start], rows[start], -1)
-    _end_at_next(end, address[start], alloc)
+    # A life that has no end ends where its address is allocated again.
+    at = address[start]
+    again = np.flatnonzero((end[:-1] < 0) & (at[1:] == at[:-1]) & (alloc[1:] >= 0))
+    end[again] = alloc[again + 1]
     known = is_alloc[start] | is_first[start]
     found = BlockLives(
         address=address[start], requested_size=trace.size[rows[start]], alloc=alloc, request=request, end=end
@@ -217,9 +220,3 @@ def _event_of(life: Array, rows: Array, chosen: Array, start: Array) -> Array:
     found = np.full(len(start), -1, dtype="i8")
     found[life[chosen]] = rows[chosen]
     return found
-
-
-def _end_at_next(end: Array, address: Array, alloc: Array) -> None:
-    """End a life that has no end where its address is allocated again."""
-    again = np.flatnonzero((end[:-1] < 0) & (address[1:] == address[:-1]) & (alloc[1:] >= 0))
-    end[again] = alloc[again + 1]

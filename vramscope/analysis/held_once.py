@@ -41,7 +41,6 @@ _KEEPERS = {OF_NOTEBOOKS: "notebook.", "sys.": "sys.", "an unnamed ": "handled."
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _LEAST_INPUTS = 4
 """Steps that make a gradient of another tensor each, from which on these are inputs that are used again."""
-_OF_KEEPERS = (FindingKind.EXCEPTION_KEPT, FindingKind.GRADIENTS_NEVER_CLEARED)
 _OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
@@ -72,7 +71,9 @@ def held_once(recording: Recording) -> list[Finding]:
         FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
         FindingKind.MODELS_LEFT: _of_earlier_trainings(recording, found, assigned, live, at),
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
-        FindingKind.GRADIENTS_NEVER_CLEARED: _of_inputs(recording, found, assigned, live, holdings),
+        f"inputs.{FindingKind.GRADIENTS_NEVER_CLEARED}": _of_inputs(
+            recording, found, assigned, live, holdings
+        ),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
     said = []
@@ -88,8 +89,7 @@ def held_once(recording: Recording) -> list[Finding]:
         made = made if len(made) else mine
         frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
         of = next((word for begin, word in _KEEPERS.items() if holder.startswith(begin)), "")
-        of = "inputs." if kind == FindingKind.GRADIENTS_NEVER_CLEARED else of
-        wording = f"{of}{kind}" if kind in _OF_KEEPERS else kind
+        wording = f"{of}{kind}" if kind == FindingKind.EXCEPTION_KEPT else kind
         edit = ADVICE[LeakCause.REFERENCE_CYCLE]
         if kind == FindingKind.MODELS_LEFT and keep_self(ways):
             wording, edit = f"cached.{kind}", NO_SELF

@@ -57,7 +57,9 @@ def reconstruct(
     """
     after = final or Snapshot(event=len(trace))
     segments = segments_before(after.segments, trace)
-    settings = _as_used(settings, after.segments, trace)
+    # torch < 2.3 exports no settings: the record shows expandable segments.
+    is_expandable = bool(after.segments.is_expandable.any() or (trace.action == Action.SEGMENT_MAP).any())
+    settings = replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
     found = lives(trace)
     # Blocks in use at the end that the trace never mentions: they existed at the beginning.
     at_end = used(after.blocks)
@@ -100,12 +102,6 @@ def _left_of(older: Used, found: BlockLives) -> Used:
     older = older.rows(~np.isin(older.address, freed.address[freed.end >= 0]))
     is_pending = np.isin(older.address, freed.address[freed.request >= 0])
     return replace(older, state=np.where(is_pending, BlockState.PENDING_FREE, older.state).astype("u1"))
-
-
-def _as_used(settings: Settings, held: Segments, trace: Trace) -> Settings:
-    """Infer expandable segments from the record, because torch < 2.3 exports no settings."""
-    is_expandable = bool(held.is_expandable.any()) or bool((trace.action == Action.SEGMENT_MAP).any())
-    return replace(settings, expandable_segments=settings.expandable_segments or is_expandable)
 
 
 def _at_start(found: BlockLives, sizes: Array) -> Used:

@@ -183,6 +183,9 @@ def _rules(
         & (lives.step >= 0)
         & (lives.step == steps_of(program.steps, found.free_event))
     )
+    # Before its step's first forward, or before the first step and freed later.
+    is_before = _before_steps(program.steps, found.alloc_event) & (found.free_event >= 0)
+    is_before |= found.alloc_event < program.first_forward[lives.step]
     held = held_by_unfinished(program.unfinished, found.alloc_event, dies, phase, inside)
     return [
         (left & forward & served, Category.ACTIVATION, Reason.SAVED),
@@ -193,7 +196,7 @@ def _rules(
         (left & (phase == Phase.BACKWARD), Category.GRADIENT, Reason.LEFT_BY_BACKWARD),
         (left & (phase == Phase.OPTIMIZER), Category.OPTIMIZER_STATE, Reason.LEFT_BY_OPTIMIZER),
         (left & (phase == Phase.DATA), Category.INPUT, Reason.LOADED),
-        (~inside & served & _before_forward(program, found, lives), Category.INPUT, Reason.LOADED),
+        (~inside & served & is_before, Category.INPUT, Reason.LOADED),
         (inside & (dies < end), Category.TEMPORARY, Reason.WITHIN),
         (left & forward & is_early, Category.TEMPORARY, Reason.WITHIN),
         (~inside & _within_a_gap(program, found, lives), Category.TEMPORARY, Reason.WITHIN),
@@ -235,12 +238,6 @@ def _backward_of(program: _ProgramTimeline, born: Array, lives: Lives) -> tuple[
 def _before_steps(steps: Steps, born: Array) -> Array:
     start = steps.start_event
     return (born >= 0) & (born < (start[0] if len(start) else -1))
-
-
-def _before_forward(program: _ProgramTimeline, found: Allocations, lives: Lives) -> Array:
-    """Whether it was allocated before its step's first forward, or before the first step and freed later."""
-    is_first_batch = _before_steps(program.steps, found.alloc_event) & (found.free_event >= 0)
-    return is_first_batch | (found.alloc_event < program.first_forward[lives.step])
 
 
 def _within_a_gap(program: _ProgramTimeline, found: Allocations, lives: Lives) -> Array:

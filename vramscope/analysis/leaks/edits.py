@@ -43,7 +43,9 @@ def advice(
     *others* are paths to other blocks of the leak; one of them may show that the kept value is a number.
     """
     again = _OF_A_FILE if source == "snapshot" else _ASK_AGAIN
-    general = ADVICE[cause].format(variable=holder or "it", statement=_general(cause, holder), again=again)
+    what = ", loss.item()" if cause in KEEPS_NUMBERS else ", by .detach().cpu(), or drop it after use"
+    what += f", in {holder}" if holder else ""
+    general = ADVICE[cause].format(variable=holder or "it", statement=what, again=again)
     if example is None:
         return general
     kept = kept_at(example)
@@ -96,11 +98,6 @@ def as_written(example: Held, others: Sequence[Held] = ()) -> str:
         return target
     owner = str(last[2]) if len(last) > 2 else ""
     return f"self.{last[1]} of {owner}" if owner else usual
-
-
-def _general(cause: LeakCause, holder: str | None) -> str:
-    what = ", loss.item()" if cause in KEEPS_NUMBERS else ", by .detach().cpu(), or drop it after use"
-    return f"{what}, in {holder}" if holder else what
 
 
 def _wrapper(cause: str, holdings: Sequence[Held]) -> str:

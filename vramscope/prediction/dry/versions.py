@@ -43,13 +43,8 @@ def keeps_lt_workspaces() -> bool:
     return _number() < (2, 12)
 
 
-def attends_without_heads() -> bool:
-    """Whether attention of three dimensions runs in the kernels for four: from torch 2.14 on."""
-    return _number() >= (2, 14)
-
-
 def has_new_efficient_attention() -> bool:
-    """Whether efficient attention takes shared keys, and has a seed without dropout: from torch 2.14 on."""
+    """Whether attention takes three dimensions and shared keys, and has seeds without dropout: from 2.14."""
     return _number() >= (2, 14)
 
 

@@ -108,7 +108,7 @@ def attention(  # noqa: PLR0913 -- the schema's
     enable_gqa: bool = False,
 ) -> Any:
     """``aten::scaled_dot_product_attention`` as it chooses on the card."""
-    if query.dim() == key.dim() == value.dim() == 3 and versions.attends_without_heads():
+    if query.dim() == key.dim() == value.dim() == 3 and versions.has_new_efficient_attention():
         one, two, three = (part.unsqueeze(0) for part in (query, key, value))
         mask = attn_mask if attn_mask is None or attn_mask.dim() < 3 else attn_mask.unsqueeze(0)
         out = attention(one, two, three, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
