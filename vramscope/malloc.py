@@ -21,6 +21,6 @@ def malloc_trim() -> Callable[[int], int] | None:
 
 def resident_bytes() -> int:
     """Return the resident memory of this process; −1 where the system does not say it."""
-    with suppress(OSError), open("/proc/self/statm", "rb") as file:  # noqa: PTH123 -- often, for years
+    with suppress(Exception), open("/proc/self/statm", "rb") as file:  # noqa: PTH123 -- or the program's
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return -1

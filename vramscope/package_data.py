@@ -1,5 +1,6 @@
 """Reads the tables that lie beside the code: a row a line, its cells parted by tabs."""
 
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 
@@ -8,7 +9,8 @@ def rows(module: str, name: str, kind: str = "") -> list[list[str]]:
 
     With *kind* only those whose first cell it is, without that cell.
     """
-    lines = Path(module).with_name(name).read_text(encoding="utf-8").splitlines()
+    # As Python reads a module, not by open(): in its place may be a function of the program.
+    lines = SourceFileLoader(name, "").get_data(str(Path(module).with_name(name))).decode().splitlines()
     cells = [line.split("\t") for line in lines if line and not line.startswith("#")]
     return [row[1:] for row in cells if row[0] == kind] if kind else cells
 

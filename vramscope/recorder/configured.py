@@ -119,7 +119,7 @@ def _of_project(folder: Path) -> Mapping[str, Any]:
 def _table(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+    except Exception:  # noqa: BLE001 -- open() may be a function of the program
         return {}
     # A file of somebody else is none of ours, however damaged.
     if "tool.vramscope" not in text:

@@ -37,7 +37,7 @@ def current_incarnation(boot_file: Path = _BOOT) -> Incarnation:
     """Return the boot id, pid namespace and start time of this process; *boot_file* holds the first."""
     try:
         boot, namespace = boot_file.read_text().strip(), str(_NAMESPACE.readlink())
-    except OSError:
+    except Exception:  # noqa: BLE001 -- open() may be a function of the program
         return Incarnation()
     return Incarnation(boot, namespace, _started(os.getpid()) or 0)
 
@@ -77,7 +77,7 @@ def _status(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the third (the state) on; empty if it cannot be read."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+    except Exception:  # noqa: BLE001 -- open() may be a function of the program
         return []
     # The second field is the program's name in brackets; the name may contain brackets and spaces itself.
     return text.rpartition(")")[2].split()

@@ -73,6 +73,14 @@ def test_a_program_in_odd_surroundings_is_recorded(tmp_path, name, losses):
     assert not recording.notes
 
 
+def test_a_program_whose_open_raises_goes_on_and_is_told(tmp_path, losses):
+    patched = "import builtins, io; io.open = builtins.open = lambda *_, **__: 1 / 0"
+    done = run(f"{patched}\nwith vramscope.record({str(tmp_path / 'run')!r}):\n    train()", tmp_path)
+
+    assert (done.returncode, done.stdout) == (7, losses), done.stderr
+    assert done.stderr.count("vramscope stopped recording, training goes on") <= 1
+
+
 def test_what_was_deleted_stays_deleted(tmp_path):
     recorded = f"with vramscope.record({str(tmp_path / 'run')!r}): train()"
     done = run(f"del sys.stderr\n{recorded}\nprint(hasattr(sys, 'stderr'), flush=True)", tmp_path)
