@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 
 
 def malloc_trim() -> Callable[[int], int] | None:
@@ -21,6 +22,6 @@ def malloc_trim() -> Callable[[int], int] | None:
 
 def resident_bytes() -> int:
     """Return the resident memory of this process; −1 where the system does not say it."""
-    with suppress(Exception), open("/proc/self/statm", "rb") as file:  # noqa: PTH123 -- or the program's
+    with suppress(OSError), FileIO("/proc/self/statm") as file:  # open() may be the program's own
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return -1
