@@ -270,13 +270,7 @@ class Sampler:
         levels = [_level(of, name) for of, name in places]
         return *(level["current"] for level in levels), levels[0]["peak"], levels[1]["peak"]
 
-    def _keep(
-        self,
-        now: int,
-        levels: tuple[int, ...],
-        driver: DriverReading,
-        highest: tuple[int, ...] = (UNKNOWN,) * 4,
-    ) -> None:
+    def _keep(self, now: int, levels: Row, driver: DriverReading, highest: Row = (UNKNOWN,) * 4) -> None:
         memory, shares, utilization, drift_bytes, host = driver
         torchs = (*levels[:2], memory.used, memory.total, shares.ours, utilization, *levels[2:])
         drivers = memory.free, shares.others, drift_bytes, *host, self.communicators.n_bytes

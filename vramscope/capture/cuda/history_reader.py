@@ -143,7 +143,7 @@ class HistoryReader:
     def is_kept(self, row: MarkRow, samplers: Mapping[int, Sampler]) -> bool:
         """Sample torch's counters at a mark, and keep it if it is of a step without events."""
         is_sampled = self._step_ends.see(row[0], row[1]) if is_tracing() else row[0] != MarkKind.GC
-        for sampler in list(samplers.values()) if is_sampled else ():
+        for sampler in tuple(samplers.values()) if is_sampled else ():
             sampler.sample_at_mark(row[2])
         if self.is_resting:
             self.kept.append(row)

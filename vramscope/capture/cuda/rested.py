@@ -9,7 +9,7 @@ from vramscope.allocator.settings import SMALL_SEGMENT, Settings
 from vramscope.capture.cuda.gap import Unlike
 from vramscope.model.snapshot import Snapshot
 
-_BLOCK = itemgetter("address", "size", "requested_size", "state", "frames")
+_BLOCK, _NOTHING = itemgetter("address", "size", "requested_size", "state", "frames"), Snapshot()
 
 
 def rested(
@@ -20,7 +20,7 @@ def rested(
     While its history was off torch took no stacks: a block with a stack that was held is the same one, and
     one without stays if its segment did. A new stack, pool or page, and a free that waits: LookupError.
     """
-    after, gone, born = Ledger(Snapshot(), settings), held.blocks.copy(), dict[int, Block]()
+    after, gone, born = Ledger(_NOTHING, settings), held.blocks.copy(), dict[int, Block]()
     for segment in segments:
         is_same, here = _add_segment(segment, held, pools, after)
         _move(segment["blocks"], (gone, is_same, here), (after.blocks, born))

@@ -88,14 +88,16 @@ class Stretches:
 
     def before(self, kind: MarkKind, phase: Phase, value: int) -> None:
         """Switch events on or off where the mark that comes next says so: it ends or begins a step."""
-        if self._ends_step(kind, phase, value):
+        begins = kind == MarkKind.PHASE_BEGIN
+        if not begins and self._ends_step(kind, phase, value):
             self._n_ended += 1
             self._is_wanted = self._is_due()
-        if phase == Phase.EVAL and kind == MarkKind.PHASE_BEGIN and self._is_auto and not self._has_evaluated:
+        if begins and self._is_auto and phase == Phase.EVAL and not self._has_evaluated:
             self._is_wanted = self._has_evaluated = True
         # What follows a step, such as zero_grad, may belong to it.
-        begins = kind == MarkKind.ENTER or (kind == MarkKind.PHASE_BEGIN and phase in _BEGINS)
-        if self._is_wanted != self.is_on and (self._is_wanted or begins):
+        if self._is_wanted != self.is_on and (
+            self._is_wanted or kind == MarkKind.ENTER or (begins and phase in _BEGINS)
+        ):
             unheld(self.go_on if self._is_wanted else self._rest)
 
     def _is_due(self) -> bool:
