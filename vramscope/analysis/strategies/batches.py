@@ -137,14 +137,20 @@ def loss_in_chunks(run: StrategyInput) -> Iterator[StrategyTrial]:
     n_bytes = int(run.found.block_size[rows & run.found.allocated_at(at)].sum())
     if n_bytes < _LEAST_SHARE * run.level_bytes[at] or not n_bytes:
         return
+    # What backward makes of the logits' gradient and lets go of before it, as for the sum of a bias.
+    of_backward, born, ends = run.born_in == Phase.BACKWARD, run.found.alloc_event, run.found.free_event
+    around = np.flatnonzero(rows & of_backward)
+    last = around[np.searchsorted(born[around], born) - 1] if len(around) else np.zeros(len(rows), "i8")
+    made_of = of_backward & ~rows & (run.category == Category.TEMPORARY) & (born > born[last])
+    made_of &= (ends >= 0) & (ends < ends[last])
     # Each chunk adds to the gradient of the head, which is there twice meanwhile.
     head = int(run.found.block_size[run.category == Category.PARAMETER].max(initial=0))
     extra = np.where(np.isin(run.phase, (Phase.LOSS, Phase.BACKWARD)), head, 0)
     yield StrategyTrial(
         "loss_in_chunks",
-        scaled(run, (rows, 1 / _CHUNKS)),
+        scaled(run, (rows | made_of, 1 / _CHUNKS)),
         extra,
         {"chunks": _CHUNKS},
-        least=SizeChange(scaled(run, (rows, 0.0))),
+        least=SizeChange(scaled(run, (rows | made_of, 0.0))),
         most=SizeChange(scaled(run, (rows, 2 / _CHUNKS)), 2 * extra),
     )
