@@ -34,9 +34,8 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
     yield Text(f"{which}{_verdict(answer)}")
     yield from _to_do(answer)
     if answer.as_recorded is not None and answer.recorded_peak_bytes and not answer.is_reproduced:
-        replayed, recorded = map(
-            format_bytes, (answer.as_recorded.peak_reserved_bytes, answer.recorded_peak_bytes)
-        )
+        sizes = answer.as_recorded.peak_reserved_bytes, answer.recorded_peak_bytes
+        replayed, recorded = map(format_bytes, sizes)
         yield Text(
             f"an estimate: under the recorded circumstances the replay reserves {replayed} at most; "
             f"{recorded} were recorded",
