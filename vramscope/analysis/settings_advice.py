@@ -27,6 +27,7 @@ from vramscope.analysis.what_if import (
 )
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.model.recording import Recording
+from vramscope.package_data import words
 from vramscope.units import format_bytes
 
 WORTH_IT = 0.02
@@ -287,15 +288,12 @@ def _unknown_past(recording: Recording, base: ReplayResult, bare: ReplayResult) 
     cached = base.peak_reserved_bytes - bare.peak_reserved_bytes
     if not (base.fits and bare.fits) or cached < _worth(base):
         return ""
-    most, before, shown = map(
-        format_bytes,
-        (base.peak_reserved_bytes, int(recording.initial.segments.size.sum()), bare.peak_reserved_bytes),
-    )
-    return (
-        f"{most} were reserved at most, {before} of it before the recording began; what it shows needs "
-        f"{shown}. How the rest came to be is not in it, so settings cannot be compared: record from the "
-        "start of the program"
-    )
+    before = int(recording.initial.segments.size.sum())
+    return _said("unknown_past", base.peak_reserved_bytes, before, bare.peak_reserved_bytes)
+
+
+def _said(which: str, *sizes: int) -> str:
+    return words(__file__, "settings_advice.tsv", "said")[which].format(*map(format_bytes, sizes))
 
 
 def _hopeless(program: RequestSequence, base: ReplayResult, so_far: str) -> str:
@@ -303,17 +301,11 @@ def _hopeless(program: RequestSequence, base: ReplayResult, so_far: str) -> str:
     # Requested bytes, not allocated ones: how much a block is rounded up depends on the settings.
     held, asked, capacity_bytes = base.failed_requested_bytes, base.failed_bytes, base.capacity_bytes
     if capacity_bytes is not None and not base.fits and held + asked > capacity_bytes:
-        return (
-            f"{format_bytes(held)} are in use when {format_bytes(asked)} more are asked for: no setting "
-            f"makes that fit {format_bytes(capacity_bytes)}"
-        )
+        return _said("too_much", held, asked, capacity_bytes)
     is_rounded = any(program.settings.roundup_power2_divisions)  # then another setting allocates less
     spare = base.peak_reserved_bytes - base.peak_allocated_bytes
     if base.fits and not base.n_retries and spare < _worth(base) and not is_rounded:
-        return (
-            f"{_change_nothing(so_far)}reserved is at most {format_bytes(spare)} above allocated, and no "
-            "setting can save more than that"
-        )
+        return _change_nothing(so_far) + _said("no_spare", spare)
     return ""
 
 
