@@ -126,14 +126,14 @@ def write_as_name(manifest: Manifest, error: OSError, directory: int) -> None:
 
 
 def _with_named_end(manifest: Manifest, path: Path) -> Manifest:
-    """Return a manifest that tells no end with the one that ``write_as_name`` left, if it did."""
+    """Return a manifest with the later end that ``write_as_name`` left, if it did: a block's own is older."""
     names: Sequence[str] = ()
-    if manifest.outcome is Outcome.RUNNING:
-        with suppress(OSError):
-            names = os.listdir(path.parent)  # noqa: PTH208 -- the names alone
+    with suppress(OSError):
+        names = os.listdir(path.parent)  # noqa: PTH208 -- the names alone
     for outcome, ended_ns, code in (match.groups() for match in map(_END.fullmatch, names) if match):
-        reason = f"{path}: cannot write ({os.strerror(getattr(errno, code, errno.EIO))})"
-        manifest = replace(manifest, outcome=Outcome(outcome), ended_ns=int(ended_ns), stopped=reason)
+        if int(ended_ns) > manifest.ended_ns:
+            reason = f"{path}: cannot write ({os.strerror(getattr(errno, code, errno.EIO))})"
+            manifest = replace(manifest, outcome=Outcome(outcome), ended_ns=int(ended_ns), stopped=reason)
     return manifest
 
 

@@ -150,7 +150,23 @@ def test_the_end_is_told_where_not_one_byte_can_be_written(run_dir, new_writer, 
     assert len(list(run_dir.glob("rank0/end-*"))) == 1
 
 
-def test_a_name_that_tells_an_end_counts_only_where_no_end_was_written(run_dir, new_writer):
+def test_the_end_is_told_where_a_later_block_cannot_begin(run_dir, new_writer, monkeypatch):
+    writer = new_writer()
+    writer.append(Trace.of(size=[1, 2]), 0)
+    writer.close(Outcome.FINISHED)
+    for call in ("write", "pwrite"):
+        monkeypatch.setattr(os, call, lambda *_: 0)
+    for do in (writer.reopen, lambda: writer.close(Outcome.FAILED, "StoreError: …")):
+        with pytest.raises(StoreError, match="cannot write"):
+            do()
+    monkeypatch.undo()
+
+    (recording,) = load(run_dir).recordings
+    assert recording.outcome is Outcome.FAILED
+    assert [note.code for note in recording.notes] == ["stopped"]
+
+
+def test_a_name_that_tells_an_end_counts_only_where_no_later_one_was_written(run_dir, new_writer):
     new_writer().close(Outcome.FINISHED)
     for name in ("end-failed-17-EIO", "end-failed-17-__doc__", "end-died-17-EIO", f"end-failed-{2**63}-EIO"):
         (run_dir / "rank0" / name).mkdir()
