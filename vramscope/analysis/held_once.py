@@ -69,8 +69,8 @@ def held_once(recording: Recording) -> list[Finding]:
         ),
         FindingKind.WEIGHTS_LOADED: _like_weights(models, found, copies & read),
         FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
-        FindingKind.MODELS_LEFT: _of_earlier_trainings(recording, found, assigned, live, at),
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
+        FindingKind.MODELS_LEFT: _of_earlier_trainings(recording, found, assigned, live, at),
         f"inputs.{FindingKind.GRADIENTS_NEVER_CLEARED}": _of_inputs(
             recording, found, assigned, live, holdings
         ),
@@ -84,6 +84,9 @@ def held_once(recording: Recording) -> list[Finding]:
         ways = [holdings[row] for row in mine.tolist() if row in holdings]
         names = Counter(map(holder_name, ways))
         holder = names.most_common(1)[0][0] if names else ""
+        garbage = [each.holder for each in said if each.kind == FindingKind.GARBAGE]
+        if kind == FindingKind.MODELS_LEFT and holder in garbage:
+            continue  # they were let go, and wait for the collector
         # The line that made a model says more than that of its optimizer, whose state is larger.
         made = mine[assigned.category[mine] == Category.PARAMETER] if kind in _OF_WEIGHTS else mine
         made = made if len(made) else mine

@@ -404,3 +404,45 @@ def test_gradients_of_inputs_that_are_used_again(tmp_path, given):
         # All but that of the running step, and one that the loop's own variable holds as well.
         assert said.holder == "pool"
         assert said.n_bytes == pytest.approx(7 * 512 * 384 * 4, rel=0.15)
+
+
+MODELS = """
+import gc, sys
+import torch
+from torch import nn
+import vramscope
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6)))
+        self.layers.register_forward_hook(lambda *_: self.seen())
+    def seen(self):
+        pass
+    def forward(self, x):
+        return self.layers(x)
+
+gc.collect()
+gc.disable()
+with vramscope.record(sys.argv[1], device="simulated", quiet=True):
+    for trial in range(17):
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(4):
+            net(torch.randn(32, 256)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if trial == 14:
+            gc.collect()
+"""
+
+
+def test_models_that_wait_for_the_collector_are_told_once(tmp_path):
+    """Each was let go when the next was made, so there is nothing to drop."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = tmp_path / "models.py"
+    program.write_text(MODELS, encoding="utf-8")
+    subprocess.run([sys.executable, program, tmp_path / "run"], env=env, check=True, timeout=300)
+    (recording,) = vramscope.load(tmp_path / "run").recordings
+
+    assert [*findings_of(recording)] == ["garbage"]

@@ -134,17 +134,13 @@ def _values(row: Sample | Message) -> dict[str, int]:
     if isinstance(row, Sample):
         return dict(row.values)
     known = row.known
-    found = {"allocated": known.get("allocated", UNKNOWN), "reserved": _said_reserved(row)}
+    # On Apple's chips what is allocated is reserved.
+    says = row.kind == "mps" or {"reserved", "unallocated"} & known.keys()
+    found = {"allocated": known.get("allocated", UNKNOWN), "reserved": row.reserved if says else UNKNOWN}
     found |= {"device_total": known.get("capacity", UNKNOWN), "process_used": known.get("process", UNKNOWN)}
     if known.get("capacity", UNKNOWN) >= known.get("free", math.inf):
         found["device_used"] = known["capacity"] - known["free"]
     return found
-
-
-def _said_reserved(message: Message) -> int:
-    """Return the bytes reserved where the message says so: on Apple's chips they are what is allocated."""
-    says = message.kind == "mps" or {"reserved", "unallocated"} & message.known.keys()
-    return message.reserved if says else UNKNOWN
 
 
 def _counters(rows: list[tuple[Sample | Message, int]], times: list[int], *, with_events: bool) -> Counters:
