@@ -76,7 +76,7 @@ def held_once(recording: Recording) -> list[Finding]:
         ),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
-    said = []
+    said: list[Finding] = []
     for kind, mine in rows.items():
         size, is_left = found.block_size[mine], kind == FindingKind.WORKSPACE_LEFT
         if size.sum() < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * int(level[at])):
