@@ -70,7 +70,7 @@ def record(  # noqa: PLR0913 -- all but the first by name
         calls ``step()``, or else where its optimizers have stepped; a program without either gets events
         throughout. With ``"auto"`` also in steps 2, 4, 8 and so on, after a step with a higher peak than
         any before, and in the first evaluation; beyond that in each hundredth, or in the next step in which
-        memory is to rise, where it rises at even distances.
+        memory is to rise, where it rises at even distances. Left out it is 1, under tracemalloc ``"auto"``.
     capacity
         Capacity of the simulated device (``"20GiB"`` or a number of bytes). A real device has its own: there
         *capacity* is refused, or ignored with a line on stderr if *device* is ``auto``.
