@@ -250,8 +250,7 @@ class Sampler:
         if self._n_samples % _SAMPLES_PER_LIMIT == 0 and _moved_bytes(stats):
             self.ask_limit()
         self._n_samples += 1
-        utilization, host = self._memory.utilization(), host_memory()
-        driver = DriverReading(memory, shares, utilization, drift_bytes, host)
+        driver = DriverReading(memory, shares, self._memory.utilization(), drift_bytes, host_memory())
         self._keep(now, self._levels(stats), driver)
 
     def _torch_now(self) -> tuple[int, dict[str, Any]]:

@@ -209,7 +209,6 @@ class DeviceLog:
         """Write events that lead to the state after a pause; returns whether they fill a gap, unplanned."""
         before, held = self.n_events, self._ledger
         assert held is not None  # noqa: S101 -- for the type checker: a begun log has it
-        # Where it is planned, nearly all blocks are those from before, and no stack of theirs is read again.
         found = reading.rested(self.device, held, self._pools) if is_planned else None
         after, unlike = found or (Ledger(self._state(reading), reading.settings(self.device)), None)
         self._move_to(sink, reading, (after, reading.time_ns), unlike)

@@ -52,8 +52,7 @@ def _gap(n_lost: int) -> Note:
 _COLUMNS = "action", "address", "size", "block_size", "stream", "pool", "stack_id"
 _ALLOC, _REQUESTED, _COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 _Row: TypeAlias = tuple[int, int, int, int, int, int, int]
-Unlike: TypeAlias = tuple[Mapping[int, Block], Mapping[int, Block]]
-"""Blocks that were and blocks that are, by address."""
+Unlike: TypeAlias = tuple[Mapping[int, Block], Mapping[int, Block]]  # that were, and that are
 
 
 def bridge(before: Ledger, after: Ledger, time_ns: int, unlike: Unlike | None = None) -> Trace:

@@ -40,9 +40,9 @@ def _add_segment(
     if segment["is_expandable"]:
         after.pages |= {page: held.pages[page] for page in range(address, address + size, PAGE)}
         return held.pages[address][1:3] == here[1:3], here
-    before = held.segments.get(address)
-    is_same = before is not None and before[:3] == here[:3]
-    after.segments[address] = before if before is not None and is_same else here
+    before = held.segments.get(address, here)
+    is_same = address in held.segments and before[:3] == here[:3]
+    after.segments[address] = before if is_same else here
     if size > SMALL_SEGMENT:
         for block in segment["blocks"]:
             after.track(block["address"], block["size"], is_used=block["state"] != "inactive")

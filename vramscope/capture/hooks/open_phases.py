@@ -187,10 +187,11 @@ def leave_root() -> None:
 
 def other_threads() -> bool:
     """Whether another living thread began a phase, so that it may be using its tensors now."""
-    if len(state.threads) < 2 and get_ident() in state.threads:  # nearly always
-        return False
-    others = state.threads - {get_ident()}
-    return bool(others) and bool(others & sys._current_frames().keys())
+    own, threads = get_ident(), state.threads
+    if not (len(threads) < 2 and own in threads):  # rarely
+        # A new thread, such as one of our own, may get the number of one that ended.
+        threads.difference_update((threads - {own}) - sys._current_frames().keys())
+    return not threads <= {own}
 
 
 def threads_at_work() -> bool:

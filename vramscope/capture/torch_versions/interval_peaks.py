@@ -100,8 +100,7 @@ class ResetPeaks:
                     self._hidden = list(map(max, self._hidden, peaks))
                 for key, leaf in self._leaves_of_pools(stats):
                     self._hidden_of_pools[key] = max(leaf["peak"], self._hidden_of_pools.get(key, 0))
-                latest = peaks[_ALL]
-                self._since = tuple(map(max, self._since, latest)) if self._since else tuple(latest)
+                self._since = tuple(map(max, self._since or (0,) * len(FIRST), peaks[_ALL]))
             self._unmerged.popleft()
         return leaves
 
