@@ -351,14 +351,22 @@ def test_a_run_before_its_first_step_shows_what_is_known_so_far(open_program: An
 
 
 @pytest.mark.parametrize(
-    ("outcome", "word"), [(Outcome.FINISHED, "fine"), (Outcome.FAILED, "info"), (Outcome.DIED, "info")]
+    ("outcome", "word", "reach"),
+    [
+        (Outcome.FINISHED, "fine", ""),
+        (Outcome.FAILED, "info", ", until "),
+        (Outcome.DIED, "info", ", as far as it was written"),
+    ],
 )
-def test_a_run_that_was_broken_off_is_not_called_fine(outcome: Outcome, word: str, run_at: Any) -> None:
+def test_a_run_that_was_broken_off_is_not_called_fine(
+    outcome: Outcome, word: str, reach: str, run_at: Any
+) -> None:
     path = run_at("steady", steps=8, outcome=outcome)
     text = shown("overview", data := Data(path.parent), run(data, "steady"))
 
     assert f"severity {word}" in text
-    assert ("Steady over 8 steps, until" in text) == (word == "info")
+    assert f"Steady over 8 steps{reach}" in text
+    assert reach or "Steady over 8 steps," not in text
 
 
 def test_one_line_that_is_reached_on_two_ways_rises_once(open_program: Any, tmp_path: Path) -> None:
