@@ -25,6 +25,7 @@ from vramscope import loading
 from vramscope.analysis.leaks import findings, leaks
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.holders.statement import carried
+from vramscope.model.codes import LeakCause
 from vramscope.model.marks import Labels, Marks, Phases, Steps
 from vramscope.model.recording import Outcome
 from vramscope.recorder.notifiers.leaks import CheckLimits, LeakNotifier
@@ -100,6 +101,26 @@ def test_layers_that_the_program_calls_itself_are_no_steps_before_their_backward
 
     assert [findings(each.leaks()) for each in (meanwhile, failed)] == [[], []]
     assert leaks(replace(failed, outcome=Outcome.FINISHED)).leaks  # so there is something to mistake
+
+
+def failing_inference(path):
+    kept, model = [], nn.Linear(64, 64)
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(24):
+            batch = torch.randn(512, 64)
+            kept.append(model(batch))
+        raise MemoryError
+
+
+def test_an_inference_that_fails_and_keeps_its_results_leaks(tmp_path):
+    """Without torch.no_grad() its forwards look like those of training; each has an input of its own."""
+    with pytest.raises(MemoryError):
+        failing_inference(tmp_path / "run")
+    (recording,) = vramscope.load(tmp_path / "run").recordings
+
+    (leak,) = recording.leaks().leaks
+    assert leak.bytes_per_step == 2 * 512 * 64 * 4
+    assert leak.cause is LeakCause.KEPT_OUTPUT
 
 
 def test_annotations_of_many_optimizers_in_one_step_are_no_steps(tmp_path):

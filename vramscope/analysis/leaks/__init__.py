@@ -32,7 +32,7 @@ from vramscope.analysis.leaks.holders import (
     path_of,
     root_of,
 )
-from vramscope.analysis.leaks.iterations import iteration_boundaries
+from vramscope.analysis.leaks.iterations import iteration_boundaries, may_be_layers
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.leaks.levels import LeakingLine, Levels, levels_of
 from vramscope.analysis.leaks.outside import (
@@ -125,6 +125,8 @@ def _leaks(recording: Recording, min_bytes_per_step: int) -> Leaks:
         found = replace(found, leaks=now_and_then.leaks, little=found.little or now_and_then.little)
         if found.leaks:
             found = replace(found, iteration_boundaries=now_and_then.iteration_boundaries)
+    if (found.leaks or found.little or found.filling or found.batch) and may_be_layers(recording):
+        return Leaks(at[:0])
     if len(unrecorded(recording)):
         found = of_all_steps(recording, found)
     leaking = tuple(replace(leak, has_steps=has_steps) for leak in found.leaks)

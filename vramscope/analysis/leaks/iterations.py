@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.folding import Origin, origin, with_callees
-from vramscope.model.marks import MarkKind, Phase, Steps
+from vramscope.model.marks import Category, MarkKind, Phase, Steps
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.trace import Action
@@ -43,7 +43,7 @@ def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
         return _inferred(recording), False
     if len(recording.steps) == 1 and len(backward := _lone_backwards(recording)) >= _LEAST_ITERATIONS:
         return backward, False
-    if _may_be_layers(recording) or not _are_steps(recording, ends):
+    if not _are_steps(recording, ends):
         return np.zeros(0, "i8"), False
     if len(ends) >= _LEAST_ITERATIONS:
         # The last step is often incomplete: cut off by the end of the program, or still running. And what
@@ -55,16 +55,19 @@ def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
     return np.minimum(ends, n_events), True
 
 
-def _may_be_layers(recording: Recording) -> bool:
+def may_be_layers(recording: Recording) -> bool:
     """Return whether all forwards may be of one step that ended early: no backward came, nothing names steps.
 
-    A program that calls 24 layers by itself, or a cell for each word, keeps what each saves until then.
+    A program that calls 24 layers by itself, or a cell for each word, keeps what each saves until then. An
+    inference gives most of its forwards an input of its own, which is no result of the one before.
     """
-    kind, phases = recording.marks.kind, set(recording.phases.phase.tolist())
+    kind, phases = recording.marks.kind, recording.phases
     is_named = (kind == MarkKind.STEP).any() or (kind == MarkKind.ENTER).sum() > 1
     is_whole = recording.outcome in (Outcome.FINISHED, Outcome.FILE)
-    begins = Phase.FORWARD in phases and phases.isdisjoint((Phase.BACKWARD, Phase.OPTIMIZER))
-    return begins and not (is_named or is_whole)
+    n_forwards = np.count_nonzero((phases.phase == Phase.FORWARD) & (phases.depth == 0))
+    is_fed = 2 * np.count_nonzero(recording.labels.category == Category.INPUT) > n_forwards
+    begins = n_forwards and not np.isin(phases.phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any()
+    return bool(begins and not (is_named or is_whole or is_fed))
 
 
 def steps_with_events(recording: Recording) -> Steps:

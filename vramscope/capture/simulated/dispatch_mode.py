@@ -1,5 +1,6 @@
 """The dispatch mode that sees every operator of its thread, and looks at the storages of the results."""
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,7 @@ class DispatchMode(TorchDispatchMode):
         super().__init__()
         self._storages = storages
         self._live = storages.live
+        self._pid = os.getpid()
         self._wrappers: dict[type, bool] = {}
         self._operators: dict[Any, _Operator] = {}
         self._below: list[Any] = []
@@ -216,7 +218,8 @@ class DispatchMode(TorchDispatchMode):
         """Take in the result of an operator, or its storage where that is known to be new."""
         storages = self._storages
         if storages.quiet:  # another thread left the block of this one, or the recording failed
-            if sys.getprofile() is None:
+            # In a fork a thread that is gone may hold the lock.
+            if sys.getprofile() is None and os.getpid() == self._pid:
                 sys.setprofile(self._leave_late)
             return
         try:

@@ -12,6 +12,7 @@ from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from traceback import walk_tb
 from types import CodeType
 from typing import Any
@@ -20,6 +21,8 @@ from vramscope.stalls import LOOK_EVERY_S, MOST_LOOKS, Patience, own_thread
 
 _NOT_EXITING = (f"{Path(__file__).parents[2]}/", "/lib/python", "<frozen ")
 """Parts of the names of files whose code does not exit by itself."""
+_BEGINS_S = 0.0005
+"""Between two looks whether a new thread has begun its work, which takes some 50 µs."""
 
 
 def undisturbed(do: Callable[[], object], wait_s: float = -1) -> bool:
@@ -100,7 +103,9 @@ class _Task:
         with suppress(Exception):  # no more threads can be started
             thread = own_thread(self._run, "undisturbed")
             thread.start()
-            thread.join()
+            # Not join(): it would leave a Thread for this one, which Python never removes.
+            while thread.is_alive() and not self._claim.locked():
+                sleep(_BEGINS_S)
         self._run()  # what was not begun: a tracer that the program set for new threads may have raised there
 
     def _run(self) -> None:
