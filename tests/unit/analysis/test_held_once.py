@@ -346,7 +346,7 @@ def test_an_earlier_model_that_the_next_one_learns_from_is_in_use(tmp_path):
 @pytest.mark.parametrize("n_models", [3, 9])
 @pytest.mark.parametrize("is_method", [True, False])
 def test_models_that_a_cache_on_a_method_keeps(tmp_path, is_method, n_models):
-    """Of many the growth is told; that a bound of the cache is not reached yet makes it no buffer."""
+    """The growth of many models is reported, and a cache whose bound is not reached yet is no buffer."""
 
     @lru_cache(64)
     def ones(_, length):

@@ -350,17 +350,17 @@ def _facts(context: _LeakContext, kept: NDArray[Any], holdings: list[Held]) -> F
 
 def _lines(levels: Levels, rows: NDArray[Any], cause: LeakCause) -> tuple[LeakingLine, ...]:
     found = []
-    in_backward = lives_of(levels.recording, levels.found).phase == Phase.BACKWARD
-    in_backward &= levels.born < levels.gone
+    in_backward = np.zeros(len(levels.place), "?")
+    if cause is LeakCause.CREATE_GRAPH_CYCLE:  # the call of the backward that makes it is the line to change
+        in_backward = lives_of(levels.recording, levels.found).phase == Phase.BACKWARD
+        in_backward &= levels.born < levels.gone
     for place in np.unique(levels.place[rows]).tolist():
         mine = rows[levels.place[rows] == place]
         grows = growth(levels.series(mine))
         if grows is not None:
             line = LeakingLine(*levels.places[int(place)], grows.bytes_per_step / levels.stride)
-            # Of a graph that a backward makes, its call is the line to change.
-            is_call = cause is LeakCause.CREATE_GRAPH_CYCLE and bool(in_backward[mine].any())
             # Without a recorded stack (autograd's own thread) there is no line to show, so these come last.
-            found.append((line.frame is None, not is_call, -line.bytes_per_step, line))
+            found.append((line.frame is None, not in_backward[mine].any(), -line.bytes_per_step, line))
     return tuple(line for *_, line in sorted(found, key=lambda each: each[:-1]))
 
 
