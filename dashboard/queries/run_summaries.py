@@ -6,6 +6,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +161,14 @@ class RunSummaries:
         for run in wanted:
             with suppress(KeyError):  # deleted since the page asked
                 self.get(run)
+
+
+_OF: WeakKeyDictionary[Data, RunSummaries] = WeakKeyDictionary()
+
+
+def summaries_of(data: Data) -> RunSummaries:
+    """Return the summaries of the dashboard of *data*."""
+    return _OF.setdefault(data, RunSummaries(data))
 
 
 def _look(summary: RunSummary) -> tuple[Any, ...]:
