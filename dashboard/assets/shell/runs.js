@@ -302,11 +302,6 @@
     requestAnimationFrame(draw);
     return { turn: sent.turn, order: sent.order };
   }
-  // Of a page that has just been laid out nothing was triggered: its rows came with it.
-  function runsDue(ticks) {
-    const { no_update, callback_context } = window.dash_clientside;
-    return callback_context.triggered.length ? ticks : no_update;
-  }
   window.dash_clientside = window.dash_clientside || {};
-  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { runs, runsDue });
+  window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { runs });
 })();
