@@ -147,9 +147,13 @@ def test_a_run_whose_parts_are_links_to_elsewhere_is_refused_and_an_odd_argument
     (root / "inside" / "rank0").symlink_to(root / "kept")
     (root / "inside" / "loop").symlink_to(root / "inside")
     (root / "twice" / "rank0").symlink_to(root / "files" / "rank0")
+    (root / "itself").symlink_to("itself")
+    (root / "inside" / "itself").symlink_to("itself")
     questions = [("peak", {"path": name}) for name in ("whole", "files", "twice", "inside", "a\0b")]
+    questions.append(("peak", {"path": "itself"}))
     _, answers = asked(*questions, ("fit", {"path": "inside", "capacity": "\0"}), root=root)
 
-    assert [is_error(answer) for answer in answers] == [True, True, True, False, True, True]
+    assert [is_error(answer) for answer in answers] == [True, True, True, False, True, True, True]
     assert all("leads out of" in answer.content[0].text for answer in answers[:3])
-    assert all("NUL" in answer.content[0].text for answer in answers[4:])
+    assert all("NUL" in answers[at].content[0].text for at in (4, 6))
+    assert "leads nowhere" in answers[5].content[0].text

@@ -1,5 +1,6 @@
 """A run that is recorded to a URL is whole in its spool and in the store, whatever happens to the store."""
 
+import errno
 import hashlib
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 import vramscope
 from vramscope.cli import main
-from vramscope.errors import MissingExtraError, UsageError
+from vramscope.errors import MissingExtraError, StoreError, UsageError
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome
@@ -311,6 +312,32 @@ def test_the_manifest_is_sent_last(job, tmp_path, monkeypatch):
 
     assert [Path(name).name for name in order].index(MANIFEST) == len(order) - 1 > 0
     assert files_of(tmp_path / "store" / "job" / "rank0") == files_of(job / "rank0")
+
+
+def test_an_end_that_only_a_name_tells_is_in_the_store(tmp_path, monkeypatch):
+    """No byte can be written into the spool any more: neither the end nor what was sent."""
+    writer, url = growing(tmp_path / "spool"), f"file://{tmp_path}/store/run"
+    upload = Upload(writer.path, url)
+    upload.send(is_final=False, is_growing_sent=True)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", refused)
+        disk.setattr(os, "pwrite", refused)
+        with pytest.raises(StoreError, match="cannot write"):
+            write_step(writer, 1)
+        with pytest.raises(StoreError, match="cannot write"):
+            writer.close(Outcome.FAILED, "StoreError: …")
+    monkeypatch.setattr("vramscope.remote.upload.write_state", refused)
+    upload.send(is_final=True)
+
+    assert upload.is_whole
+    (recording,) = vramscope.load(url).recordings
+    assert recording.outcome is Outcome.FAILED
+    assert "stopped" in [note.code for note in recording.notes]
+    assert len(recording.trace)
+
+
+def refused(*_):
+    raise OSError(errno.EREMOTEIO, os.strerror(errno.EREMOTEIO))
 
 
 def test_the_bandwidth_is_bounded(job, tmp_path, monkeypatch):

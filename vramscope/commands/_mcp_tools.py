@@ -113,7 +113,7 @@ class Tools:
     def _inside(self, path: str) -> str:
         if "\0" in path:
             raise UsageError("a path has no NUL character")
-        found = (self._root / path).resolve()
+        found = Path(os.path.realpath(self._root / path))  # resolve() raises where links lead to themselves
         if not found.is_relative_to(self._root):
             raise UsageError(f"{path}: outside of {self._root}, which is all that this server opens")
         # A path that begins with a dash would be an option.
@@ -127,7 +127,7 @@ class Tools:
             seen.add(place)
             for directory, below, names in os.walk(place):
                 for link in filter(Path.is_symlink, (Path(directory, name) for name in (*below, *names))):
-                    target = link.resolve()
+                    target = Path(os.path.realpath(link))
                     if not target.is_relative_to(self._root):
                         raise UsageError(f"{link}: it leads out of {self._root}, so the run is not opened")
                     if target.is_dir() and target not in seen:

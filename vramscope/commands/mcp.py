@@ -11,10 +11,10 @@ def run(args: Namespace) -> int:
     """Serve until the client closes stdin; return the exit code."""
     from vramscope.commands._mcp_tools import serve
 
-    root = Path(args.root).resolve()
+    root = Path(args.root)
     if not root.is_dir():
         raise UsageError(f"{args.root}: this folder does not exist")
-    serve(root, allow_predict=args.allow_predict)
+    serve(root.resolve(), allow_predict=args.allow_predict)
     return 0
 
 

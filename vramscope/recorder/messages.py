@@ -38,5 +38,5 @@ def warn(text: str) -> None:
     with _PROGRAMS_STDERR:
         try:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
-        except Warning:  # the user's filters turn it into an error, which must not end the training
+        except Exception:  # noqa: BLE001 -- the user's filters make an error of it, or a hook of theirs raises
             sys.stderr.write(f"{text}\n")

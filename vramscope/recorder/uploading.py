@@ -79,9 +79,9 @@ class UploadProcess:
             self._process.kill()
             self._process.wait()
         state = read_state(self._rank)
-        if state is not None and state.is_whole:
-            return f"uploaded to {state.url}"
         url = state.url or state.wanted_url if state is not None else "its URL"
+        if self._process.returncode == 0 or (state is not None and state.is_whole):
+            return f"uploaded to {url}"
         return (
             f"the trace is whole in {self._rank}, and not yet at {url}: "
             f"`vramscope upload {self._rank}` finishes that"

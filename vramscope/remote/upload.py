@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +96,7 @@ def read_state(rank: Path) -> UploadState | None:
 
 def write_state(rank: Path, state: UploadState) -> None:
     """Replace the state in one step; raises OSError."""
-    document = {
-        "wanted_url": state.wanted_url,
-        "url": state.url,
-        "sent": dict(state.sent),
-        "is_whole": state.is_whole,
-    }
-    replace_file(rank / STATE_FILE, json.dumps(document).encode())
+    replace_file(rank / STATE_FILE, json.dumps(asdict(state)).encode())
 
 
 class Upload:
@@ -167,8 +161,11 @@ class Upload:
                 self._save(is_whole=True)
 
     def _manifest(self) -> tuple[Manifest, bytes]:
-        text = (self._rank / MANIFEST).read_bytes()
-        return manifests.parse(text, self._rank / MANIFEST), text
+        path = self._rank / MANIFEST
+        text = path.read_bytes()
+        written = manifests.parse(text, path)
+        ended = manifests.with_named_end(written, path)  # a store has no names of directories
+        return ended, text if ended is written else manifests.encoded(ended)
 
     def _free_url(self, manifest: Manifest) -> str:
         """The requested URL, or the next one with a number that no other run has."""
@@ -308,7 +305,8 @@ class Upload:
 
     def _save(self, **changed: Any) -> None:
         self._state = replace(self._state, **({"is_whole": False} | changed))
-        write_state(self._rank, self._state)
+        with suppress(OSError):  # on a full disk this process alone knows it
+            write_state(self._rank, self._state)
 
 
 def _rank_of_stream(name: str) -> int:

@@ -23,6 +23,9 @@ from vramscope.store.read import side_file
 from vramscope.store.write.own_file import OwnFile, replace_file
 
 _LONGEST = 16 << 20
+# json's own functions may be the program's by now.
+_VALUE = json.JSONEncoder(ensure_ascii=False).encode
+_SUMMED = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _LARGEST = 2**63
 _SHORT = 500
 ROOM_BYTES = 8192
@@ -95,7 +98,7 @@ def write(path: Path, manifest: Manifest, *, durable: bool, own: OwnFile | None 
     Where *own* is that file, it must be the last version of it. Unless it has ended and is *durable*, the
     file ends with blanks: the room for its end. Raises OSError, and then the file is unchanged.
     """
-    data = _encoded(manifest)
+    data = encoded(manifest)
     if manifest.outcome is Outcome.RUNNING or not durable:
         data += b" " * (ROOM_BYTES - 1) + b"\n"
     replace_file(path, data, durable=durable) if own is None else own.replace(data, durable=durable)
@@ -108,7 +111,7 @@ def write_in_place(own: OwnFile, manifest: Manifest, n_bytes: int, directory: in
     *directory* is a descriptor of its directory. Raises OSError.
     """
     short = replace(manifest, error=manifest.error[:_SHORT], stopped=manifest.stopped[:_SHORT])
-    versions = map(_encoded, (manifest, short, replace(short, files={})))
+    versions = map(encoded, (manifest, short, replace(short, files={})))
     data = next((data for data in versions if len(data) <= n_bytes), None)
     if data is None:
         raise OSError(errno.ENOSPC, "the end does not fit into the manifest")
@@ -125,7 +128,7 @@ def write_as_name(manifest: Manifest, error: OSError, directory: int) -> None:
         os.mkdir(f"end-{manifest.outcome.value}-{manifest.ended_ns}-{code}", dir_fd=directory)
 
 
-def _with_named_end(manifest: Manifest, path: Path) -> Manifest:
+def with_named_end(manifest: Manifest, path: Path) -> Manifest:
     """Return a manifest with the later end that ``write_as_name`` left, if it did: a block's own is older."""
     names: Sequence[str] = ()
     with suppress(OSError):
@@ -137,14 +140,13 @@ def _with_named_end(manifest: Manifest, path: Path) -> Manifest:
     return manifest
 
 
-def _encoded(manifest: Manifest) -> bytes:
+def encoded(manifest: Manifest) -> bytes:
+    """Return the bytes of a manifest's file."""
     document = _to_json(manifest)
     if manifest.id:
         document[_CHECKSUM] = _checksum(document)
     # json's own indentation takes ten times as long, twice in every `with record()`.
-    lines = (
-        f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in document.items()
-    )
+    lines = (f"{_VALUE(name)}: {_VALUE(value)}" for name, value in document.items())
     return ("{\n " + ",\n ".join(lines) + "\n}\n").encode(errors="backslashreplace")
 
 
@@ -159,7 +161,7 @@ def read(path: Path) -> Manifest:
         if again == data:
             raise
         found = parse(again, path)
-    return _with_named_end(found, path)
+    return with_named_end(found, path)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -182,7 +184,7 @@ def parse(data: bytes, path: Path) -> Manifest:
 def _checksum(document: Mapping[str, Any]) -> int:
     """Return the CRC-32 over all values but itself, independent of their order and of white space."""
     values = {name: value for name, value in document.items() if name != _CHECKSUM}
-    return zlib.crc32(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
+    return zlib.crc32(_SUMMED(values).encode())
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:

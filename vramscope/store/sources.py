@@ -23,6 +23,7 @@ CONTEXT = 4
 _LARGEST_SOURCE = 2 << 20
 _LONGEST_LINE = 400
 _FORMAT, _MAJOR = "vramscope sources", 1
+_VALUE = json.JSONEncoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +77,14 @@ def write(path: Path, trace: str, found: Mapping[str, SourceFile], own: OwnFile 
     parts: dict[str, str] = {}
     size = 200
     for name, source in found.items():
-        text = json.dumps(
-            {"n_lines": source.n_lines, "modified_ns": source.modified_ns, "lines": source.lines}
-        )
-        size += len(text) + len(json.dumps(name)) + 8
+        text = _VALUE({"n_lines": source.n_lines, "modified_ns": source.modified_ns, "lines": source.lines})
+        size += len(text) + len(_VALUE(name)) + 8
         if size > LARGEST_BYTES:
             break
         parts[name] = text
     head = {"format": _FORMAT, "schema": {"major": _MAJOR, "minor": 0}, "trace": trace}
-    files = ",\n  ".join(f"{json.dumps(name)}: {text}" for name, text in parts.items())
-    data = f'{json.dumps(head)[:-1]}, "files": {{\n  {files}\n}}}}\n'.encode()
+    files = ",\n  ".join(f"{_VALUE(name)}: {text}" for name, text in parts.items())
+    data = f'{_VALUE(head)[:-1]}, "files": {{\n  {files}\n}}}}\n'.encode()
     replace_file(path, data) if own is None else own.replace(data)
     return len(parts)
 

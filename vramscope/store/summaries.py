@@ -28,6 +28,7 @@ LARGEST_BYTES = 200_000
 _MOST_BYTES = 4 * LARGEST_BYTES
 """The size above which a file is no summary, whoever wrote it."""
 _SCHEMA = {"major": 1, "minor": 1}
+_VALUE = json.JSONEncoder().encode
 _FEWEST_LINES = 5
 _CHECKSUM = "crc32"
 _PACKED = ("first", "unit", "width", "changes")
@@ -160,7 +161,7 @@ def _text(stored: StoredSummary) -> bytes:
         "frames": [list(frame) for frame in frames],
         "devices": devices,
     }
-    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in document.items())
+    lines = (f"{_VALUE(name)}: {_VALUE(value)}" for name, value in document.items())
     body = ("{\n " + ",\n ".join(lines)).encode()
     return body + f',\n "{_CHECKSUM}": {zlib.crc32(body)}\n}}\n'.encode()
 

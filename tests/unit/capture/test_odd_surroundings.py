@@ -27,6 +27,7 @@ SURROUNDINGS = {
     "odd argv": "sys.argv = [pathlib.Path('x'), 5, None, b'y']",
     "argv raises": "sys.argv = type('L', (list,), {'__iter__': lambda _: 1 / 0})(['x'])",
     "no host name": "socket.gethostname = lambda: 1 / 0",
+    "JSON raises": "import json; json.dumps = json.dump = json.loads = lambda *_, **__: 1 / 0",
     "time in floats": "import time; now = time.time_ns; time.time_ns = lambda: float(now())",
     "new threads raise": "threading.settrace(lambda *_: 1 / 0)",
     "new threads raise in every line": (
@@ -71,6 +72,17 @@ def test_a_program_in_odd_surroundings_is_recorded(tmp_path, name, losses):
     assert recording.outcome.value == "finished"
     assert len(recording.trace)
     assert not recording.notes
+
+
+@pytest.mark.parametrize("name", ["showwarning", "warn"])
+def test_a_warning_is_told_where_the_program_raises_in_warnings(tmp_path, name, losses):
+    """The recording cannot begin: there is a file in the place of its directory's parent."""
+    (tmp_path / "file").touch()
+    raises = f"import warnings; warnings.{name} = lambda *_, **__: 1 / 0"
+    done = run(f"{raises}\nwith vramscope.record({str(tmp_path / 'file' / 'run')!r}):\n    train()", tmp_path)
+
+    assert (done.returncode, done.stdout) == (7, losses), done.stderr
+    assert done.stderr.count("stopped recording") == 1
 
 
 def test_a_program_whose_open_raises_goes_on_and_is_told(tmp_path, losses):
