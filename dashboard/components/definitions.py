@@ -7,13 +7,7 @@ from dash import html
 from vramscope.package_data import words
 
 DEFINITION = words(__file__, "definitions.tsv", "definition")
-LABEL = {
-    "allocated": "Allocated",
-    "active": "Active",
-    "reserved": "Reserved",
-    "device_used": "Device used",
-    "capacity": "Capacity",
-}
+LABEL = words(__file__, "definitions.tsv", "label")
 
 
 def term(name: str, text: Any = None) -> Any:

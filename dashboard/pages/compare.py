@@ -14,6 +14,7 @@ from vramscope.analysis.lines import place_words
 from vramscope.analysis.verdicts import undecided_difference
 from vramscope.errors import VramscopeError
 from vramscope.model.marks import Category
+from vramscope.package_data import rows as table_rows
 from vramscope.units import format_bytes, format_count, format_share
 
 from ..address import UNZOOMED, Address, restore
@@ -204,25 +205,11 @@ def _calls(data: Data, view: View, other: View, root: int | None) -> html.Sectio
     return call_tree.panel("cp", "Both peaks by call", found.tree, drawn, sentence, legend)
 
 
-_OWN_PEAKS = (
-    "The most that each held at once, in any compared step or between steps. Each has its moment of its own, "
-    "so the rows do not add up to the peak."
-)
-_KINDS = (
-    ("line", "By line", "at its own peak", _OWN_PEAKS),
-    ("category", "By category", "at its own peak", _OWN_PEAKS),
-    ("phase", "By phase", "highest level", "The most that was allocated, by all lines, while in the phase."),
-    (
-        "total",
-        "Peak of the whole run",
-        "as on Overview",
-        "The peaks that the page Overview shows of each run.",
-    ),
-)
+_KINDS = table_rows(__file__, "pages.tsv", "change")
 """Kind of change, title of its panel, which figure Before and After are, and what that means."""
 
 
-def _changes(found: Comparison, view: View, kinds: tuple[tuple[str, str, str, str], ...]) -> list[Any]:
+def _changes(found: Comparison, view: View, kinds: list[list[str]]) -> list[Any]:
     if not found.changes:
         return []
     least = format_bytes(found.tolerance_bytes)

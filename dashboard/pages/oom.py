@@ -6,7 +6,7 @@ from typing import Any
 from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from vramscope import analysis
+from vramscope import analysis, package_data
 from vramscope.analysis.folding import Folded
 from vramscope.analysis.oom import OomMessage, message_of
 from vramscope.analysis.oom.cause import Cause
@@ -38,15 +38,7 @@ from ..server.callbacks import Stored, view_or_nothing
 from . import Behind, Context, Page, counting
 
 MOST_LINES = 8
-_SAID = (
-    ("allocated", "Allocated by PyTorch"),
-    ("pools", "Allocated in private pools"),
-    ("unallocated", "Reserved but unallocated"),
-    ("process", "This process, in all"),
-    ("limit", "Allowed for this process"),
-    ("free", "Free on the device"),
-    ("capacity", "Capacity of the device"),
-)
+_SAID = package_data.words(__file__, "pages.tsv", "said")
 
 
 def _layout(context: Context) -> Any:
@@ -137,7 +129,7 @@ def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
 
 def _message(message: OomMessage) -> html.Section:
     known = [("Tried to allocate", message.requested_bytes)]
-    known += [(label, message.known[name]) for name, label in _SAID if name in message.known]
+    known += [(label, message.known[name]) for name, label in _SAID.items() if name in message.known]
     rows = facts(*((label, format_bytes(n_bytes)) for label, n_bytes in known))
     whole = html.Details(
         [html.Summary("The whole message"), html.Blockquote(message.text[:4000])], className="message"

@@ -9,6 +9,7 @@ from vramscope.analysis.verdicts import GrowthVerdict, memory_growth
 from vramscope.analysis.verdicts.missing import full_device, missing_parts, until
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
+from vramscope.package_data import words
 from vramscope.units import format_bytes, format_duration, format_share
 
 from ..address import Address, restore
@@ -142,17 +143,9 @@ def _steady(data: Data, view: View, n_steps: int) -> html.Li:
     return html.Li([html.Span(word, className=f"severity {word}"), html.Span(text)])
 
 
-_MORE = {
-    "leak": "who keeps it, and the edit that ends it",
-    "growing_batch": "the lines that grow, and the peak of each step",
-}
+_MORE = words(__file__, "pages.tsv", "more")
 """What the page of a finding adds, where the heading says the finding already."""
-_PAGE_OF_KIND = {
-    "leak": "/leaks",
-    "growing_batch": "/leaks",
-    "oom": "/oom",
-    "fragmentation": "/fragmentation",
-}
+_PAGE_OF_KIND = words(__file__, "pages.tsv", "page")
 
 
 def _finding(view: View, found: Finding, *, is_said: bool = False) -> html.Li:

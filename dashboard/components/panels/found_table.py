@@ -20,13 +20,12 @@ from vramscope.units import format_bytes, format_duration, format_name
 
 from ...answers import folded, moment, owners, totals
 from ...data import Data, View
-from .stack_table import BYTES, COUNT, NO_FRAME, from_width, marked_place
+from .stack_table import NO_FRAME, columns_of, marked_place
 
 MAX_ROWS = 500
 GROUPS = {"": "Blocks", "line": "Lines", "module": "Modules", "category": "Categories"}
 """What a row of the table is, and the word on its button."""
 _NO_MODULE = "no module"
-_BYTES = BYTES | {"sort": "desc"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,29 +59,12 @@ def heading(data: Data, view: View, found: Found, group: str, *, is_search: bool
 
 def columns(group: str, *, is_live: bool) -> list[dict[str, Any]]:
     """Return the columns of the table."""
-    where = {"field": "where", "headerName": "Line", "flex": 3.4, "minWidth": 200, "cellRenderer": "VsWhere"}
+    where, *others = columns_of("groups" if group else "blocks")
     if group:
-        share = {"field": "share", "headerName": "Share", "flex": 2, "minWidth": 124, "filter": False,
-                 "cellRenderer": "VsShare", "context": from_width(560)}  # fmt: skip
         name = GROUPS[group].removesuffix("s") if group != "category" else "Category"
-        return [where | {"headerName": name}, {"field": "size", "headerName": "Bytes", "width": 120} | _BYTES,
-                share, {"field": "count", "headerName": "Blocks", "width": 100,
-                        "context": from_width(440)} | COUNT,
-                {"field": "largest", "headerName": "Largest", "width": 112,
-                 "context": from_width(640)} | BYTES]  # fmt: skip
-    age, meaning = "Lived", "From its allocation to its free"
-    if is_live:
-        age, meaning = "Age", "Since its allocation, at that instant"
-    return [
-        where, {"field": "module", "headerName": "Module", "flex": 1.8, "minWidth": 110, "cellClass": "dim",
-                "context": from_width(820)},
-        {"field": "size", "headerName": "Block", "width": 108} | _BYTES,
-        {"field": "kind", "headerName": "Category", "flex": 1.4, "minWidth": 110, "context": from_width(430)},
-        {"field": "born", "headerName": "Allocated", "flex": 2, "minWidth": 190, "cellClass": "dim",
-         "context": from_width(720)},
-        {"field": "life", "headerName": age, "headerTooltip": meaning, "flex": 1, "minWidth": 92,
-         "type": "rightAligned", "context": from_width(530)},
-    ]  # fmt: skip
+        return [where | {"headerName": name}, *others]
+    life = {"headerName": "Age", "headerTooltip": "Since its allocation, at that instant"} if is_live else {}
+    return [where, *others[:-1], others[-1] | life]
 
 
 def rows(data: Data, view: View, found: Found, group: str) -> list[dict[str, Any]]:

@@ -17,42 +17,12 @@ from vramscope.units import format_bytes, format_count, format_duration
 from ...answers import ask_allowing_stale, folded, moment, state_of
 from ...data import Data, View
 from .. import panel as panels
-from .stack_table import BYTES, COUNT, from_width, grid, marked_place, no_rows
+from .stack_table import columns_of, grid, marked_place, no_rows
 
 MAX_ROWS = 500
 _WORD = {Action.SEGMENT_ALLOC: "cudaMalloc", Action.SEGMENT_FREE: "cudaFree",
          Action.SEGMENT_MAP: "map", Action.SEGMENT_UNMAP: "unmap"}  # fmt: skip
-_LINES = [
-    {"field": "where", "headerName": "Requested by", "flex": 3, "minWidth": 200, "cellRenderer": "VsWhere"},
-    {"field": "size", "headerName": "Reserved", "width": 114, "sort": "desc"} | BYTES,
-    {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 118, "cellRenderer": "VsShare",
-     "context": from_width(520)},
-    {"field": "count", "headerName": "Calls", "width": 84, "context": from_width(400)} | COUNT,
-    {"field": "steps", "headerName": "When", "flex": 1.2, "minWidth": 110, "cellClass": "dim",
-     "context": from_width(640)},
-]  # fmt: skip
-_CALLS = [
-    {"field": "when", "headerName": "When", "flex": 2.4, "minWidth": 124, "cellClass": "dim"},
-    {"field": "call", "headerName": "Call", "width": 120, "context": from_width(400)},
-    {"field": "size", "headerName": "Bytes", "width": 108} | BYTES,
-    {"field": "asked", "headerName": "Request", "width": 108, "context": from_width(760)} | BYTES,
-    {"field": "where", "headerName": "By", "flex": 3, "minWidth": 200, "cellRenderer": "VsWhere",
-     "context": from_width(560)},
-]  # fmt: skip
 MAX_PINS = 200
-
-_COLUMNS = [
-    {"field": "where", "headerName": "Allocated by", "flex": 4, "minWidth": 150, "cellRenderer": "VsWhere"},
-    {"field": "kept", "headerName": "Keeps", "width": 112, "sort": "desc",
-     "headerTooltip": "Free bytes of its segment, which cannot be released while this block is live"} | BYTES,
-    {"field": "size", "headerName": "Block", "width": 108, "context": from_width(400)} | BYTES,
-    {"field": "segment", "headerName": "Segment", "width": 112, "context": from_width(640)} | BYTES,
-    {"field": "others", "headerName": "Beside", "width": 104, "type": "rightAligned",
-     "headerTooltip": "Other blocks in use in the same segment", "context": from_width(760)},
-    {"field": "age", "headerName": "Age", "width": 96, "type": "rightAligned", "context": from_width(480)},
-    {"field": "from", "headerName": "From", "flex": 1.4, "minWidth": 150, "cellClass": "dim",
-     "context": from_width(900)},
-]  # fmt: skip
 
 
 def layout(data: Data, view: View, at: int | None) -> list[Any]:
@@ -61,8 +31,8 @@ def layout(data: Data, view: View, at: int | None) -> list[Any]:
     if not len(calls):
         return []
     by_line, by_call = rows(data, view)
-    lines = grid("fr-lines", by_line, _LINES, no_rows("Nothing was reserved."))
-    every = grid("fr-calls", by_call, _CALLS, no_rows("The driver was not called."))
+    lines = grid("fr-lines", by_line, columns_of("driver_lines"), no_rows("Nothing was reserved."))
+    every = grid("fr-calls", by_call, columns_of("driver_calls"), no_rows("The driver was not called."))
     # Their script comes after the page, which keeps their room until then.
     lines, every = (html.Div(t, className="room", style={"--rows": len(t.rowData)}) for t in (lines, every))
     words = f"the largest {MAX_ROWS} of {len(calls):,}" if len(calls) > MAX_ROWS else ""
@@ -164,7 +134,7 @@ def _named(code: Any, stack: int) -> dict[str, Any]:
 def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
     """Return the table with its heading; a selected row opens the line of code."""
     heading, found = pin_rows(data, view, at, state)
-    shown = grid("fr-pins", found, _COLUMNS, no_rows("No block pins a mostly free segment."))
+    shown = grid("fr-pins", found, columns_of("pins"), no_rows("No block pins a mostly free segment."))
     shown.className = "table short"
     title = html.H3(heading, id="fr-pins-heading")
     return panels.panel(title, shown, label="What pins segments")

@@ -1,5 +1,6 @@
 """The table of live memory by line of code, and the stack and source of a line."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from dash import Input, Output, State, dcc, html
 from vramscope.analysis.folding import BytesByLine, Folded, user_files
 from vramscope.analysis.lines import CALLERS_SHOWN, NO_STACK, Excerpt, excerpt, kept_excerpt
 from vramscope.model.stacks import Frame, Stacks
+from vramscope.package_data import rows as rows_of
 from vramscope.units import format_bytes
 
 from ...data import View
@@ -25,32 +27,21 @@ MAX_SOURCE_BYTES = 2 << 20
 NO_FRAME = "libraries only"
 
 
-BYTES = {"type": "rightAligned", "valueFormatter": {"function": "vsBytes(params.value)"}, "filter": False}
-COUNT = {"type": "rightAligned", "valueFormatter": {"function": "vsCount(params.value)"}, "filter": False}
+_FIGURES: dict[str, dict[str, Any]] = {
+    kind: {"type": "rightAligned", "valueFormatter": {"function": f"vs{kind}(params.value)"}, "filter": False}
+    for kind in ("Bytes", "Count")
+}
 
 
-def from_width(least_table_px: int) -> dict[str, int]:
-    """Return the context of a column that only tables of at least that width in pixels show."""
-    return {"leastTablePx": least_table_px}
-
-
-_COLUMNS = [
-    {"field": "where", "headerName": "Line", "flex": 5, "minWidth": 212, "cellRenderer": "VsWhere",
-     "tooltipField": "file"},
-    {"field": "caller", "headerName": "Called from", "flex": 3, "minWidth": 104, "cellClass": "dim",
-     "context": from_width(820)},
-    {"field": "via", "headerName": "Through", "flex": 2, "minWidth": 70, "cellClass": "dim",
-     "context": from_width(700),
-     "headerTooltip": "The last library function on the way to the allocator"},
-    {"field": "holder", "headerName": "Kept by", "flex": 2, "minWidth": 90,
-     "context": from_width(920),
-     "headerTooltip": "The name that keeps most of it, as the search for holders last saw it"},
-    {"field": "bytes", "headerName": "Allocated", "width": 130, "sort": "desc"} | BYTES,
-    {"field": "share", "headerName": "Share", "flex": 1.5, "minWidth": 124, "filter": False,
-     "cellRenderer": "VsShare", "context": from_width(640)},
-    {"field": "count", "headerName": "Blocks", "width": 88, "context": from_width(440),
-     "headerTooltip": "Allocations alive at this instant"} | COUNT,
-]  # fmt: skip
+def columns_of(table: str) -> list[dict[str, Any]]:
+    """Return the columns of a *table*, which ``columns.tsv`` has."""
+    return [
+        {"field": name, "headerName": title, **json.loads(more)}
+        | _FIGURES.get(kind, {})
+        | ({"context": {"leastTablePx": int(width)}} if width else {})
+        | ({"headerTooltip": tooltip} if tooltip else {})
+        for name, title, kind, width, more, tooltip in rows_of(__file__, "columns.tsv", table)
+    ]
 
 
 def no_rows(text: str, loading: str = "Loading …") -> dict[str, str]:
@@ -61,7 +52,7 @@ def no_rows(text: str, loading: str = "Loading …") -> dict[str, str]:
 def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
     """Return the table; the inspector shows the line of the selected row."""
     more = {"suppressCellFocus": False, "tooltipShowDelay": 300}
-    shown = grid(f"{prefix}-table", rows, _COLUMNS, no_rows("No line matches."), **more)
+    shown = grid(f"{prefix}-table", rows, columns_of("lines"), no_rows("No line matches."), **more)
     return html.Div(shown, className="table-frame")
 
 

@@ -66,6 +66,15 @@ CASES = [
     # Before torch 2.10 nothing says what the driver had: then the leak has to be worth the request.
     ({"device_free_bytes": -1, "leaked_bytes": 20 * GIB}, Cause.LEAK),
     ({"device_free_bytes": -1, "leaked_bytes": 2 * GIB}, Cause.CAPACITY),
+    # No step before needed half of it; a leak, or pieces that are as large, come first.
+    ({"before_bytes": 20 * GIB}, Cause.LARGER_STEP),
+    ({"before_bytes": 20 * GIB, "free_here_bytes": 3 * GIB}, Cause.LARGER_STEP),
+    ({"before_bytes": 37 * GIB}, Cause.CAPACITY),
+    ({"before_bytes": 20 * GIB, "leaked_bytes": 20 * GIB}, Cause.LEAK),
+    (
+        {"before_bytes": 26 * GIB, "allocated_bytes": 30 * GIB, "free_here_bytes": 8 * GIB},
+        Cause.FRAGMENTATION,
+    ),
     # A snapshot of a process that says nothing of the device.
     (
         {"device_free_bytes": -1, "capacity_bytes": -1, "limit_bytes": -1, "free_here_bytes": 3 * GIB},

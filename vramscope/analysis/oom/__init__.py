@@ -1,7 +1,7 @@
 """Failed allocations: what was in use at that moment, the cause, and what to do about it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,12 +11,13 @@ from vramscope.allocator.state_index import StateIndex, state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import modules_at, owners_of
 from vramscope.analysis.categories import assign
-from vramscope.analysis.folding import calls_of_backward, fold, passes_through
+from vramscope.analysis.folding import calls_of_backward, fold
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import common_module, module_words, place_words
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at, without_totals
-from vramscope.analysis.step_and_phase import step_and_phase_at
+from vramscope.analysis.oom.making import NO_MAKING, Making, making
+from vramscope.analysis.step_and_phase import step_and_phase_at, steps_of
 from vramscope.analysis.timeline import timeline
 from vramscope.formats.log.oom_messages import figures_in
 from vramscope.model.codes import FindingKind, NoteCode, Severity
@@ -54,6 +55,8 @@ class InUse:
     """Bytes that this line had allocated."""
     module: str = ""
     """Module of that line, or what several have in common; '' if not known."""
+    making: Making = NO_MAKING
+    """What an optimizer's step was making at that instant."""
 
     @property
     def words(self) -> str:
@@ -100,7 +103,8 @@ def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
                 modules.setdefault(mine[1], set()).add(owners.paths[module])
         most, stack = max(lines.values(), default=[0, 0])
         line = folded.stacks.frame(stack) if stack else None
-        result.append(InUse(by_category, line, most, common_module(modules.get(stack, ()))))
+        made = making(recording, found, event, live[category[live] == Category.GRADIENT])
+        result.append(InUse(by_category, line, most, common_module(modules.get(stack, ())), made))
     return result
 
 
@@ -144,6 +148,8 @@ _TOOLS = words(__file__, "advice.tsv", "tool")
 _TO_RECORD = words(__file__, "advice.tsv", "totals_alone")
 """Advice for an input that has totals alone, by the cause."""
 _SPECIAL = words(__file__, "advice.tsv", "special")
+_FIRST_STEPS = 3
+"""Steps that come before one of which it is said that it needs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +162,6 @@ class FailurePlace:
     """The innermost frame of the program's own."""
     is_in_backward: bool = False
     """Whether ``frame`` is the line that called backward: the request came from a thread of autograd."""
-    optimizer: str = ""
-    """The optimizer that was making its state, in its first step; '' for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +238,26 @@ def _rooms(recording: Recording, events: Array, is_known: Array) -> tuple[Room |
     # Without steps a loop is inferred, and a model that is being loaded grows in one too.
     leaked = sum(leak.n_bytes for leak in grown.leaks) if grown.has_steps else 0
     unknown = [None] * len(pairs[:-_MOST_FINDINGS])
-    rooms = [room_at(recording, event, free, leaked) for event, free in pairs[-_MOST_FINDINGS:]]
+    rooms = [
+        room_at(recording, event, free, leaked_bytes=leaked, **_before(recording, event))
+        for event, free in pairs[-_MOST_FINDINGS:]
+    ]
     last = is_known[-_MOST_FINDINGS:].tolist()
     return (*unknown, *(room if has else without_totals(room) for room, has in zip(rooms, last, strict=True)))
+
+
+def _before(recording: Recording, event: int) -> dict[str, int]:
+    """Return what was allocated at most before the step that failed, and inputs, as ``Room`` has them."""
+    (step,) = steps_of(recording.steps, np.array([event])).tolist()
+    if step < _FIRST_STEPS or recording.past.n_events:
+        return {}
+    allocated = timeline(recording).allocated_bytes[: int(recording.steps.start_event[step]) + 1]
+    most = int(allocated.argmax())
+    now, then = (
+        sum(each.n_bytes for each in held.by_category if each.name == "input")
+        for held in in_use_at(recording, [event, most])
+    )
+    return {"before_bytes": int(allocated[most]), "inputs_bytes": now, "inputs_before_bytes": then}
 
 
 def _largest_free(recording: Recording, events: Array) -> list[int]:
@@ -283,33 +304,11 @@ def _where(recording: Recording, events: Array) -> tuple[FailurePlace, ...]:
         lives = lifetimes(recording)
         called_at = calls_of_backward(recording, lives, folded.of[lives.stack_id], events)
     found = []
-    of_state = passes_through(recording.stacks, "_init_group")
-    makes_state = dict(zip(events.tolist(), of_state[recording.trace.stack_id[events]].tolist(), strict=True))
     for event, line, call in zip(events.tolist(), own.tolist(), called_at.tolist(), strict=True):
         frame = folded.stacks.frame(line or call) if line or call else None
         is_in_backward = bool(call and not line)
-        place = FailurePlace(*step_and_phase_at(recording, event + 1), frame, is_in_backward)
-        name = _making_state(recording, event) if makes_state[event] else ""
-        found.append(replace(place, optimizer=name))
+        found.append(FailurePlace(*step_and_phase_at(recording, event + 1), frame, is_in_backward))
     return tuple(found)
-
-
-def _making_state(recording: Recording, event: int) -> str:
-    phases = recording.phases
-    rows = np.flatnonzero((phases.phase == Phase.OPTIMIZER) & (phases.start_event <= event))
-    return phases.names[int(phases.name[rows[-1]])] if len(rows) else ""
-
-
-def _of_state(at: FailurePlace, held: InUse) -> str:
-    """Return how far the optimizer's state had come when a request for it failed; '' for another request."""
-    sums = {each.name: each.n_bytes for each in held.by_category}
-    done, gradients = sums.get("optimizer state", 0), sums.get("gradient", 0)
-    if not at.optimizer or not gradients:
-        return ""
-    most = 2 * gradients
-    words = _SPECIAL["making" if "Adam" in at.optimizer and done < most else "made"]
-    sizes = {"done": done, "most": most, "left": most - done}
-    return words.format(optimizer=at.optimizer, **{key: format_bytes(size) for key, size in sizes.items()})
 
 
 def findings(failures: Failures) -> list[Finding]:
@@ -345,9 +344,9 @@ def _finding(failures: Failures, row: int) -> Finding:
     return Finding(
         FindingKind.OOM,
         Severity.ERROR,
-        claim if room is None or why is None else f"{claim}. {_because(why, room)}{_of_state(at, held)}",
+        claim if room is None or why is None else f"{claim}. {_because(why, room)}{held.making.claim}",
         cause=why and why.value,
-        advice=_SPECIAL["state"] if at.optimizer else _advice(why, room, held, failures),
+        advice=held.making.advice or _advice(why, room, held, failures),
         **placed(at.frame),
         module=(failures.modules[row] if row < len(failures.modules) else "") or None,
         n_bytes=evidence["size"],
@@ -359,6 +358,8 @@ def _advice(why: Cause | None, room: Room | None, held: InUse, failures: Failure
     if why in (Cause.CAPACITY, Cause.LIMIT) and held.words:
         raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
         return f"{raised} what is allocated at that moment: {held.words}"
+    if why is Cause.LARGER_STEP and room is not None and not room.is_of_larger_inputs:
+        return f"{_SPECIAL['larger']}: {held.words}"
     if why is Cause.FRAGMENTATION and room is not None and room.is_expandable:
         return _SPECIAL["expandable"]
     is_blind = room is None or min(room.device_free_bytes, room.reserved_bytes) < 0
@@ -383,6 +384,8 @@ def _because(why: Cause, room: Room) -> str:
     other_size = "requests above 1 MiB" if room.need_bytes <= SMALL_LIMIT else "requests up to 1 MiB"
     whole = "all of" if room.from_driver_bytes > room.capacity_bytes else "half of"
     words = {"lacking": lacking, "share": format_bytes(share), "other_size": other_size, "whole": whole}
+    sizes = [format_bytes(n_bytes) for n_bytes in (room.inputs_bytes, room.inputs_before_bytes)]
+    words["inputs"] = _SPECIAL["inputs"].format(*sizes) if room.is_of_larger_inputs else ""
     if why is Cause.UNKNOWN and room.reserved_bytes < 0:
         return _SPECIAL["cut"]
     sentence = _WORDS[why][0].format(**words)

@@ -32,6 +32,8 @@ _ORDINARY_SHARE = 0.1
 is no cause."""
 _FULL_SHARE = 0.8
 """Share of the device above which it counts as full: context and other processes may take the rest."""
+_LARGER_INPUTS = 1.2
+"""Ratio of inputs to those of the steps before from which on they are larger."""
 _SOON_NS = 1_000_000_000
 _ROUNDING = 0.01
 """Relative rounding error of a limit: messages give two decimals."""
@@ -51,6 +53,7 @@ class Cause(Code):
     OUTSIDE = "outside_torch"
     NON_TORCH_GROWTH = "non_torch_growth"
     LIMIT = "limit"
+    LARGER_STEP = "larger_step"
     UNKNOWN = "unknown"
 
 
@@ -92,6 +95,12 @@ class Room:
     """Whether the allocator uses expandable segments."""
     free_other_sizes_bytes: int = 0
     """Free and pending blocks of the other size class, of any stream, in the same pool."""
+    before_bytes: int = -1
+    """The most that was allocated before this step; −1 in the first steps, and outside of steps."""
+    inputs_bytes: int = -1
+    """Bytes of this step's inputs."""
+    inputs_before_bytes: int = -1
+    """Bytes of inputs when ``before_bytes`` were allocated."""
 
     @property
     def outside_bytes(self) -> int:
@@ -104,6 +113,16 @@ class Room:
     def lacking_bytes(self) -> int:
         """Bytes that the driver lacked; −1 if not known."""
         return -1 if self.device_free_bytes < 0 else max(self.from_driver_bytes - self.device_free_bytes, 0)
+
+    @property
+    def larger_bytes(self) -> int:
+        """Bytes that this step needs beyond the most that was allocated before it; −1 if not known."""
+        return self.allocated_bytes + self.need_bytes - self.before_bytes if self.before_bytes > 0 else -1
+
+    @property
+    def is_of_larger_inputs(self) -> bool:
+        """Whether this step's inputs are larger than those of the steps before."""
+        return 0 < _LARGER_INPUTS * self.inputs_before_bytes <= self.inputs_bytes
 
     @property
     def is_limited(self) -> bool:
@@ -175,7 +194,10 @@ def _leak_of(room: Room) -> _Candidate:
 def _cached_of(room: Room) -> tuple[_Candidate, ...]:
     """Return the candidates in the allocator's own cache: free bytes that did not serve the request."""
     least = _NOTABLE_SHARE * max(room.reserved_bytes, 0)
+    # Had the pieces served this request, a step that needs so much more would have failed at a later one.
+    larger = room.larger_bytes if room.larger_bytes > room.free_here_bytes else -1
     return (
+        (Cause.LARGER_STEP, larger, _ORDINARY_SHARE * max(room.reserved_bytes, 0)),
         (Cause.FRAGMENTATION, room.free_here_bytes, least),
         (Cause.PRIVATE_POOL, room.free_private_bytes, least),
         (Cause.OTHER_STREAM, room.free_other_streams_bytes, least),
@@ -201,10 +223,10 @@ def _without_driver(room: Room) -> Cause:
     return Cause.CAPACITY if is_full else Cause.UNKNOWN
 
 
-def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0) -> Room:
+def room_at(recording: Recording, event: int, device_free: int, **known: int) -> Room:
     """Return the distribution of the device's bytes at the failure *event*.
 
-    *device_free* is the driver's free bytes, −1 if not known; *leaked* is the growth that ``leaks`` found.
+    *device_free* is the driver's free bytes, −1 if not known; *known* are other fields of the room.
     """
     trace, process = recording.trace, recording.process
     settings = Settings.from_snapshot(process.allocator, torch=process.torch)
@@ -234,8 +256,8 @@ def room_at(recording: Recording, event: int, device_free: int, leaked: int = 0)
         own_outside_bytes=outside,
         own_outside_growth_bytes=growth,
         others_bytes=others,
-        leaked_bytes=leaked,
         is_expandable=settings.expandable_segments,
+        **known,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from vramscope.allocator.settings import GRANULE
 from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
     SizeChange,
@@ -20,7 +21,7 @@ _IN_A_LOOP = {
     "Adagrad": 2, "RMSprop": 2, "NAdam": 3, "RAdam": 2, "Adadelta": 3, "Adamax": 1, "ASGD": 1, "Rprop": 3,
 }  # fmt: skip
 """Temporaries of other classes with ``foreach=False``, in multiples of the largest parameter: measured."""
-_WITH_8_BITS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Lion", "LAMB", "LARS")
+WITH_8_BITS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Lion", "LAMB", "LARS")
 """Optimizer classes that bitsandbytes has in 8 bits."""
 _UNKNOWN = ""
 _USUAL = "AdamW"
@@ -61,7 +62,7 @@ def optimizer_in_a_loop(run: StrategyInput) -> Iterator[StrategyTrial]:
 
 def state_in_8_bits(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Keep the optimizer's state in 8 bits, as bitsandbytes does; its step allocates nothing."""
-    element, classes = np.where(run.element > 0, run.element, USUAL_ELEMENT), (*_WITH_8_BITS, _UNKNOWN)
+    element, classes = np.where(run.element > 0, run.element, USUAL_ELEMENT), (*WITH_8_BITS, _UNKNOWN)
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST_8BIT
     if state.any():
@@ -74,7 +75,12 @@ def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
     names = np.array([*run.recording.labels.names, _UNKNOWN])
     is_second = np.array([name.startswith(_SECOND_STATES) for name in names.tolist()])
     label = np.append(run.recording.labels.name, len(names) - 1)[run.assigned.label]
-    second = (run.category == Category.OPTIMIZER_STATE) & is_second[label] & _is_of(run, ("Adam", "AdamW"))
+    state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, ("Adam", "AdamW"))
+    second = state & is_second[label]
+    # State of a step that failed has no names: its lines make the first moments, then the second ones.
+    unnamed = state & (run.assigned.label < 0) & (run.found.size > GRANULE)
+    lines, first = np.unique(run.found.stack_id[unnamed], return_index=True)
+    second |= unnamed & np.isin(run.found.stack_id, lines[first > first.min(initial=len(unnamed))])
     if second.any():
         yield StrategyTrial("one_moment", scaled(run, (second | run.in_optimizer(), 0.0)))
 
