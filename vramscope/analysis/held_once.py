@@ -14,12 +14,14 @@ import numpy as np
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, owners_of
 from vramscope.analysis.categories import Assigned, Reason, assign, last_known, undivided
+from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import fold, heaviest_line, passes_through
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.leaks.causes import ADVICE
 from vramscope.analysis.leaks.edits import NO_SELF
 from vramscope.analysis.leaks.holders import OF_NOTEBOOKS, holder_name, keep_self, recorded_holdings
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, LeakCause
@@ -74,6 +76,9 @@ def held_once(recording: Recording) -> list[Finding]:
         f"inputs.{FindingKind.GRADIENTS_NEVER_CLEARED}": _of_inputs(
             recording, found, assigned, live, holdings
         ),
+        FindingKind.EVALUATION_LEFT: _of_evaluations(
+            recording, found, live & ~copies & ~np.isin(assigned.category, _OF_MODEL), at
+        ),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
     said: list[Finding] = []
@@ -120,6 +125,13 @@ def _of_exceptions(
     return np.array(
         [row for row, each in zip(rows, is_handled, strict=True) if not each or last < began], "i8"
     )
+
+
+def _of_evaluations(recording: Recording, found: Allocations, live: Array, at: int) -> Array:
+    """Return the *live* rows that an evaluation made after a step of training, if *at* is in a later one."""
+    lives, steps = lives_of(recording, found), recording.steps
+    is_of = (lives.phase == Phase.EVAL) & (lives.step < 0) & (found.alloc_event >= steps.end_event[0])
+    return np.flatnonzero(live & is_of & (steps_of(steps, np.array([at - 1])) >= 0))
 
 
 def _of_inputs(

@@ -10,18 +10,14 @@ from vramscope.commands import described
 from vramscope.commands._crew import waiting
 from vramscope.commands._document import Block, Grid, Heading, Text, print_page
 from vramscope.errors import UsageError
+from vramscope.package_data import words
 from vramscope.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from vramscope.analysis.compare import Change, Comparison
     from vramscope.model.recording import Recording, Run
 
-_KINDS = {
-    "total": "Peak of the whole run",
-    "phase": "Most allocated in each phase",
-    "category": "Most held by each category",
-    "line": "Most held by each line of the program",
-}
+_KINDS = words(__file__, "_comparison_page.tsv", "kind")
 
 
 def run(args: Namespace) -> int:

@@ -17,20 +17,14 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
 from vramscope.model.marks import Category, Labels, Note
 from vramscope.model.recording import Recording, Run
+from vramscope.package_data import rows as table_rows
 from vramscope.units import format_bytes
 
 _ROW = re.compile(rb"\s*\[\s*\[\s*-?\d{1,19}\s*,\s*[1-4]\s*,\s*-?\d{1,19}\s*,\s*[0-7]\s*\]")
 _PREEXISTING, _CREATE, _INCREMENT_VERSION, _DESTROY = 1, 2, 3, 4
 
-_CATEGORIES = (
-    (Category.PARAMETER, ""),
-    (Category.OPTIMIZER_STATE, ""),
-    (Category.INPUT, ""),
-    (Category.TEMPORARY, ""),
-    (Category.ACTIVATION, ""),
-    (Category.GRADIENT, ""),
-    (Category.TEMPORARY, "autograd detail"),
-    (Category.UNKNOWN, ""),
+_CATEGORIES = tuple(
+    (Category[name], label) for name, label in table_rows(__file__, "columns.tsv", "category")
 )
 """The profiler's categories by its index (torch/profiler/_memory_profiler.py)."""
 

@@ -19,6 +19,7 @@ from vramscope.model.counters import Counters
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording, Run
+from vramscope.package_data import words
 from vramscope.units import format_bytes, parse_bytes
 
 _WORDS = re.compile(r"memory\.(used|total|free)|used_(gpu_)?memory|utilization\.gpu")
@@ -26,14 +27,7 @@ _CELL = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(%|(?:[KMGT]i?)?B)?\s*")
 _SECONDS = re.compile(r"\d{9,11}(\.\d+)?")
 _STAMP = re.compile(r"\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
 _IDENTITY = ("index", "gpu", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "name", "gpu_name")
-_ALIASES = {
-    "used_gpu_memory": "process",
-    "used_memory": "process",
-    "memory.used": "used",
-    "memory.total": "total",
-    "memory.free": "free",
-    "utilization.gpu": "busy",
-}
+_ALIASES = words(__file__, "columns.tsv", "alias")
 _UNKNOWN = -1
 _LARGEST = 1 << 50
 _MOST_TOLD = 20

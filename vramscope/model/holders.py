@@ -1,13 +1,14 @@
 """The holders of blocks: the path of references from a name of the program to each block."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from vramscope.model.table import Array, Int32, Int64, Table, UInt64
+from vramscope.package_data import rows as table_rows
 
 PREFIX = "held by: "
 """Prefix of the labels that named a holder before the trace format had a table of holders (1.4 and 2.3)."""
@@ -26,16 +27,7 @@ KINDS = frozenset(
     )
 )
 _NODES = "nodes"
-_COLUMNS_OF: Mapping[str, tuple[str, ...]] = {
-    "local": ("name", "owner", "file", "line"),
-    "frame": ("name", "owner", "file", "line"),
-    "global": ("name", "file"),
-    "hook": ("name", "file", "line"),
-    "kept_at": ("file", "line", "name", "number"),
-    "limit": ("file", "line", "name", "number", "owner"),
-    "graph": ("name", "number"),
-    _NODES: ("name", "number"),
-}
+_COLUMNS_OF = {kind: tuple(columns) for kind, *columns in table_rows(__file__, "holders.tsv")}
 """The columns that hold a word after its kind, in the word's order; every other kind is as ``_USUAL``."""
 _USUAL = ("name", "owner", "number")
 _TEXTS = ("kind", "name", "owner", "file")

@@ -14,6 +14,7 @@ from torch import nn
 
 import vramscope
 from vramscope.analysis import analyses
+from vramscope.analysis.leaks import leaks
 from vramscope.model.marks import Steps
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import stacks_of
@@ -446,3 +447,63 @@ def test_models_that_wait_for_the_collector_are_told_once(tmp_path):
     (recording,) = vramscope.load(tmp_path / "run").recordings
 
     assert [*findings_of(recording)] == ["garbage"]
+
+
+class Evaluation:
+    """Keeps what its batches gave, until the next one begins or until it ends."""
+
+    def __init__(self, lets_go):
+        self.lets_go, self.outputs = lets_go, []
+
+    def run(self, net):
+        self.outputs = []
+        with torch.no_grad():
+            self.outputs.extend(net(torch.randn(256, 384)) for _ in range(8))
+        if self.lets_go:
+            self.outputs.clear()
+
+
+@pytest.mark.parametrize("lets_go", [False, True])
+def test_what_an_evaluation_leaves_is_there_while_training_goes_on(tmp_path, lets_go):
+    """Eight outputs of 384 KiB stay."""
+
+    def program():
+        net, evaluation = net_of(), Evaluation(lets_go)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            net.train()
+            train(net, optimizer)
+            net.eval()
+            evaluation.run(net)
+        net.train()
+        net(torch.randn(640, 384)).square().mean().backward()
+        optimizer.step()
+
+    found = findings_of(recorded(tmp_path / "run", program)).get("evaluation_left")
+
+    if lets_go:
+        assert found is None
+    else:
+        assert found.n_bytes == 8 * 384 << 10
+        assert found.function == "run"
+
+
+def test_a_statement_that_fills_several_lists_is_told_once(tmp_path):
+    """Three layers keep 64 KiB of each of twenty steps, in a list for each layer."""
+
+    def program():
+        net = nn.Sequential(*(nn.Linear(128, 128) for _ in range(3)))
+
+        def keep(layer, inputs, _):
+            layer.seen = getattr(layer, "seen", [])
+            layer.seen.append(inputs[0].detach() + 1)
+
+        for layer in net:
+            layer.register_forward_hook(keep)
+        train(net, torch.optim.SGD(net.parameters(), lr=0.1), 20, width=128)
+
+    (leak,) = leaks(recorded(tmp_path / "run", program)).leaks
+
+    assert leak.bytes_per_step == pytest.approx(3 * 64 * 128 * 4, rel=0.05)
+    assert leak.n_others == 2
+    assert "as 2 others do" in leak.finding.claim

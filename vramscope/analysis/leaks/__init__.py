@@ -149,7 +149,7 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
         fed = _batch(context, replace(batch, peak_bytes=batch.peak_bytes - leaking))
     if fed is not None and fed.cause is not LeakCause.GROWING_BATCH:
         asked, fed = [*asked, fed], None
-    found = sorted((leak for leak in asked if leak is not None), key=lambda leak: -leak.bytes_per_step)
+    found = _by_statement(sorted(filter(None, asked), key=lambda leak: -leak.bytes_per_step))
     grows = [leak for leak in found if not leak.is_filling]
     cache = cache_growth if batch is None else cache_growth_beyond_peaks
     pools = private_pool_growth(recording, at, stride, least)
@@ -164,6 +164,17 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
         n_pools=pools.n_pools,
         outside_bytes_per_step=outside_growth(recording, at, stride, least),
     )
+
+
+def _by_statement(found: list[Leak]) -> list[Leak]:
+    """Return one leak for each statement that keeps, by its largest holder: one edit ends all of it."""
+    of: dict[Any, Leak] = {}
+    for leak in found:
+        mistake: Any = (
+            id(leak) if leak.kept_at is None or leak.bound else (leak.cause, leak.kept_at, leak.edit)
+        )
+        of[mistake] = of[mistake].joined(leak) if mistake in of else leak
+    return sorted(of.values(), key=lambda leak: -leak.bytes_per_step)
 
 
 def _context(levels: Levels) -> _LeakContext:

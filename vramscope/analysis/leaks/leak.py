@@ -1,8 +1,9 @@
 """Memory that grows for one reason, and the finding that reports it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.causes import CAUSES
@@ -14,6 +15,7 @@ from vramscope.model.table import EqualByValue
 from vramscope.units import format_bytes
 
 _MOST_LINES = 5
+_SUMMED = ("bytes_per_step", "n_bytes", "level_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,15 @@ class Leak(EqualByValue):
     """Whether it fills a buffer that has not come to its bound: no leak."""
     bytes_per_item: float = 0.0
     """Bytes of one item of that container; 0 if not known."""
+    n_others: int = 0
+    """Further holders that the same statement fills."""
+
+    def joined(self, other: "Leak") -> "Leak":
+        """Return this leak with the bytes of *other*, which the same statement keeps by another holder."""
+        lines = sorted((*self.lines, *other.lines), key=lambda each: -each.bytes_per_step)
+        rows = np.union1d(self.rows, other.rows)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMMED}
+        return replace(self, lines=tuple(lines), rows=rows, n_others=self.n_others + 1, **sums)
 
     @property
     def bytes_when_full(self) -> int | None:
@@ -104,7 +115,8 @@ class Leak(EqualByValue):
         kept, at = "", self.kept_at
         if at is not None:
             shown = [each.frame.file for each in self.lines[:1] if each.frame] or [at.file]
-            kept = f" (`{at.code}` in {line_words(at.file, at.line, shown)})"
+            others = f", as {self.n_others} others do" if self.n_others > 1 else ", as another one does"
+            kept = f"{others if self.n_others else ''} (`{at.code}` in {line_words(at.file, at.line, shown)})"
         return f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if self.holder else ''}"
 
     def _claim_of_a_buffer(self, bound: Bound) -> str:

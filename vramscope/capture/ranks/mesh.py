@@ -56,18 +56,8 @@ def coordinates_in(mesh: Any) -> dict[str, int]:
     return found
 
 
-_MEGATRON = {
-    "data": "get_data_parallel_rank",
-    "tensor": "get_tensor_model_parallel_rank",
-    "pipeline": "get_pipeline_model_parallel_rank",
-    "expert": "get_expert_model_parallel_rank",
-}
-_DEEPSPEED = {
-    "data": "get_data_parallel_rank",
-    "tensor": "get_model_parallel_rank",
-    "pipeline": "get_pipe_parallel_rank",
-    "expert": "get_expert_parallel_rank",
-}
+_MEGATRON = words(__file__, "mesh.tsv", "megatron")
+_DEEPSPEED = words(__file__, "mesh.tsv", "deepspeed")
 
 
 def mesh_coordinates() -> dict[str, int]:
