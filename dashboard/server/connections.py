@@ -5,6 +5,7 @@ that send nothing, which needs no token, block it for everybody else. Here a new
 that has waited longest, and a request must arrive completely within a limited time.
 """
 
+import logging
 import resource
 import socket
 import time
@@ -61,6 +62,8 @@ class Server(TcpWSGIServer):
         request_within_s: float = REQUEST_WITHIN_S,
         **limits: Any,
     ) -> None:
+        # Waitress warns of each request that waits, which several viewers make every second.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self.request_within_s = request_within_s
         self.most = most_connections()
         family, kind, protocol = bound.family, bound.type, bound.proto

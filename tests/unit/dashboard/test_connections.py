@@ -3,10 +3,11 @@
 import resource
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
@@ -126,6 +127,21 @@ def test_a_request_in_several_pieces_is_answered() -> None:
             slow.sendall(piece)
 
         assert slow.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_that_wait_for_another_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    may_go_on = Event()
+
+    def slow(environ: Any, start: Callable[..., Any]) -> list[bytes]:
+        may_go_on.wait(PATIENCE_S)
+        return plain(environ, start)
+
+    with running(Server(slow, bound(), threads=1)) as port, ThreadPoolExecutor(4) as viewers:
+        statuses = [viewers.submit(status, port) for _ in range(4)]
+        Timer(0.5, may_go_on.set).start()
+
+        assert [each.result() for each in statuses] == [200] * 4
+    assert not caplog.records
 
 
 def test_there_are_always_descriptors_left() -> None:
