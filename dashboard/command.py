@@ -16,9 +16,7 @@ DEFAULT_PORT = 8050
 _DESCRIPTORS = 1 << 14
 """Enough for a hundred devices."""
 _SWITCH_S = 0.0005
-"""Seconds for which a thread that answers a page waits for one that computes: beside the replays of the page
-Fit a zoom was answered in 126 ms (median) so, and in 196 with Python's 0.005.
-"""
+"""Seconds until a replay lets an answer go first: a zoom on Fit took 126 ms (median), and 196 with 0.005."""
 
 
 def _run(args: Namespace) -> int:
