@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vramscope.capture import Options, holders
-from vramscope.capture.holders import growth_watch, search
+from vramscope.capture.holders import BlockEnd, growth_watch, search
 from vramscope.capture.holders.parts import (
     PlainData,
     ends_of_dict,
@@ -132,6 +132,36 @@ def test_plain_data_is_told_from_what_holds_anything_else():
 
     assert [each in PlainData() for each in plain] == [True] * len(plain)
     assert [each in PlainData() for each in others] == [False] * len(others)
+
+
+class Row:
+    def __init__(self, number, held=None):
+        self.number, self.held, self.self = number, held, self
+
+
+class SlottedRow:
+    __slots__ = ("held", "number")
+
+    def __init__(self, number, held=None):
+        self.number, self.held = number, held
+
+
+@pytest.mark.parametrize("kind", [Row, SlottedRow])
+def test_at_an_end_objects_of_plain_data_are_not_walked_one_by_one(kind):
+    hidden = [torch.zeros(10) for _ in range(2)]
+    plain = [[kind(n, [n]) for n in range(1000)] for _ in range(20)]
+    others = [[kind(1), kind(2, (hidden[0],))], {"last": [kind(3, kind(4, hidden[1]))]}]
+    calls = Counter()
+    with_count = lambda *things: calls.update(n=1) or referents(*things)  # noqa: E731
+    referents, gc.get_referents = gc.get_referents, with_count
+    try:
+        ways = search(10.0, sys._getframe(), ended_by=BlockEnd(None)).ways
+    finally:
+        gc.get_referents = referents
+
+    assert {each.untyped_storage()._cdata for each in hidden} <= {way.storage._cdata for way in ways}
+    assert calls["n"] < sum(map(len, plain)) / 2
+    assert len(others) == 2
 
 
 def test_a_large_tree_is_not_looked_through_once_the_time_is_over():

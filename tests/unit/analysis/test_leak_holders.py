@@ -136,6 +136,15 @@ def test_a_variable_s_function_stands_behind_the_whole_name():
     assert as_written(grown(lists)[0], grown(lists)) == "told of run.tell"
 
 
+def test_all_lists_of_a_metric_are_named():
+    reset = ("reset", "trainer.score")
+    ways = [(n, (attribute("score"), attribute(name), item(n), reset)) for n in range(4) for name in "ab"]
+    found = seen(*ways)
+
+    assert as_written(found[0], found) == "trainer.score.a (and trainer.score.b)"
+    assert as_written(found[0], found[::2]) == "trainer.score.a"
+
+
 def test_the_cause_is_that_of_the_most_bytes():
     """A row of a log has two numbers, one of them with the graph of what was never backpropagated."""
     ways = (key("'task'"),), (key("'aux'"),), (key("'aux'"), ("graph", "", 1))

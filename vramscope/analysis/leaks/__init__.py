@@ -332,11 +332,9 @@ def _leak_of(
 
 def _example(holdings: list[Held]) -> Held | None:
     """Return the shortest path among those with the most frequent root; None if there is none."""
-    if not holdings:
-        return None
-    roots = [root_of(holding) for holding in holdings]
-    usual = most_frequent(roots)
-    return min((each for each in holdings if root_of(each) == usual), key=lambda each: len(each.words))
+    usual = most_frequent([root_of(each) for each in holdings])
+    of_it = [each for each in holdings if root_of(each) == usual]
+    return min(of_it, key=lambda each: len(each.words), default=None)
 
 
 def _facts(context: _LeakContext, kept: NDArray[Any], holdings: list[Held]) -> Facts:

@@ -115,9 +115,7 @@ def _gradient(facts: Facts, holding: Held) -> LeakCause:
     kinds = [word[0] for word in holding.words]
     if "graph" in kinds[kinds.index("grad") :]:
         return LeakCause.CREATE_GRAPH_CYCLE if facts.creates_graph else LeakCause.UNKNOWN
-    if container_of(holding) and not facts.is_replaced:
-        return _direct(facts, holding)
-    return LeakCause.GRADIENT_NOT_CLEARED if facts.is_replaced else LeakCause.UNKNOWN
+    return LeakCause.GRADIENT_NOT_CLEARED if facts.is_replaced else _direct(facts, holding)
 
 
 def _graph(facts: Facts, holding: Held) -> LeakCause:
@@ -142,9 +140,8 @@ def _leads_through_loss(holding: Held) -> bool:
 
 def _direct(facts: Facts, holding: Held) -> LeakCause:
     container = container_of(holding)
-    if any("lru_cache" in str(word[1]) for word in before_graph(holding)):
-        return LeakCause.CACHE
-    if container.lower().endswith(("dict", "counter")):
+    is_of_function = any("lru_cache" in str(word[1]) for word in before_graph(holding))
+    if is_of_function or container.lower().endswith(("dict", "counter")):
         return LeakCause.CACHE
     if container:
         return LeakCause.KEPT_OUTPUT

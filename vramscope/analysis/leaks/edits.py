@@ -84,10 +84,12 @@ def as_written(example: Held, others: Sequence[Held] = ()) -> str:
 
     Of *others*, which are paths to other blocks, it is the part that they share.
     """
-    usual = root_of(example)
     text = shared_root([each for each in others if base_of(each) == base_of(example)] or [example])
     if text == base_of(example) and example.grows_at > 0 and example.words[example.grows_at][0] == "key":
         text = every_of(example) or text  # of several dicts, each gets keys
+    if example.has("reset"):  # one metric has several lists
+        beside = sorted({root_of(each) for each in others} - {text})
+        text += f" (and {', '.join(beside)})" if beside else ""
     named = before_graph(example)[: example.grows_at] if example.grows_at > 0 else before_graph(example)
     attributes = [word for word in named if word[0] == "attribute"]
     if not any(str(word[1]).startswith("_") for word in attributes[:-1]):
@@ -97,7 +99,7 @@ def as_written(example: Held, others: Sequence[Held] = ()) -> str:
     if target is not None and target.rpartition(".")[2] == str(last[1]):
         return target
     owner = str(last[2]) if len(last) > 2 else ""
-    return f"self.{last[1]} of {owner}" if owner else usual
+    return f"self.{last[1]} of {owner}" if owner else root_of(example)
 
 
 def _wrapper(cause: str, holdings: Sequence[Held]) -> str:

@@ -101,23 +101,20 @@ def _place_in_step(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
 
 def are_bounded(holdings: Sequence[Held]) -> bool:
     """Return whether most of the holders are containers with a bound."""
-    n_bounded = sum(bound_of(holding) is not None for holding in holdings)
-    return n_bounded > len(holdings) / 2
+    return 2 * sum(bound_of(holding) is not None for holding in holdings) > len(holdings)
 
 
-def stayed(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
+def stayed(levels: Levels, rows: NDArray[Any], *, earliest: int | None = None) -> NDArray[Any]:
     """Return those of *rows* that were allocated since the first step compared and stay to the end.
 
-    If there are too few (one block grows and is made again each time), all rows since that step.
+    With *earliest*, since that step, if it is before. If there are too few (one block grows and is made again
+    each time), all rows since then.
     """
-    return _staying(levels, rows, window(len(levels.at)))
-
-
-def _staying(levels: Levels, rows: NDArray[Any], first: int) -> NDArray[Any]:
-    since = rows[levels.born[rows] >= first]
+    first = window(len(levels.at))
+    since = rows[levels.born[rows] >= (first if earliest is None else min(earliest, first))]
     stays = since[levels.gone[since] == len(levels.at)]
     # With one block a step, fewer than half of the steps means temporaries of the last steps.
-    n_steps = len(levels.at) - window(len(levels.at))
+    n_steps = len(levels.at) - first
     return stays if 2 * len(np.unique(levels.born[stays])) >= n_steps else since
 
 
@@ -127,7 +124,7 @@ def evidence_of(levels: Levels, holdings: Mapping[int, Held], rows: NDArray[Any]
     A holder of a leak keeps blocks of several steps; a variable with blocks of one or two steps belongs to
     the step itself. Holders may have been recorded long before the end.
     """
-    old = _staying(levels, rows, min(_WARM_UP, window(len(levels.at))))
+    old = stayed(levels, rows, earliest=_WARM_UP)
     if (levels.gone[old] < len(levels.at)).any():
         return older_half(old, holdings)  # one block, made again each time
     # What was searched for in an earlier epoch may be gone, and the same line goes on as it did.

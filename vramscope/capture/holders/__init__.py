@@ -9,6 +9,7 @@ import gc
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
@@ -72,28 +73,25 @@ def search(
     collects = gc.isenabled()
     try:
         gc.disable()
-        return _search(_HolderWalk(seconds, collects=collects), frame, ended_by)
+        walk = _HolderWalk(seconds, collects=collects, at_end=ended_by is not None)
+        try:
+            with torch._C.DisableTorchFunction():
+                walk.run(named(frame, ended_by and ended_by.error))
+                walk.run(of_modules(are_program=False))
+                for roots in walk.unreached() if ended_by is None and not walk.is_late else ():
+                    walk.run(roots)
+                return SearchResult(walk.ways(), not walk.is_late)
+        finally:
+            walk.forget()
     finally:
         if collects:
             gc.enable()
 
 
-def _search(walk: "_HolderWalk", frame: types.FrameType | None, ended_by: "BlockEnd | None") -> SearchResult:
-    try:
-        with torch._C.DisableTorchFunction():
-            walk.run(named(frame, ended_by and ended_by.error))
-            walk.run(of_modules(are_program=False))
-            for roots in walk.unreached() if ended_by is None and not walk.is_late else ():
-                walk.run(roots)
-            return SearchResult(walk.ways(), not walk.is_late)
-    finally:
-        walk.forget()
-
-
 class _HolderWalk:
     """The objects reached so far, each with its predecessor and the step that leads from there."""
 
-    def __init__(self, seconds: float, *, collects: bool) -> None:
+    def __init__(self, seconds: float, *, collects: bool, at_end: bool) -> None:
         self.is_late = False
         self._collects = collects
         self._ends_s = thread_time() + seconds
@@ -103,15 +101,16 @@ class _HolderWalk:
         self._before: list[int] = []
         self._words: list[Word] = []
         # Tensors come before other objects, since a data set in memory could take all of the time. So do
-        # modules, whose hooks show what put a tensor into a list, since a trainer object could take all of it
-        # too.
+        # modules, whose hooks show what put a tensor into a list, since a trainer object could as well.
         self._first: deque[int] = deque()
         self._queue: deque[int] = deque()
         self._found: dict[int, tuple[Any, int]] = {}
         self._hooks: list[Any] = global_hooks()
         self._later: list[tuple[Any, int, Word]] = []
         self._defers = True
-        self._parts = ObjectParts(self._meet, self._met, PlainData(self._is_over))
+        # Before an end, an object that was not met would be taken for unreachable.
+        plain = PlainData(self._is_over, self._opens) if at_end else PlainData(self._is_over)
+        self._parts = ObjectParts(self._meet, self._met, plain)
         self._kinds: dict[type, Callable[[Any, int], None]] = {}
         self._backwards = set(backwards)
         self._n_begun = open_phases.state.n_begun
@@ -214,6 +213,10 @@ class _HolderWalk:
             if issubclass(kind, base):
                 return expand
         return self._parts.expander(kind)
+
+    def _opens(self, kind: type) -> bool:
+        expand = self._kinds.get(kind) or self._expander(kind)
+        return isinstance(expand, partial) or expand == self._parts.anything  # or with slots
 
     def _module(self, module: Any, at: int) -> None:
         namespace = dict_of(module) or {}

@@ -27,7 +27,8 @@ _LEAST_OF_A_BLOCK = 512
 _BLOCK = 16
 # Longest over shortest distance between rises: an evaluation comes every so many steps.
 _MOST_UNEVEN = 1.5
-_WALK_S, _ASKED_WALK_S = 0.5, 2.0
+# With what is released afterwards, 0.3 s at an end.
+_WALK_S, _ASKED_WALK_S, _END_WALK_S = 0.5, 2.0, 0.28
 _MOST_WALKS, _BACKOFF = 6, 3
 _MOST_REPORTED = 5000
 
@@ -57,17 +58,11 @@ class Watch:
         self._add_holder = add_holder
         self._note = note
         self._noted: set[str] = set()
-        self._key: tuple[int, int] = (len(_RANKS), 0)
         self._others: set[tuple[int, int]] = set()
-        self._last: deque[int] = deque(maxlen=_BLOCK)
-        self._blocks: list[int] = []
-        self._floors: list[tuple[int, int]] = []
-        self._rises = 0
-        self._small_rises = 0
         self._was_small = False
-        self._n_ticks = 0
-        self._next_walk = 0
-        self.n_walks = 0
+        self._next_walk = self.n_walks = 0
+        self._key: tuple[int, int] = (len(_RANKS), 0)
+        self._begin(self._key)
 
     def tick(self, kind: str, identity: int, frame: FrameType | None) -> None:
         """Check the level after a step of this *kind*; of several optimizers only the first one counts.
@@ -117,7 +112,7 @@ class Watch:
         Whatever stays unknown needs no note: nothing asked for it.
         """
         if not threads_at_work():
-            self._report(search(_WALK_S, frame, ended_by=BlockEnd(error)), AT_END)
+            self._report(search(_END_WALK_S, frame, ended_by=BlockEnd(error)), AT_END)
 
     def _report(self, found: SearchResult, *beside: Word) -> None:
         for way in found.ways[:_MOST_REPORTED]:
@@ -131,10 +126,12 @@ class Watch:
 
     def _begin(self, key: tuple[int, int]) -> None:
         self._key = key
-        self._last.clear()
-        self._blocks.clear()
-        self._floors.clear()
-        self._rises = self._small_rises = self._n_ticks = 0
+        self._last: deque[int] = deque(maxlen=_BLOCK)
+        self._blocks: list[int] = []
+        self._floors: list[tuple[int, int]] = []
+        self._rises: int = 0
+        self._small_rises: int = 0
+        self._n_ticks: int = 0
 
     def _is_growing(self, level: int) -> bool:
         """Whether memory grows: six rises in a row or at even distances, or a minimum that rises twice.

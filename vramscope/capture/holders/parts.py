@@ -94,7 +94,6 @@ ATOMS = frozenset(
     | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, torch.Generator}
 )
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset, deque})
-_PLAIN = ATOMS | _CONTAINERS
 
 
 class PlainData:
@@ -102,26 +101,32 @@ class PlainData:
 
     AT_ONCE, MOST, MOST_IN_VAIN = 1 << 10, 1 << 16, 1 << 19
 
-    def __init__(self, is_over: Callable[[], bool] = bool) -> None:
-        """Look for longer only while *is_over* does not hold."""
-        self._n_in_vain, self._is_over = 0, is_over
+    def __init__(
+        self, is_over: Callable[[], bool] = bool, opens: Callable[[type], bool] = frozenset().__contains__
+    ) -> None:
+        """Look for longer only while *is_over* does not hold, and into objects of a kind that it *opens*."""
+        self._n_in_vain, self._is_over, self._opens = 0, is_over, opens
 
     def __contains__(self, container: Any) -> bool:
         """Whether it and all in it is plain; of many, or where many looks were in vain, no."""
         if type(container) not in _CONTAINERS:  # a subclass may have a length of its own
             return False
         most = self.MOST if self._n_in_vain < self.MOST_IN_VAIN else 2
-        containers, seen = [container], {id(container)}
-        while containers and len(seen) < most and sum(map(len, containers)) < self.MOST:
-            if len(seen) > self.AT_ONCE and self._is_over():
+        things, kinds, seen = [container], {type(container)}, {id(container)}
+        while things and len(seen) < most:
+            n_items = sum(len(thing) for thing in things if type(thing) in _CONTAINERS)
+            if n_items >= self.MOST or (len(seen) > self.AT_ONCE and self._is_over()):
                 break
-            parts = gc.get_referents(*containers)
-            if not _PLAIN.issuperset(map(type, parts)):
+            seen.update(map(id, kinds))  # an object's class is none of its parts
+            parts = gc.get_referents(*things)
+            others = set(map(type, parts)) - ATOMS
+            things = [part for part in parts if type(part) in others and id(part) not in seen]
+            kinds = others if others <= _CONTAINERS else set(map(type, things))
+            if not all(map(self._opens, kinds - _CONTAINERS)):
                 break
-            containers = [part for part in parts if type(part) in _CONTAINERS and id(part) not in seen]
-            seen.update(map(id, containers))
-        self._n_in_vain = max(self._n_in_vain + (len(seen) if containers else -len(seen)), 0)
-        return not containers
+            seen.update(map(id, things))
+        self._n_in_vain = max(self._n_in_vain + (len(seen) if things else -len(seen)), 0)
+        return not things
 
 
 _WORDS = (str, int, float, bool, type(None))
@@ -160,14 +165,15 @@ class ObjectParts:
         if str(module).startswith("vramscope.") or kind.__name__ in ("ReferenceType", "weakref"):
             return _skip
         slots = slots_of(kind)
-        return partial(self._slotted, slots) if slots else self._anything
+        return partial(self._slotted, slots) if slots else self.anything
 
     def _slotted(self, slots: tuple[tuple[str, Any], ...], thing: Any, at: int) -> None:
         for name, slot in slots:
             self._meet(slot_of(thing, slot), at, ("attribute", name, type(thing).__name__))
-        self._anything(thing, at)
+        self.anything(thing, at)
 
-    def _anything(self, thing: Any, at: int) -> None:
+    def anything(self, thing: Any, at: int) -> None:
+        """Meet all that the collector sees of an object."""
         namespace = dict_of(thing)
         if namespace is not None:
             self.attributes(namespace, at, type(thing).__name__)
@@ -224,7 +230,7 @@ class ObjectParts:
         for number, part in enumerate(gc.get_referents(cache) if type(limit) is int else ()):
             if type(part) is not dict:
                 self._meet(part, at, ("item", number, f"lru_cache of {limit}"))
-        self._anything(cache, at)
+        self.anything(cache, at)
 
     def _cell(self, cell: Any, at: int) -> None:
         self._meet(contents_of(cell), at, ("part", "cell"))
