@@ -613,6 +613,8 @@ def faults(home: Path, seed: int, ran: Programs) -> Iterator[Case]:
 _TESTED = (
     "tests/unit/export/test_canaries.py",
     "tests/unit/export/test_redaction.py",
+    "tests/unit/commands/test_attach.py",
+    "tests/unit/commands/test_document.py",
     "tests/unit/store/test_side_files.py",
     "tests/unit/dashboard/test_security.py",
     "tests/unit/dashboard/test_run_ids.py",
@@ -622,7 +624,7 @@ _TESTED = (
 
 
 def tested(home: Path, _seed: int, ran: Programs) -> Iterator[Case]:
-    """Redaction with planted words, side files, access and ids: the quick parts, which run in the suite."""
+    """Redaction, side files, access, attaching, ids, terminals: the quick parts, which run in the suite."""
     command = [
         ran.python,
         "-m",

@@ -1,9 +1,10 @@
 """``vramscope attach`` finds the process, or says in one sentence why it cannot be reached."""
 
 import os
+import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,59 @@ def test_a_directory_of_another_owner_is_refused():
             address.private_home(nobody)
     finally:
         folder.rmdir()
+
+
+LISTENS = """
+import time, vramscope
+vramscope.allow_attach()
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+ODD_REQUESTS = (
+    b"[]\n",
+    b"\xff\xfe\n",
+    b"[" * 60_000 + b"\n",
+    b"x" * 200_000,
+    b'{"do": "detach", "wait_s": NaN}\n',
+    b'{"do": "detach", "wait_s": %s}\n' % (b"9" * 5000),
+    b'{"do": "detach", "wait_s": -1}\n',
+    b'{"do": ["attach"], "wait_s": 1, "options": []}\n',
+    b'{"wait_s": 1}\n',
+)
+
+
+def test_odd_requests_and_those_who_say_nothing_keep_nobody_waiting(started):
+    command = (sys.executable, "-c", LISTENS)
+    with running(started, *command) as process, ExitStack() as stays_open:
+        path = str(address.socket_path(process.pid, os.getuid()))
+        for request in (*[b""] * 40, *[b"{"] * 20, *ODD_REQUESTS):
+            line = stays_open.enter_context(socket.socket(socket.AF_UNIX))
+            line.connect(path)
+            with suppress(BrokenPipeError):  # it reads no more than the longest request
+                line.sendall(request)
+        # In less than the time after which it hangs up on those who say nothing.
+        answer = address.ask(Path(path), DETACH | {"wait_s": 1}, longest_s=8)
+
+        assert answer == {"error": "nothing is attached to it"}
+        assert process.poll() is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_another_user_is_no_peer_even_where_the_socket_lets_everybody_in(tmp_path):
+    connects = (
+        "import os, socket, sys\nos.setuid(int(sys.argv[1]))\nsocket.socket(1).connect('\\0' + sys.argv[2])"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{tmp_path}")
+        listener.listen()
+        seen = []
+        for user in (0, 4242):
+            subprocess.run([sys.executable, "-c", connects, str(user), str(tmp_path)], check=True)
+            with listener.accept()[0] as line:
+                seen.append(address.peer_is_ours(line))
+
+    assert seen == [True, False]
 
 
 # --------------------------------------------------------------------------------------- moments
