@@ -431,3 +431,22 @@ def test_what_is_sampled_from_a_bounded_buffer_does_not_keep_its_items(tmp_path)
 
     assert found.kind == "filling_buffer"
     assert "(deque(maxlen=1000)), with 15.6 MiB then" in found.claim  # 1,000 blocks of 16 KiB
+
+
+def test_what_a_line_makes_beside_the_items_is_none_of_a_buffer_when_it_is_full(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(64, 64))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    window = deque(maxlen=60)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(25):
+            parts = [weight * 2 for _ in range(3)]
+            window.extend((parts[0].detach(), parts[1].detach()))  # the third is dropped
+            sum(parts).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del parts
+    (recording,) = vramscope.load(tmp_path).recordings
+    (found,) = findings(leaks(recording))
+
+    assert found.kind == "filling_buffer"
+    assert "(deque(maxlen=60)), with 960 KiB then" in found.claim  # 60 blocks of 16 KiB

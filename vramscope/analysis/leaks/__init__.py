@@ -139,9 +139,8 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     levels = levels_of(recording, at, stride)
     context = _context(levels)
     batch = growing_batch(levels)
-    asked = [
-        _leak(context, rows) for rows in grouped(levels, context.holdings, _growing(levels, batch)).values()
-    ]
+    groups = grouped(levels, context.holdings, _growing(levels, batch))
+    asked = [_leak(context, rows) for rows in groups.values()]
     # What leaks keep is in the peak of each later step, and the batch does not need it.
     leaking = sum((each.level_bytes for each in asked if each is not None), np.zeros(len(at), "i8"))
     fed = None
@@ -170,21 +169,16 @@ def _by_statement(found: list[Leak]) -> list[Leak]:
     """Return one leak for each statement that keeps, by its largest holder: one edit ends all of it."""
     of: dict[Any, Leak] = {}
     for leak in found:
-        mistake: Any = (
-            id(leak) if leak.kept_at is None or leak.bound else (leak.cause, leak.kept_at, leak.edit)
-        )
+        is_alone = leak.kept_at is None or leak.bound
+        mistake: Any = id(leak) if is_alone else (leak.cause, leak.kept_at, leak.edit)
         of[mistake] = of[mistake].joined(leak) if mistake in of else leak
     return sorted(of.values(), key=lambda leak: -leak.bytes_per_step)
 
 
 def _context(levels: Levels) -> _LeakContext:
-    recording = levels.recording
-    marks = recording.marks
-    backward = marks.rows(
-        (marks.kind == MarkKind.PHASE_BEGIN)
-        & (marks.phase == Phase.BACKWARD)
-        & (marks.event >= levels.at[window(len(levels.at))])
-    )
+    recording, marks = levels.recording, levels.recording.marks
+    begins = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
+    backward = marks.rows(begins & (marks.event >= levels.at[window(len(levels.at))]))
     return _LeakContext(
         levels=levels,
         holdings=held(recording, levels.found, levels.born),
@@ -208,15 +202,12 @@ def _has_old_optimizers(levels: Levels) -> bool:
 
 def _backward_grows(levels: Levels) -> bool:
     """Return whether backward makes more and more blocks: it walks through the graphs of ever more steps."""
-    phases = levels.recording.phases
-    number = np.zeros(len(levels.at) - 1, "i8")
+    phases, n_turns = levels.recording.phases, len(levels.at) - 1
+    turn = np.searchsorted(levels.at, phases.start_event, side="right") - 1
+    counts = np.flatnonzero((phases.phase == Phase.BACKWARD) & (turn >= 0) & (turn < n_turns))
     births = np.sort(levels.found.alloc_event)
-    for row in np.flatnonzero(phases.phase == Phase.BACKWARD).tolist():
-        turn = int(np.searchsorted(levels.at, phases.start_event[row], side="right")) - 1
-        if 0 <= turn < len(number):
-            start, end = np.searchsorted(births, [phases.start_event[row], phases.end_event[row]])
-            number[turn] += end - start
-    return growth(number) is not None
+    start, end = (np.searchsorted(births, each[counts]) for each in (phases.start_event, phases.end_event))
+    return growth(np.bincount(turn[counts], end - start, n_turns).astype("i8")) is not None
 
 
 def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
@@ -246,22 +237,31 @@ def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
     if leak is None or not are_bounded(holdings) or is_of_models:
         return leak
     leak = replace(
-        leak, bound=next(filter(None, map(bound_of, holdings))), bytes_per_item=_bytes_per_item(context, rows)
+        leak,
+        bound=next(filter(None, map(bound_of, holdings))),
+        bytes_per_item=_bytes_per_item(context, rows, leak.bytes_per_step * levels.stride),
     )
     return replace(leak, is_filling=leak.has_bound_below(levels.recording.device.total_bytes))
 
 
-def _bytes_per_item(context: _LeakContext, rows: NDArray[Any]) -> float:
-    """Return the bytes of one item of the container that keeps *rows*, by those whose item is known."""
-    some = {row: context.holdings[row] for row in rows.tolist() if row in context.holdings}
-    held = {row: each for row, each in some.items() if each.grows_at >= 0 and bound_of(each)}
-    words, size = [each.words[each.grows_at] for each in held.values()], context.levels.found.block_size
-    numbers = [word[1] for word in words if type(word[1]) is int and not str(word[2]).startswith("lru")]
-    if not numbers:
-        return float(size[list(held)].sum() / max(len({word[1] for word in words}), 1))
-    # Other paths than those through the container may lead to the items between.
-    between = rows[(rows >= min(held)) & (rows <= max(held))]
-    return float(size[between].sum() / (max(numbers) - min(numbers) + 1))
+def _bytes_per_item(context: _LeakContext, rows: NDArray[Any], bytes_per_turn: float) -> float:
+    """Return the bytes of one item of the container that keeps *rows*, by those whose item is known.
+
+    Numbered items tell how many a turn brings; the line may also allocate what goes into no item.
+    """
+    levels = context.levels
+    known = {row: context.holdings[row] for row in rows.tolist() if row in context.holdings}
+    growing = {row: each for row, each in known.items() if each.grows_at >= 0 and bound_of(each)}
+    items = {row: each.words[each.grows_at] for row, each in growing.items()}
+    first: dict[int, int] = {}
+    for row, word in items.items():
+        if type(word[1]) is int and not str(word[2]).startswith("lru"):
+            first.setdefault(int(levels.born[row]), word[1])
+    if len(first) > 1 and (n_items := abs(first[max(first)] - first[min(first)])):
+        return bytes_per_turn * (max(first) - min(first)) / n_items
+    return float(
+        levels.found.block_size[list(items)].sum() / max(len({word[1] for word in items.values()}), 1)
+    )
 
 
 def _unheld(context: _LeakContext, rows: NDArray[Any], holdings: list[Held]) -> float:

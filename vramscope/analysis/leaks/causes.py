@@ -65,8 +65,7 @@ def cause_of(facts: Facts) -> LeakCause:
     # The state of old parameters may grow too: the history of L-BFGS.
     is_of_optimizer_state = facts.optimizer_fraction > _LEAST_OPTIMIZER_FRACTION
     if facts.has_old_optimizers and facts.parameter_fraction > 0 and not facts.is_replaced:
-        n_unreachable = sum(holding.words[0][0] == "unreachable" for holding in facts.holdings)
-        is_cycle = 2 * n_unreachable > len(facts.holdings)
+        is_cycle = 2 * sum(each.words[0][0] == "unreachable" for each in facts.holdings) > len(facts.holdings)
         return LeakCause.REFERENCE_CYCLE if is_cycle else LeakCause.KEPT_MODEL
     if is_of_optimizer_state and facts.parameter_fraction > 0 and not facts.is_replaced:
         return LeakCause.OPTIMIZER_STATE
