@@ -9,6 +9,8 @@ from typing import Any, TypedDict
 
 from dash import Input, Output, State, dcc, html, no_update
 
+from vramscope.package_data import rows
+
 from ..address import restore
 from ..answers import clamp
 from ..components.scripts import in_browser
@@ -26,11 +28,7 @@ _SHOWN = {
 _PICKED = re.compile(r"([bfilp])([0-9]{0,17})", re.ASCII)
 
 
-_COPIES = (
-    ("text", "Copy", "Copy as text for an issue; without the folders of files"),
-    ("stack", "Copy stack", "Copy the call stack with whole paths"),
-    ("link", "Copy link", "Copy a link to this: run, instant, zoom, search and selection"),
-)
+_COPIES = rows(__file__, "copies.tsv")
 
 
 class Selected(TypedDict, total=False):

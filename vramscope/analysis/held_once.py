@@ -187,7 +187,8 @@ def _of_earlier_trainings(
     now = _step_of(recording, at)
     begins = int(first[last >= now].min(initial=now))
     is_over = (last >= 0) & (last < begins) & (models >= 0)
-    if not is_over.any():
+    # Without an optimizer, as where inputs are attributed, no training is over.
+    if not is_over.any() or not (recording.phases.phase == Phase.OPTIMIZER).any():
         return np.zeros(0, "i8")
     owners = owners_of(recording, found, assigned)
     runs = (owners.known == ModuleEvidence.CALL) & (found.alloc_event >= starts[begins])

@@ -17,7 +17,7 @@ from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Labels, MarkKind, Phase, Phases
-from vramscope.model.recording import Recording
+from vramscope.model.recording import Outcome, Recording
 from vramscope.model.table import Array
 
 _LEAST_BYTES = 1 << 20
@@ -32,6 +32,8 @@ _ONE_SEGMENT = "checkpoint_sequential() has one segment alone, and never checkpo
 _MORE_SEGMENTS = "give it more segments, up to one for each layer"
 _AFTER_EVALUATION = "call model.train() after an evaluation: transformers checkpoints in train mode alone"
 _LEAST_STEPS = 3
+_LEAST_KEPT, _LEAST_OF_NO_BACKWARD = 4, 0.3
+"""Blocks that one forward leaves, and the share of the peak, where no backward comes."""
 _IN_TRAIN_MODE = (
     "they do not checkpoint with use_cache=True, nor with use_reentrant=True where no input requires a "
     "gradient: model.enable_input_require_grads(), or use_reentrant=False"
@@ -69,7 +71,28 @@ def kept_activations(recording: Recording) -> list[Finding]:
         said.append(worded(FindingKind.CHECKPOINT_OF_ALL, n_bytes, blocks=len(blocks), which=which))
     kept = live & (assigned.category == Category.ACTIVATION)
     said += _of_last_segment(recording, found, kept & (lives.phase == Phase.FORWARD))
+    said += _without_backward(recording, found, lives, live & (found.block_size > _LEAST_BLOCK), at)
     return said + _idle(recording, int(found.block_size[kept].sum()), at)
+
+
+def _without_backward(
+    recording: Recording, found: Allocations, lives: Lives, live: Array, at: int
+) -> list[Finding]:
+    """Find what forwards with gradients left at the peak, where no backward comes in a whole recording."""
+    phases = recording.phases
+    forwards = phases.rows((phases.phase == Phase.FORWARD) & (phases.depth == 0))
+    has_all = recording.outcome is Outcome.FINISHED and not (phases.phase == Phase.BACKWARD).any()
+    if not has_all or len(forwards) < _LEAST_STEPS:
+        return []
+    # A forward that runs at the peak keeps what it has made if it still keeps that when it ends.
+    of = np.searchsorted(forwards.start_event, found.alloc_event, side="right") - 1
+    rows = live & (lives.phase == Phase.FORWARD) & (of >= 0) & (lives.dies >= forwards.end_event[of])
+    n_bytes = int(found.block_size[rows].sum())
+    n_blocks = np.bincount(of[rows]).max(initial=0)  # a result by itself is one or few
+    if n_blocks < _LEAST_KEPT or n_bytes < _LEAST_OF_NO_BACKWARD * timeline(recording).allocated_bytes[at]:
+        return []
+    frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
+    return [worded(FindingKind.NO_BACKWARD, n_bytes, frame, forwards=len(forwards))]
 
 
 def _of_last_segment(recording: Recording, found: Allocations, kept: Array) -> list[Finding]:

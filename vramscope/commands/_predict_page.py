@@ -8,6 +8,7 @@ from vramscope.analysis.lines import line_words, lines
 from vramscope.analysis.summary import Summary
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.model.prediction import OnCard, OtherRun, Prediction
+from vramscope.package_data import words
 from vramscope.prediction.largest import LargestSize
 from vramscope.prediction.sizes import Size
 from vramscope.units import format_bytes, format_share
@@ -15,11 +16,7 @@ from vramscope.units import format_bytes, format_share
 _REASONS, _LINES, _FRAMES = 8, 6, 5
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """One of the modules in a list, in the path of a module."""
-_CERTAINTY = {
-    "checked": "checked: every operator met is one whose memory on CUDA is known and tested",
-    "estimate": "an estimate, because:",
-    "cannot_tell": "not known exactly; the figures above are lower bounds, because:",
-}
+_CERTAINTY = words(__file__, "_summary_page.tsv", "certainty")
 
 
 def page(found: Prediction, summary: Summary) -> Iterator[Block]:

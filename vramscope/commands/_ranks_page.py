@@ -110,10 +110,7 @@ def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
         "allocated_bytes": found.total_bytes,
         "rows": [
             {
-                "rank": row["rank"],
-                "device": row["device"],
-                "allocated_bytes": row["allocated_bytes"],
-                "reserved_bytes": row["reserved_bytes"],
+                **{name: row[name] for name in ("rank", "device", "allocated_bytes", "reserved_bytes")},
                 "own_peak_allocated_bytes": row["own_peak_bytes"],
                 "is_within": bool(row["is_within"]),
             }

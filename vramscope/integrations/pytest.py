@@ -12,27 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from vramscope.model.codes import FindingKind
+from vramscope.package_data import rows
 from vramscope.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from vramscope.model.finding import Finding
     from vramscope.model.recording import Recording
 
-_MARKERS = (
-    (
-        "vram_limit(size): fail where the test has more allocated at once, beyond what was there before, "
-        "than the size"
-    ),
-    (
-        "vram_no_leak(steps=20): fail where memory grows from step to step: of the loop in the test, or from "
-        "one call of the test to the next where it has none; fixtures are made once"
-    ),
-)
+_MARKERS = rows(__file__, "_measurements.tsv", "marker")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers with pytest."""
-    for marker in _MARKERS:
+    for (marker,) in _MARKERS:
         config.addinivalue_line("markers", marker)
 
 

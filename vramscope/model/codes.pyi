@@ -134,6 +134,7 @@ class FindingKind(Code):
     CHECKPOINT_OF_ALL = "checkpoint_of_all"
     FROZEN_ACTIVATIONS = "frozen_activations"
     EVALUATION_PEAK = "evaluation_peak"
+    NO_BACKWARD = "no_backward"
     EVALUATION_LEFT = "evaluation_left"
     EVALUATION_KEEPS = "evaluation_keeps"
     GATHERED_AT_ONCE = "gathered_at_once"

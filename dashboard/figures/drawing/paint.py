@@ -11,6 +11,7 @@ from vramscope.analysis.folding import Folded
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.package_data import rows
 from vramscope.steps.innermost import phases_of
 from vramscope.units import format_name
 
@@ -20,14 +21,7 @@ from .theme import BLUE, CATEGORY_COLOR, GRAY, GREEN, ORANGE, PHASE_COLOR, PURPL
 WAYS = ("category", "phase", "module", "line", "age")
 """What a band can be colored by."""
 _LINES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW, "#6A51A3", "#8C6D31", "#3B8686", "#A05195")
-_AGES = (
-    (1_000_000, "under 1 ms", "#FDE7A9"),
-    (10_000_000, "under 10 ms", "#F9C27B"),
-    (100_000_000, "under 0.1 s", "#EF8A62"),
-    (1_000_000_000, "under 1 s", "#C7577A"),
-    (10_000_000_000, "under 10 s", "#8A4A8F"),
-    (1 << 62, "longer", "#4B3F8C"),
-)
+_AGES = [(int(limit), name, color) for limit, name, color in rows(__file__, "theme.tsv", "age")]
 _NEVER = ("not freed", "#26456E")
 _EVENT_AGES = ("under 10 events", "under 100", "under 1,000", "under 10,000", "under 100,000", "longer")
 

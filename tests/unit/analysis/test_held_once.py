@@ -507,3 +507,13 @@ def test_a_statement_that_fills_several_lists_is_told_once(tmp_path):
     assert leak.bytes_per_step == pytest.approx(3 * 64 * 128 * 4, rel=0.05)
     assert leak.n_others == 2
     assert "as 2 others do" in leak.finding.claim
+
+
+def test_models_whose_inputs_are_attributed_in_turn_were_not_trained(tmp_path):
+    def program():
+        models = [net_of() for _ in range(4)]
+        for net in models:
+            inputs = torch.randn(64, 384, requires_grad=True)
+            net(inputs).sum().backward()
+
+    assert "models_left" not in findings_of(recorded(tmp_path / "run", program))

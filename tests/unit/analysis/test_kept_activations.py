@@ -265,3 +265,32 @@ def test_a_maker_that_is_not_detached_for_the_judge_is_named(tmp_path, update, l
 
     assert [each.line for each in found] == lines
     assert [each.n_bytes for each in found] == [3 * 2048 * 128 * 4] * len(lines)
+
+
+@pytest.mark.parametrize(
+    ("how", "is_told"), [(torch.enable_grad, True), (torch.no_grad, False)], ids=["with gradients", "without"]
+)
+def test_forwards_with_gradients_that_no_backward_follows_are_named(tmp_path, how, is_told):
+    """Eight layers of 256 KiB each stay of every forward until its result is replaced."""
+    net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())))
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True):
+        for _ in range(6):
+            with how():
+                result = net(torch.randn(1024, 64))
+        del result
+    (recording,) = vramscope.load(tmp_path / "run").recordings
+    found = [each for each in kept_activations(recording) if each.kind == "no_backward"]
+
+    assert len(found) == is_told
+    assert all("none of the 6" in each.claim and each.n_bytes >= 4 * 256 << 10 for each in found)
+
+
+def test_a_result_that_is_kept_is_no_graph(tmp_path):
+    """The weights are frozen, so a forward leaves its result alone."""
+    net = nn.Linear(64, 64).requires_grad_(False)
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True):
+        results = [net(torch.randn(1024, 64)) for _ in range(6)]
+    (recording,) = vramscope.load(tmp_path / "run").recordings
+
+    assert len(results) == 6
+    assert "no_backward" not in {each.kind for each in kept_activations(recording)}

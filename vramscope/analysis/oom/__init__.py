@@ -148,8 +148,7 @@ _TOOLS = words(__file__, "advice.tsv", "tool")
 _TO_RECORD = words(__file__, "advice.tsv", "totals_alone")
 """Advice for an input that has totals alone, by the cause."""
 _SPECIAL = words(__file__, "advice.tsv", "special")
-_FIRST_STEPS = 3
-"""Steps that come before one of which it is said that it needs more."""
+_FIRST_STEPS = 3  # those of which none is said to need more than the ones before
 
 
 @dataclass(frozen=True, slots=True)
