@@ -14,15 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from vramscope.errors import CaptureError
+from vramscope.package_data import words
 
 _KEY = torch._C.DispatchKey.AutocastPrivateUse1
 _HEADER = "include/ATen/autocast_mode.h"
-_LISTS = {
-    "AT_FORALL_LOWER_PRECISION_FP": "lower",
-    "AT_FORALL_FP32": "fp32",
-    "AT_FORALL_FP32_SET_OPT_DTYPE": "fp32_dtype",
-    "AT_FORALL_PROMOTE": "promote",
-}
+_LISTS = words(__file__, "autocast.tsv", "list")
 # The one list with signatures in it, of two operators since it exists.
 _APPENDED = ("aten::norm.Scalar", "aten::norm.ScalarOpt_dim")
 
