@@ -11,6 +11,7 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.folding import fold
+from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import timeline
@@ -67,9 +68,11 @@ def scaling(recording: Recording) -> list[Finding]:
     allocated = timeline(recording).allocated_bytes[start : end + 1]
     at = int(start + allocated.argmax())
     mine, is_live = calls.rows[:, largest], found.allocated_at(at)
+    for leak in leaks(recording).leaks:  # which grows whatever a step is given
+        is_live &= ~np.isin(found.stack_id, found.stack_id[leak.rows])
     sizes: dict[str, Any] = {"sizes": n_sizes, "ratio": round(times, 3), "peak_bytes": int(allocated.max())}
     result = []
-    for kind, wanted, least in _KINDS:
+    for kind, wanted, least in _KINDS[: 1 + (Phase.BACKWARD in recording.phases.phase)]:  # where it trains
         live = found.rows(mine[(power == wanted) & is_live[mine]])
         n_bytes = int(live.block_size.sum())
         if not sizes["peak_bytes"] or n_bytes < least * sizes["peak_bytes"]:

@@ -82,6 +82,20 @@ def test_a_larger_batch_is_no_square(tmp_path):
     assert found.n_bytes <= found.evidence["peak_bytes"]
 
 
+def test_larger_batches_of_an_inference_are_not_to_be_accumulated(tmp_path):
+    sizes = [4, 4, 8, 12, 16, 8]
+
+    def program():
+        net = Attention()
+        with torch.no_grad():
+            for n in sizes:
+                net(torch.randn(n, 128, 64))
+
+    assert "batch_dominates" not in {
+        each.kind for each in findings_of(recorded(tmp_path / "run", program), "scaling")
+    }
+
+
 @pytest.mark.parametrize("lengths", [[256] * 6, [128, 128, 256, 256, 128, 256]], ids=["one", "two"])
 def test_fewer_than_three_sizes_give_no_verdict(tmp_path, lengths):
     recording = recorded(
