@@ -44,6 +44,7 @@ _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OP
 _LEAST_INPUTS = 4
 """Steps that make a gradient of another tensor each, from which on these are inputs that are used again."""
 _OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
+_ELSEWHERE_ON_HOST = (FindingKind.WEIGHTS_LOADED, FindingKind.WEIGHTS_COPIED)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
 
@@ -98,6 +99,8 @@ def held_once(recording: Recording) -> list[Finding]:
         frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
         of = next((word for begin, word in _KEEPERS.items() if holder.startswith(begin)), "")
         wording = f"{of}{kind}" if kind == FindingKind.EXCEPTION_KEPT else kind
+        if recording.source == "simulated" and kind in _ELSEWHERE_ON_HOST:
+            wording = f"simulated.{kind}"
         edit = ADVICE[LeakCause.REFERENCE_CYCLE]
         if kind == FindingKind.MODELS_LEFT and keep_self(ways):
             wording, edit = f"cached.{kind}", NO_SELF

@@ -85,6 +85,7 @@ def test_weights_that_stay_as_they_were_read(tmp_path, lets_go):
     # Each block is rounded up to 512 bytes.
     assert (finding.kind, finding.n_bytes) == ("weights_loaded", pytest.approx(WEIGHTS, rel=0.001))
     assert finding.line == resumed.__code__.co_firstlineno + 2
+    assert "the simulated device counts what is in host memory already" in finding.advice
 
 
 def test_a_name_that_is_there_at_the_end_is_given(tmp_path):
