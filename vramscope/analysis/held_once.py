@@ -44,14 +44,12 @@ _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OP
 _LEAST_INPUTS = 4
 """Steps that make a gradient of another tensor each, from which on these are inputs that are used again."""
 _OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
-_ELSEWHERE_ON_HOST = (FindingKind.WEIGHTS_LOADED, FindingKind.WEIGHTS_COPIED)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
 
 def held_once(recording: Recording) -> list[Finding]:
     """Find what nothing uses at the peak, by what holds it; what grows from step to step is left to leaks."""
-    found = lifetimes(recording)
-    level = timeline(recording).allocated_bytes
+    found, level = lifetimes(recording), timeline(recording).allocated_bytes
     if not len(found) or not len(recording.steps):
         return []
     at = int(level.argmax())
@@ -88,10 +86,9 @@ def held_once(recording: Recording) -> list[Finding]:
         if size.sum() < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * int(level[at])):
             continue
         ways = [holdings[row] for row in mine.tolist() if row in holdings]
-        names = Counter(map(holder_name, ways))
-        holder = names.most_common(1)[0][0] if names else ""
-        garbage = [each.holder for each in said if each.kind == FindingKind.GARBAGE]
-        if kind == FindingKind.MODELS_LEFT and holder in garbage:
+        ((holder, _),) = Counter(map(holder_name, ways)).most_common(1) or [("", 0)]
+        is_garbage = any(each.kind == FindingKind.GARBAGE and each.holder == holder for each in said)
+        if kind == FindingKind.MODELS_LEFT and is_garbage:
             continue  # they were let go, and wait for the collector
         # The line that made a model says more than that of its optimizer, whose state is larger.
         made = mine[assigned.category[mine] == Category.PARAMETER] if kind in _OF_WEIGHTS else mine
@@ -99,7 +96,7 @@ def held_once(recording: Recording) -> list[Finding]:
         frame = heaviest_line(recording.stacks, found.stack_id[made], found.block_size[made])
         of = next((word for begin, word in _KEEPERS.items() if holder.startswith(begin)), "")
         wording = f"{of}{kind}" if kind == FindingKind.EXCEPTION_KEPT else kind
-        if recording.source == "simulated" and kind in _ELSEWHERE_ON_HOST:
+        if recording.source == "simulated" and kind.startswith("weights"):
             wording = f"simulated.{kind}"
         edit = ADVICE[LeakCause.REFERENCE_CYCLE]
         if kind == FindingKind.MODELS_LEFT and keep_self(ways):
