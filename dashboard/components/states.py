@@ -46,7 +46,7 @@ def no_runs(folder: str) -> html.Section:
     )
 
 
-def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
+def nothing_recorded(live: bool, view: View | None = None, lacks: str = "who allocated") -> html.Section:
     """Return the message for a run without events; of *view*, the highest totals that are known."""
     if live:
         return state(
@@ -54,18 +54,28 @@ def nothing_recorded(live: bool, view: View | None = None) -> html.Section:
             "The run has started; nothing has been allocated yet. This page updates by itself.",
             waits=True,
         )
+    if view and has_no_device(view):
+        on_cpu = ["To see a training's memory without a GPU: ", command('record(device="simulated")')]
+        return state(
+            "No memory was recorded", "There was no CUDA device, so steps alone were recorded.", on_cpu
+        )
     most = most_known(view) if view else ""
     fall = dcc.Link("Waterfall", href=Address("/waterfall", *view.here).url, className="link") if view else ""
     sampled = [getattr(view.recording.counters, f"{name}_bytes") for name in _SAMPLED] if view else []
     has_samples = any((column >= 0).any() for column in sampled)
     return state(
         most or "No single allocation is in it",
-        "Totals at moments are in it, and no single allocation: who allocated is not known."
+        f"Totals at moments are in it, and no single allocation: {lacks} is not known."
         if most or has_samples
         else "The recording ended before anything was allocated on this device.",
         *([["The totals are shown in the ", fall, "."]] if has_samples else []),
-        ["To see who allocated: ", *to_record(view)],
+        [f"To see {lacks}: ", *to_record(view)],
     )
+
+
+def has_no_device(view: View) -> bool:
+    """Return whether steps alone were recorded, as torch had no CUDA device."""
+    return NoteCode.NO_DEVICE in [note.code for note in view.recording.notes]
 
 
 def most_known(view: View) -> str:

@@ -57,7 +57,7 @@ def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
     if not len(view.recording.trace):
-        return states.nothing_recorded(view.is_live, view)
+        return states.nothing_recorded(view.is_live, view, lacks="what would fit")
     if why := unanswerable(view.recording):
         return states.without_answer("What would fit is not known", why.removeprefix(f"{NOT_KNOWN}: "))
     search = searches(data).of(view)

@@ -37,6 +37,8 @@ def _layout(context: Context) -> Any:
             html.Section([claim_heading("The device was not sampled"), known], className="opening"),
             *pinned,
         ]
+    if not len(found) and states.has_no_device(view):
+        return states.nothing_recorded(view.is_live, view)
     if not len(found):
         return states.state(
             "The device was not sampled",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.utils
 import pytest
+import torch
 from vramscope.dashboard.address import Address
 from vramscope.dashboard.components.panels.past import steps_with_past
 from vramscope.dashboard.data import Data
@@ -19,6 +20,7 @@ from vramscope.dashboard.pages.runs import row
 from vramscope.dashboard.queries.run_summaries import _verdict, summarize
 from vramscope.dashboard.runs import Pace
 
+import vramscope
 from vramscope.analysis.waterfall import Waterfall
 from vramscope.model.marks import Note, Phase, Steps
 from vramscope.model.recording import Outcome
@@ -243,6 +245,21 @@ def test_a_device_that_nobody_sampled_is_explained(data: Data) -> None:
     (name,) = data.runs.paths()
 
     assert "The device was not sampled" in shown("waterfall", data, name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a torch without a CUDA device")
+def test_a_run_without_a_device_is_said_to_have_none(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight])
+    with vramscope.record(tmp_path / "run", mode="counters", quiet=True):
+        for _ in range(3):
+            weight.sum().backward()
+            optimizer.step()
+    world = Data(tmp_path)
+    (name,) = world.runs.paths()
+
+    for page in ("phases", "leaks", "peak", "fragmentation", "allocations", "oom", "fit", "waterfall"):
+        assert "There was no CUDA device" in shown(page, world, name), page
 
 
 @pytest.fixture
