@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 from vramscope.errors import UsageError
@@ -79,8 +78,8 @@ def working_directory() -> Path:
     """Return the working directory; where it was deleted, the one for temporary files."""
     try:
         return Path.cwd()
-    except OSError:
-        return Path(gettempdir())
+    except Exception:  # noqa: BLE001 -- it was deleted, or the function is the program's
+        return Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 -- gettempdir() asks for it again
 
 
 def _of_environment() -> dict[str, Any]:

@@ -19,6 +19,7 @@ def train():
 """
 SURROUNDINGS = {
     "no working directory": "os.mkdir('gone'); os.chdir('gone'); os.rmdir(os.getcwd())",
+    "the working directory raises": "os.getcwd = lambda: 1 / 0",
     "stderr raises": "sys.stderr = type('E', (), {'write': lambda *_: 1 / 0, 'flush': lambda *_: 1 / 0})()",
     "stderr exits": "sys.stderr = type('E', (), {'write': lambda *_: sys.exit(4), 'flush': lambda _: 0})()",
     "stderr is None": "sys.stderr = None",
