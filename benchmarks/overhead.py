@@ -286,11 +286,10 @@ def _targets(found: Mapping[str, Found], switch: Found) -> str:
 
 The floor of counters is torch's own: eight readings of its statistics and eight resets of its peaks in a
 step. What is above it are the hooks in Python: eight marks a step, of which one takes 23 µs, 10 of them in
-torch (in a loop of nothing else; amid a step it is more). Reading only the ends of steps would make two marks
-of eight dear, and take away the peaks of phases. The floor of `every=N` is the loop measured twice; above it
-are the same marks, and the steps with events. To switch events on, the blocks that are there must be read: the
-floor is torch's snapshot of them, and what is above it compares each block with what was held, and writes what
-differs.
+torch (in a loop of nothing else; amid a step it is more). Reading only the ends of steps would save part of
+that, and take away the peaks of phases. The floor of `every=N` is the loop measured twice; above it are the
+same marks, and the steps with events. To switch events on, the blocks that are there must be read: the floor
+is torch's snapshot of them; what is above it compares each block with what was held, and writes what differs.
 
 """
 
