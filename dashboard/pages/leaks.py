@@ -40,8 +40,9 @@ def _layout(context: Context) -> Any:
 
 def _content(data: Data, view: View, address: Address) -> list[Any]:
     found: Leaks = data.ask(view, "leaks")
-    if not len(view.recording.trace):
-        growth = memory_growth(view.recording, found, missing_parts(view.recording))
+    growth = memory_growth(view.recording, found, missing_parts(view.recording))
+    is_counted = growth.verdict is GrowthVerdict.UNKNOWN and len(levels_by_counters(view.recording)[0]) > 0
+    if not len(view.recording.trace) or (is_counted and found.batch is None):
         claim, _, why = growth.text.partition(": ")
         return counted(data, view, f"{claim[:1].upper()}{claim[1:]}", why)
     if not found.leaks:

@@ -54,7 +54,7 @@ def steps_with_past(data: Data, view: View) -> AllSteps:
 
 
 def counted(data: Data, view: View, claim: str, text: str) -> list[Any]:
-    """Return a *claim* over the levels and peaks of the steps, of a run without events; [] without steps."""
+    """Return a *claim* over the levels and peaks of the steps, by torch's counters; [] without steps."""
     steps = steps_with_past(data, view)
     if not len(steps.index):
         return []
@@ -64,7 +64,9 @@ def counted(data: Data, view: View, claim: str, text: str) -> list[Any]:
     key = color_key(zip(COLORS, (peaks.name, level.name), strict=False), "parts")
     waits = {"data-waits": "yes"} if view.is_live else {}
     known = " ".join(sentence(each) for each in (text, ahead(data, view).text) if each)
-    support = [f"{known} Which lines allocate: ".lstrip(), *states.to_record(view), "."]
+    support: list[Any] = [f"{known} ".lstrip()]
+    if not len(view.recording.trace):
+        support += ["Which lines allocate: ", *states.to_record(view), "."]
     return [
         html.Section([claim_heading(claim), html.P(support, className="support")], className="opening"),
         panel("Allocated bytes, by torch's counters", chart, beside=key, kind="chart",

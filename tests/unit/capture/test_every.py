@@ -3,12 +3,14 @@
 import gc
 import itertools
 import random
+import re
 
 import numpy as np
 import pytest
 import torch
 
 import vramscope
+from vramscope.analysis.leaks.all_steps import levels_by_counters
 from vramscope.analysis.peak import findings
 from vramscope.capture.hooks.open_phases import Listener
 from vramscope.capture.hooks.stretches import Stretches
@@ -247,6 +249,23 @@ def test_growth_between_the_steps_with_events_is_said_with_its_least_rate(tmp_pa
     assert not found.leaks().leaks
     assert not growth.is_decided
     assert growth.text.startswith("memory grew by at least 25.6 KiB a step, by a line that is not known: ")
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_a_level_that_does_not_rise_between_steps_is_said_to_be_that(tmp_path):
+    found, _ = recorded(tmp_path / "run", 40, every=10)
+    growth = found.verdicts().growth
+    number, level = levels_by_counters(found)
+    at = dict(zip(number.tolist(), level.tolist(), strict=True))
+    said = re.match(
+        r"allocated memory does not grow: (.+) after step (\d+) and (.*?) ?after step 39; ", growth.text
+    )
+
+    assert said is not None, growth.text
+    assert said[1] == format_bytes(at[int(said[2])])
+    assert (said[3] or said[1]) == format_bytes(at[39])
+    assert max(level[len(level) // 2 :]) <= at[int(said[2])]
+    assert not growth.is_decided
 
 
 def test_how_far_a_peak_without_events_is_above_those_with_them_is_said(pair):

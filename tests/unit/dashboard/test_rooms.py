@@ -262,6 +262,22 @@ def test_a_run_without_a_device_is_said_to_have_none(tmp_path: Path) -> None:
         assert "There was no CUDA device" in shown(page, world, name), page
 
 
+def test_levels_of_all_steps_are_shown_where_some_have_events(tmp_path: Path) -> None:
+    net = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(net.parameters())
+    with vramscope.record(tmp_path / "run", every=10, device="simulated", quiet=True):
+        for _ in range(25):
+            net(torch.ones(8, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    world = Data(tmp_path)
+    page = shown("leaks", world, run(world, "run"))
+
+    assert "Allocated memory does not grow" in page
+    assert "Levels and peaks by step" in page
+    assert "Which lines allocate" not in page  # the steps with events say it
+
+
 @pytest.fixture
 def ranks(tmp_path: Path, open_program: Any) -> Data:
     """Three ranks; the second holds 90 MiB more, the third stops after two of five steps."""

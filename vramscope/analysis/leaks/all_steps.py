@@ -18,6 +18,7 @@ from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.model.recording import Recording
+from vramscope.units import format_bytes
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
@@ -99,6 +100,17 @@ def rise_by_counters(recording: Recording) -> int:
     # What came to stay between the first and the last level is certain; the slope is a median.
     whole = (level[-1] - level[0]) / (number[-1] - number[0])
     return int(max(min(grows.bytes_per_step, whole), 0))
+
+
+def flat_by_counters(recording: Recording) -> str:
+    """Return the levels after two steps between which they did not rise, by counters; '' where they did."""
+    number, level = levels_by_counters(recording)
+    if len(level) < LEAST_LEVELS or level[-1] > level[window(len(level))] or rise_by_counters(recording):
+        return ""
+    first = int(np.argmax(level >= level[-1]))
+    before, now = format_bytes(int(level[first])), format_bytes(int(level[-1]))
+    then = "and" if now == before else f"and {now}"
+    return f"{before} after step {number[first]} {then} after step {number[-1]}"
 
 
 def levels_by_counters(recording: Recording) -> tuple[NDArray[Any], NDArray[Any]]:

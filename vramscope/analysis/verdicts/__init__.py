@@ -10,7 +10,7 @@ from enum import Enum
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.leaks import LEAST_BYTES_PER_STEP, Leaks, leaks
-from vramscope.analysis.leaks.all_steps import rise_by_counters
+from vramscope.analysis.leaks.all_steps import flat_by_counters, rise_by_counters
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.verdicts.missing import Missing, Part, missing_parts
@@ -68,6 +68,8 @@ def memory_growth(recording: Recording, found: Leaks, missing: Sequence[Missing]
         rise, text = rise_by_counters(recording), "whether anything grows is not known"
         if rise >= LEAST_BYTES_PER_STEP:
             text = f"memory grew by at least {format_bytes(rise)} a step, by a line that is not known"
+        elif flat := flat_by_counters(recording):
+            text = f"allocated memory does not grow: {flat}; whether that of a line does is not known"
         return MemoryGrowth(GrowthVerdict.UNKNOWN, f"{text}: {lacking[0].text}", is_decided=False)
     verdict, text = _without_leak(recording, found, rest[0].until if rest else "")
     is_decided = verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE, GrowthVerdict.GROWING_BATCH)
