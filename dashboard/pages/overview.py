@@ -42,7 +42,9 @@ def _layout(context: Context) -> Any:
         has_failed = len(view.recording.trace) > 0
         if has_failed:
             return opening(data, view)
-        return counted(data, view, states.most_known(view), "") or states.nothing_recorded(view.is_live, view)
+        growth = memory_growth(view.recording, data.ask(view, "leaks"), missing_parts(view.recording))
+        shown = counted(data, view, states.most_known(view), growth.text)
+        return shown or states.nothing_recorded(view.is_live, view)
     series = series_of(data, view, address.axis or TIME)
     at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
     is_short = len(view.recording.trace) <= data.pace.events_at_once

@@ -69,7 +69,7 @@ def memory_growth(recording: Recording, found: Leaks, missing: Sequence[Missing]
         if rise >= LEAST_BYTES_PER_STEP:
             text = f"memory grew by at least {format_bytes(rise)} a step, by a line that is not known"
         elif flat := flat_by_counters(recording):
-            text = f"allocated memory does not grow: {flat}; whether that of a line does is not known"
+            text = f"allocated memory does not grow: {flat}; whether that of one line does is not known"
         return MemoryGrowth(GrowthVerdict.UNKNOWN, f"{text}: {lacking[0].text}", is_decided=False)
     verdict, text = _without_leak(recording, found, rest[0].until if rest else "")
     is_decided = verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE, GrowthVerdict.GROWING_BATCH)
