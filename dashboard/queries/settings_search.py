@@ -140,6 +140,8 @@ class SettingsSearch:
         with self._changed:
             while not self._stop.is_set() and not self._is_looked_at():
                 self._changed.wait()
+        if len(self.view.recording.trace) > self._data.pace.events_at_once:
+            self._data.precedence.until_quiet()  # a replay of a second delays each move of a hand
 
     def _is_looked_at(self) -> bool:
         return self._n_waiting > 0 or monotonic() - self._asked_s < self._data.pace.left_s

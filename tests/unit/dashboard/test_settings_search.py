@@ -71,6 +71,18 @@ def test_it_pauses_while_nobody_looks_and_goes_on_when_asked(data: Data, view: V
     assert held.stages[-1] == "cards"
 
 
+def test_of_a_long_recording_it_waits_until_no_page_is_computed(data: Data, view: View) -> None:
+    data.pace = Pace(events_at_once=0)
+    with data.precedence.page():
+        search = searches(data).of(view)
+        search.wait_for_recorded()  # what a page waits for itself
+
+        assert not search.wait(1.0)
+        assert search.trials == []
+    assert search.wait(LONGEST_S)
+    assert search.is_whole
+
+
 def test_stopped_while_it_pauses_it_ends(data: Data, view: View, held: Any) -> None:
     search = searches(data).of(view)
     assert held.at_replay.wait(LONGEST_S)
