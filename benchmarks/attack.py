@@ -674,8 +674,9 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="where to write the table")
     args = parser.parse_args()
-    # A shell starts what runs in the background without SIGINT, and its children get that.
+    # A shell starts what runs in the background without SIGINT, nohup without SIGHUP, and its children get that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     found: list[Case] = []
     for area in args.only:
         began = time.monotonic()
