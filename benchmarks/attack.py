@@ -674,7 +674,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="where to write the table")
     args = parser.parse_args()
-    # A shell starts what runs in the background without SIGINT, nohup without SIGHUP, and its children get that.
+    # What a shell runs in the background has no SIGINT, below nohup no SIGHUP, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     found: list[Case] = []
