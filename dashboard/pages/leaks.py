@@ -10,7 +10,7 @@ from vramscope.analysis.leaks.all_steps import levels_by_counters
 from vramscope.analysis.leaks.holders import Statement
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.lines import NO_STACK
-from vramscope.analysis.verdicts import GrowthVerdict, memory_growth
+from vramscope.analysis.verdicts import GrowthVerdict, MemoryGrowth, memory_growth
 from vramscope.analysis.verdicts.missing import missing_parts, until
 from vramscope.units import format_bytes, format_count
 
@@ -46,8 +46,8 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
         claim, _, why = growth.text.partition(": ")
         return counted(data, view, f"{claim[:1].upper()}{claim[1:]}", why)
     if not found.leaks:
-        first = _growing_batch(found, found.batch, address, view) if found.batch else [_nothing(view, found)]
-        return [*first, *_no_leak(found)]
+        grown = _growing_batch(found, found.batch, address, view) if found.batch else []
+        return [*(grown or [_nothing(view, found, growth)]), *_no_leak(found)]
     total = sum(leak.bytes_per_step for leak in found.leaks)
     turn = "step" if found.has_steps else "loop iteration"
     many = f"{len(found.leaks)} leaks" if len(found.leaks) > 1 else "A leak"
@@ -165,9 +165,8 @@ _TITLES = {
 }
 
 
-def _nothing(view: View, found: Leaks) -> html.Section:
+def _nothing(view: View, found: Leaks, growth: MemoryGrowth) -> html.Section:
     missing = missing_parts(view.recording)
-    growth = memory_growth(view.recording, found, missing)
     text = sentence(growth.text)
     if growth.verdict is GrowthVerdict.NOTHING:
         n_steps = len(found.iteration_boundaries)
