@@ -8,7 +8,7 @@ from typing import Any
 from dash import Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from vramscope.analysis.fit import BASIS, NOT_KNOWN, unanswerable
+from vramscope.analysis.fit import BASIS, NOT_KNOWN, counted_reserved_bytes, unanswerable
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict
 from vramscope.model.cards import BASIS as CARDS_BASIS
 from vramscope.model.cards import CARDS
@@ -53,10 +53,19 @@ class DeviceVerdict:
     """The verdict with the chosen setting; None where none is chosen."""
 
 
+_WITHOUT_EVENTS = (
+    "No more was reserved by torch's counters, so any device with that much room holds the run. Which "
+    "setting, batch or change makes it fit a smaller one is not known: it has no events to replay."
+)
+
+
 def _layout(context: Context) -> Any:
     data, address = context.data, context.address
     view = data.view(address)
     if not len(view.recording.trace):
+        if n_bytes := counted_reserved_bytes(view.recording):
+            title = f"{format_bytes(n_bytes)} for the allocator are enough"
+            return states.state(title, _WITHOUT_EVENTS, ["To see it: ", *states.to_record(view)])
         return states.nothing_recorded(view.is_live, view, lacks="what would fit")
     if why := unanswerable(view.recording):
         return states.without_answer("What would fit is not known", why.removeprefix(f"{NOT_KNOWN}: "))
@@ -196,6 +205,8 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     if fit.limit_bytes is not None and fit.own_total_bytes:
         share = format_share(fit.limit_bytes, fit.own_total_bytes)
         text += f" The program limits itself to {share} of a device (set_per_process_memory_fraction)."
+    if fit.is_peak_counted:
+        text += " Settings, batches and savings rest on the steps that have events."
     text += f" {sentence(fit.growth)}" if fit.growth else ""
     return html.Section(
         [claim_heading(claim), html.P(text, className="support")],
@@ -205,7 +216,7 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
 
 def _support(fit: FitAnswer, here: DeviceVerdict) -> str:
     reserved, allocated = fit.most_bytes
-    is_open = bool(fit.ending) if fit.prediction is None else not fit.prediction.is_bounded
+    is_open = fit.is_open if fit.prediction is None else not fit.prediction.is_bounded
     lacking, least = allocated - here.room, "at least " if is_open else ""
     why = f"; {least}{format_bytes(lacking)} too much with any setting" if lacking > 0 else ""
     if is_open:
@@ -289,7 +300,8 @@ def _name_of(verdict: DeviceVerdict) -> list[Any]:
 
 
 def _second(verdict: DeviceVerdict) -> str:
-    if verdict.with_setting in (None, verdict.word):
+    is_sure = verdict.word is FitVerdict.FITS and verdict.with_setting is FitVerdict.UNKNOWN
+    if is_sure or verdict.with_setting in (None, verdict.word):
         return ""
     return f"{verdict.with_setting.value} with the setting"
 

@@ -8,6 +8,8 @@ from standin_fixtures import AFTER, BEFORE
 
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
+from vramscope.analysis.fit import fit
+from vramscope.analysis.fit.answer import FitVerdict, Target
 from vramscope.analysis.summary import summarize
 from vramscope.loading import load
 from vramscope.model.marks import MarkKind
@@ -240,6 +242,28 @@ def test_the_verdict_is_not_that_it_fits_or_that_nothing_differs(runs):
 
     assert verdicts.peak_is_exact
     assert [each.code for each in verdicts.missing] == ["some_steps"]
+
+
+def test_fit_decides_by_torchs_peak_of_all_steps(python, tmp_path):
+    program = PROGRAM.replace("number > 30", "number > 99")  # none resets torch's peaks
+    (tmp_path / "script.py").write_text(BEFORE + program + AFTER.format(path=str(tmp_path / "answer.json")))
+    done = python(tmp_path / "script.py", tmp_path / "run", "auto", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *_, (_, _, most_bytes), _ = json.loads((tmp_path / "answer.json").read_text())
+    (recording,) = load(tmp_path / "run").recordings
+    found = fit(recording)
+    enough, little = (Target("", most_bytes + found.outside_bytes + more) for more in (most_bytes // 20, -1))
+
+    assert found.ending == "not every step has events"
+    assert found.recorded_peak_bytes == most_bytes
+    assert found.placed[0].verdict is found.recorded_verdict(enough) is FitVerdict.FITS
+    assert found.recorded_verdict(little) is not FitVerdict.FITS
+
+
+def test_fit_decides_nothing_where_the_program_resets_torchs_peaks(runs):
+    _, found = runs
+
+    assert fit(found["auto"]).placed[0].verdict is FitVerdict.UNKNOWN
 
 
 KEPT = """

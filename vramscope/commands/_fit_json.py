@@ -59,12 +59,15 @@ def _recording(answer: "FitAnswer") -> dict[str, Any]:
         "device": answer.device,
         "fits": answer.fits,
         "verdict": first.verdict.value if first else None,
-        "reason": answer.problem or (first.reason if first else "") or answer.ending or None,
+        "reason": answer.problem
+        or (first.reason if first else "")
+        or (answer.is_open and answer.ending)
+        or None,
         "recorded_peak_reserved_bytes": None if answer.problem else answer.recorded_peak_bytes,
         "capacity_bytes": first and first.target.total_bytes,
         "is_reproduced": None if answer.problem else answer.is_reproduced,
         "recorded_peak_allocated_bytes": None if answer.problem else answer.recorded_allocated_bytes,
-        "is_lower_bound": None if answer.problem else bool(answer.ending),
+        "is_lower_bound": None if answer.problem else answer.is_open,
         "as_it_is": outcome and _outcome(answer, outcome) | {"fits": answer.fits},
     }
 

@@ -46,7 +46,8 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
         yield Text(answer.growth, "note")
     is_said = answer.prediction is not None or (answer.placed and answer.ending == answer.placed[0].reason)
     if answer.ending and not is_said:
-        yield Text(answer.ending, "note")
+        rest = ": settings, batches and savings rest on those that have" if answer.is_peak_counted else ""
+        yield Text(f"{answer.ending}{rest}", "note")
     yield from _other_devices(answers[1:])
     yield from _settings(answer)
     yield from _cards(answer)
@@ -105,8 +106,9 @@ def _replayed(answer: FitAnswer, here: Placed) -> str:
         return f"Does not fit {label}: {_too_small(answer, here)}"
     if here.verdict is FitVerdict.TIGHT:
         return f"Just fits {label}: the whole cache is released {_times(plain)} to make room"
-    spare = format_bytes(max(here.room_bytes - plain.peak_reserved_bytes, 0))
-    return f"Fits {label}: at most {format_bytes(plain.peak_reserved_bytes)} reserved, {spare} to spare"
+    needed = max(plain.peak_reserved_bytes, answer.recorded_peak_bytes if answer.is_peak_counted else 0)
+    spare = format_bytes(max(here.room_bytes - needed, 0))
+    return f"Fits {label}: at most {format_bytes(needed)} reserved, {spare} to spare"
 
 
 def _too_small(answer: FitAnswer, here: Placed) -> str:
@@ -158,7 +160,7 @@ def _without_a_device(answer: FitAnswer) -> str:
     reserved, allocated = answer.recorded_peak_bytes, answer.recorded_allocated_bytes
     if answer.is_reproduced:
         reserved, allocated = found.peak_reserved_bytes, found.peak_allocated_bytes
-    bound = "at least" if answer.ending else "at most"
+    bound = "at least" if answer.is_open else "at most"
     sentence = f"Reserves {bound} {format_bytes(reserved)}, with {bound} {format_bytes(allocated)} allocated"
     if not found.fits:
         sentence = f"Ran out of memory {_where(answer, found)}"
@@ -181,7 +183,7 @@ def _smallest(answer: FitAnswer) -> str:
         why = "the recording ends too early" if answer.until else "the recording is incomplete"
         return f"Smallest card that fits: not known, for {why}"
     sentence = f"Smallest card that fits: {_named(plain)}"
-    if answer.chosen is None or chosen == plain:
+    if answer.chosen is None or chosen == plain or (chosen is None and answer.ending):
         return sentence
     return f"{sentence}; with {answer.chosen.name}: {_named(chosen)}"
 
@@ -226,9 +228,9 @@ def _settings(answer: FitAnswer) -> Iterator[Block]:
     yield Text(found.reason)
     base, *more = _row(answer, "as it is", found.base)
     if answer.placed and found.base.fits:
-        more[-1] = {FitVerdict.UNKNOWN: "not known", FitVerdict.TOO_SMALL: "does not fit"}.get(
-            answer.placed[0].verdict, more[-1]
-        )
+        verdict = answer.placed[0].verdict
+        words = {FitVerdict.UNKNOWN: "not known", FitVerdict.TOO_SMALL: "does not fit"}
+        more[-1] = words.get(verdict, "fits" if verdict is FitVerdict.FITS else more[-1])
     rows: list[tuple[str, ...]] = [(base, *more)]
     rows += [_row(answer, trial.candidate.name, trial.outcome) for trial in found.trials]
     yield Grid(_HEADER, tuple(rows), "lrrrl")
@@ -248,7 +250,8 @@ def _rows_of_card(answer: FitAnswer, card: Placed) -> Iterator[tuple[str, ...]]:
     *numbers, end = _row(answer, card.target.label, card.plain)
     if answer.prediction is not None:
         end = {True: "fits", False: "does not fit", None: ""}[card.verdict.fits]
-    yield (*numbers, f"not known: {card.reason}" if card.verdict is FitVerdict.UNKNOWN else end)
+    fits = end or ("fits" if card.verdict is FitVerdict.FITS else "")
+    yield (*numbers, f"not known: {card.reason}" if card.verdict is FitVerdict.UNKNOWN else fits)
     if card.chosen is not None and answer.chosen is not None:
         yield _row(answer, f"  with {answer.chosen.name}", card.chosen)
 

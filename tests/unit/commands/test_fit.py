@@ -514,6 +514,27 @@ def test_what_is_incomplete_fits_nothing_for_certain(runs, capsys, fields, reaso
     assert "Reserves at most" not in said(capsys, "run")
 
 
+def counted(**fields) -> Recording:
+    """Torch's counters while 24 MiB of 96 MiB are used; steps without events rose to 40 of 96 MiB."""
+    counters = Counters.of(
+        time_ns=[0, 10, 20],
+        allocated_bytes=[24 * MIB] * 3,
+        reserved_bytes=[96 * MIB] * 3,
+        allocated_peak_bytes=[24 * MIB, 40 * MIB, 40 * MIB],
+        reserved_peak_bytes=[96 * MIB] * 3,
+    )
+    return Recording(counters=counters, **fields)
+
+
+def test_a_run_by_counters_says_how_much_room_is_enough(runs, capsys):
+    runs(whole=[counted(notes=(Note("counters_only", ""),))], cut=[counted(notes=(Note("died", ""),))])
+
+    said = {name: cli.main(["fit", name]) and capsys.readouterr().err for name in ("whole", "cut")}
+
+    assert "96.0 MiB for the allocator are enough for it as it is" in said["whole"]
+    assert "enough" not in said["cut"]
+
+
 def test_a_card_smaller_than_what_an_incomplete_run_held_is_too_small_all_the_same(runs, capsys):
     runs(run=[trained([2000] * 8, **INCOMPLETE["gap"][0])])
 

@@ -14,7 +14,9 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.batch_fit import BatchFit, batch_fit
 from vramscope.analysis.fit.answer import UNKNOWN_OUTSIDE_BYTES, FitAnswer, Placed, Target
 from vramscope.analysis.leaks import leaks
+from vramscope.analysis.leaks.all_steps import rise_by_counters
 from vramscope.analysis.recorded_settings import recorded_limit
+from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.analysis.settings_advice import (
     Candidate,
     Play,
@@ -29,7 +31,7 @@ from vramscope.analysis.step_and_phase import step_and_phase_at
 from vramscope.analysis.strategies import Strategies, strategies
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.verdicts import Verdict, why_not
-from vramscope.analysis.verdicts.missing import Part, ended_short, missing_parts, until
+from vramscope.analysis.verdicts.missing import Missing, Part, ended_short, missing_parts, until
 from vramscope.analysis.what_if import ReplayResult, RequestSequence, device_total, request_sequence
 from vramscope.analysis.what_if.earlier_state import cached_bytes
 from vramscope.errors import UsageError
@@ -120,12 +122,13 @@ def recorded_answer(recording: Recording, setting: Candidate | None = None) -> F
     predicted = recording.prediction
     outside = UNKNOWN_OUTSIDE_BYTES if predicted is None else predicted.context_bytes
     missing = missing_parts(recording)
+    counted = _counted_peaks(recording, missing)
     has_outgrown = any(note.code == NoteCode.SIMULATED_OOM for note in recording.notes)
     return FitAnswer(
         recording.process.rank,
         recording.device.index,
-        recorded_peak_bytes=int(totals.reserved_bytes.max(initial=0)),
-        recorded_allocated_bytes=int(totals.allocated_bytes.max(initial=0)),
+        recorded_peak_bytes=int(totals.reserved_bytes.max(initial=counted[0])),
+        recorded_allocated_bytes=int(totals.allocated_bytes.max(initial=counted[1])),
         recorded_requested_bytes=int(totals.requested_bytes.max(initial=0)),
         has_run_short=recorded_capacity(recording) is not None,
         outside_bytes=outside if measured is None else measured,
@@ -134,6 +137,7 @@ def recorded_answer(recording: Recording, setting: Candidate | None = None) -> F
         own_total_bytes=recording.device.total_bytes,
         is_simulated=is_simulated(recording),
         ending=why_not(missing, Verdict.FIT),
+        is_peak_counted=any(counted),
         until=until(missing),
         is_exact=not any(each.part is Part.EVENTS for each in missing),
         has_ended_short=ended_short(recording),
@@ -143,6 +147,19 @@ def recorded_answer(recording: Recording, setting: Candidate | None = None) -> F
         setting=setting,
         prediction=predicted,
     )
+
+
+def _counted_peaks(recording: Recording, missing: Sequence[Missing]) -> tuple[int, int]:
+    """Return the peaks of reserved and allocated bytes by torch's counters, where they are of every step.
+
+    Both are 0 where more is missing than the events of steps, or where torch counts a higher peak from
+    before the recording, which may be the program's as well.
+    """
+    if [each.code for each in missing] not in ([NoteCode.SOME_STEPS], [NoteCode.COUNTERS_ONLY]):
+        return 0, 0
+    peaks, of_process = sampled_peaks(recording), recording.counters.reserved_peak_bytes.max(initial=0)
+    is_whole = peaks.is_exact and peaks.reserved_bytes == of_process
+    return (peaks.reserved_bytes, peaks.allocated_bytes) if is_whole else (0, 0)
 
 
 class _Answering:
@@ -263,6 +280,8 @@ def _growth(recording: Recording) -> str:
     found = leaks(recording)
     rate = sum(each.bytes_per_step for each in (*found.leaks, found.batch) if each is not None)
     rate += found.cache_bytes_per_step + found.pool_bytes_per_step
+    if not rate and any(each.code == NoteCode.SOME_STEPS for each in missing_parts(recording)):
+        rate = rise_by_counters(recording)
     more = f"{format_bytes(round(rate))} more with every step (vramscope leaks)"
     return f"{more}, so a longer run needs more than is said here" if rate else ""
 
@@ -270,12 +289,19 @@ def _growth(recording: Recording) -> str:
 def unanswerable(recording: Recording) -> str:
     """Return why there is no answer for *recording*, as one clause; '' if there is one."""
     if not len(recording.trace):
-        return "it has no events, so there is nothing to replay"
+        n_bytes = counted_reserved_bytes(recording)
+        enough = f"; {format_bytes(n_bytes)} for the allocator are enough for it as it is" if n_bytes else ""
+        return f"it has no events, so there is nothing to replay{enough}"
     codes = {note.code: note.text for note in recording.notes}
     if recording.device.kind == "cpu" or NoteCode.HOST_MEMORY in codes:
         return "this is the memory of a CPU: `fit` is about GPUs and does not apply"
     code = next((code for code in _UNANSWERABLE if code in codes), None)
     return "" if code is None else f"{NOT_KNOWN}: {codes[code]}"
+
+
+def counted_reserved_bytes(recording: Recording) -> int:
+    """Return the most that a whole run without events reserved, by torch's counters; 0 where not known."""
+    return _counted_peaks(recording, missing_parts(recording))[0]
 
 
 def own_target(recording: Recording) -> tuple[Target, ...]:

@@ -192,6 +192,8 @@ class FitAnswer:
     """Whether the recorded device is simulated."""
     ending: str = ""
     """Why the program's further need is not known, as a clause; '' if the recording is complete."""
+    is_peak_counted: bool = False
+    """Whether ``ending`` is no more than steps without events, of which torch's counters have the peak."""
     growth: str = ""
     """What grows with every step, as a clause: a longer run needs more; '' if nothing is known to."""
     until: str = ""
@@ -241,6 +243,11 @@ class FitAnswer:
         return self.settings.advised.candidate if self.settings and self.settings.advised else None
 
     @property
+    def is_open(self) -> bool:
+        """Whether the program may need more than was recorded: the recording lacks a part that counts."""
+        return bool(self.ending) and not self.is_peak_counted
+
+    @property
     def is_reproduced(self) -> bool:
         """Whether the replay under the recorded circumstances reserves what was recorded: ``comes_to``."""
         return comes_to(self.as_recorded, self.recorded_peak_bytes)
@@ -255,12 +262,12 @@ class FitAnswer:
 
     @property
     def most_bytes(self) -> tuple[int, int]:
-        """The most reserved and allocated bytes without a limit; as recorded until they are replayed."""
+        """The most reserved and allocated bytes without a limit; as recorded until all is replayed."""
         if self.prediction is not None:
             need = self.prediction.need
             doubt = need.doubt_bytes or 0 if need.is_whole else 0
             return need.reserved_bytes + doubt, need.allocated_bytes + doubt
-        if self.without_limit is None:
+        if self.without_limit is None or self.is_peak_counted:
             return self.recorded_peak_bytes, self.recorded_allocated_bytes
         return self.without_limit.peak_reserved_bytes, self.without_limit.peak_allocated_bytes
 
@@ -334,7 +341,7 @@ class FitAnswer:
         room, recorded = self.room_on(target), self.recorded_peak_bytes
         if min(self.recorded_allocated_bytes, self.recorded_requested_bytes) > room:
             return FitVerdict.TOO_SMALL
-        is_decided = recorded and not (self.ending or self.has_run_short or self.has_failed_on(target))
+        is_decided = recorded and not (self.is_open or self.has_run_short or self.has_failed_on(target))
         return FitVerdict.FITS if is_decided and room >= (1 + SAME) * recorded else None
 
     def verdict_by_bytes(self, target: Target, free: ReplayResult) -> FitVerdict | None:
