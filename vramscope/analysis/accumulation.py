@@ -7,6 +7,7 @@ import numpy as np
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.categories import assign
+from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import timeline
@@ -28,15 +29,19 @@ _LEAST_OF_PEAK = 0.05
 
 
 def accumulation(recording: Recording) -> list[Finding]:
-    """Find forwards whose graphs are all kept until one backward, in the last step that does it.
+    """Find forwards whose graphs are all kept until one backward, in most steps or at the peak.
 
     Evaluations and recomputes do not count; forwards at the peak whose graphs no backward uses come first.
     """
     counted = [group for group in _forwards(recording) if len(group[0]) >= _LEAST_FORWARDS]
     if unused := _unused(recording):
         return unused
-    if not counted or len(counted) < _LEAST_SHARE * len(recording.steps):
-        return []
+    is_usual = bool(counted) and len(counted) >= _LEAST_SHARE * len(recording.steps)
+    return (is_usual and _in_each_step(recording, counted)) or _waiting_at_peak(recording)
+
+
+def _in_each_step(recording: Recording, counted: list[tuple[list[int], int]]) -> list[Finding]:
+    """Return a finding on the forwards before the backward of the last step that has so many."""
     found, (rows_before, backward) = lifetimes(recording), counted[-1]
     starts, ends = recording.phases.start_event, recording.phases.end_event
     live = found.allocated_at(int(starts[backward]))
@@ -50,14 +55,19 @@ def accumulation(recording: Recording) -> list[Finding]:
     is_kept[np.concatenate(parts)] = True
     begins = np.append(starts[rows_before[::every]], starts[backward])
     parts = _made_in(found, begins[:-1], begins[1:], is_kept)
+    return _until_one_backward(recording, parts, len(counted), n_calls)
+
+
+def _until_one_backward(recording: Recording, parts: list[Array], n_steps: int, every: int) -> list[Finding]:
+    """Return a finding on what each of the *parts*, of so many forwards each, keeps until a backward."""
+    found, rows = lifetimes(recording), np.concatenate(parts)
     kept = [int(found.block_size[part].sum()) for part in parts]
     if sum(kept) - max(kept) < _LEAST_BYTES:
         return []
-    rows = np.concatenate(parts)
     frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
-    evidence = {"forwards": len(rows_before), "steps": len(counted)}
+    evidence = {"forwards": len(parts) * every, "steps": n_steps}
     evidence |= {"kept_bytes": sum(kept), "one_forward_bytes": max(kept)}
-    what = "forwards of the same call" if n_calls == 1 else f"rounds of the same {n_calls} forwards"
+    what = "forwards of the same call" if every == 1 else f"rounds of the same {every} forwards"
     kind, n_bytes = FindingKind.GRAPHS_BEFORE_BACKWARD, sum(kept) - max(kept)
     return [worded(kind, n_bytes, frame, evidence, waiting=f"{len(kept)} {what}")]
 
@@ -81,20 +91,12 @@ def _unused(recording: Recording) -> list[Finding]:
     Of what a forward with gradients makes, its results alone may be kept without a graph: they come from one
     module, so each forward must keep blocks of several.
     """
-    level, found = timeline(recording).allocated_bytes, lifetimes(recording)
-    at = int(level.argmax())
-    forward, end = _forward_of(recording, found)
+    found, forward = lifetimes(recording), _forward_of(recording, lifetimes(recording))[0]
     dies = _dies_unused(recording, found)
-    live = found.allocated_at(at) & (forward >= 0) & (end <= at) & dies
-    parts = [np.flatnonzero(live & (forward == each)) for each in np.unique(forward[live])]
+    parts = _graphs_at_peak(recording, dies)
     if not parts:
         return []
-    kind = _calls(recording, found, max(parts, key=len))
-    parts = [part for part in parts if _calls(recording, found, part) == kind]
-    rows = np.concatenate(parts)
-    n_bytes, is_graph = int(found.block_size[rows].sum()), max(map(len, kind)) > 1
-    if not is_graph or n_bytes < max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at]):
-        return []
+    kind = _calls(recording, found, parts[0])
     if len(parts) < _LEAST_FORWARDS:
         # One or two graphs may be those of a batch that a training skips: its line is one that trains, too.
         # And a module that is never trained keeps no graph, whatever it returns.
@@ -105,8 +107,51 @@ def _unused(recording: Recording) -> list[Finding]:
         is_trained = bool(inside) and inside <= trained
         if len(np.unique(forward[mine])) < _LEAST_CALLS or not dies[mine].all() or not is_trained:
             return []
+    return _without(recording, parts)
+
+
+def _without(recording: Recording, parts: list[Array]) -> list[Finding]:
+    found, rows = lifetimes(recording), np.concatenate(parts)
     frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
-    return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, {"forwards": len(parts)})]
+    n_bytes, evidence = int(found.block_size[rows].sum()), {"forwards": len(parts)}
+    return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, evidence)]
+
+
+def _graphs_at_peak(recording: Recording, counts: Array) -> list[Array]:
+    """Return the rows among *counts* of each of the equal forwards whose graphs have most of the peak."""
+    level, found = timeline(recording).allocated_bytes, lifetimes(recording)
+    at = int(level.argmax())
+    forward, end = _forward_of(recording, found)
+    rows = np.flatnonzero(found.allocated_at(at) & (forward >= 0) & (end <= at) & counts)
+    rows = rows[np.argsort(forward[rows], kind="stable")]
+    of: dict[tuple[frozenset[Any], ...], list[Array]] = {}
+    for part in np.split(rows, np.flatnonzero(np.diff(forward[rows])) + 1):
+        of.setdefault(_calls(recording, found, part), []).append(part)
+    n_bytes = {kind: int(found.block_size[np.concatenate(parts)].sum()) for kind, parts in of.items()}
+    kind = max(of, key=n_bytes.__getitem__)
+    is_much = n_bytes[kind] >= max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
+    return of[kind] if is_much and max(map(len, kind)) > 1 else []
+
+
+def _waiting_at_peak(recording: Recording) -> list[Finding]:
+    """Return a finding if graphs of equal forwards are there at the peak, in however few steps.
+
+    One backward frees most of them, or none frees any: then they were made in a row, and let go unused.
+    """
+    found, marks = lifetimes(recording), recording.marks
+    parts, lives = _graphs_at_peak(recording, np.ones(len(found), "?")), lives_of(recording, found)
+    asks = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
+    if len(parts) < _LEAST_FORWARDS or (marks.value[asks] % BackwardKeeps.RETURNS).any():
+        return []
+    rows, is_backward = np.concatenate(parts), np.append(lives.phases.phase == Phase.BACKWARD, False)
+    of = np.where(is_backward[lives.freed_in[rows]], lives.freed_in[rows], -1)
+    n_freed = np.bincount(of + 1, found.block_size[rows])
+    if 2 * n_freed[1:].max(initial=0) > n_freed.sum():
+        return _until_one_backward(recording, parts, 1, 1)
+    turn = np.searchsorted(np.sort(marks.event[asks]), [found.alloc_event[part[0]] for part in parts])
+    is_in_a_row = np.count_nonzero(turn == turn[-1]) >= _LEAST_FORWARDS
+    is_used = n_freed[1:].any() or (found.free_event[rows] < 0).any()
+    return _without(recording, parts) if is_in_a_row and not is_used else []
 
 
 def _forward_of(recording: Recording, found: Allocations) -> tuple[Array, Array]:

@@ -210,3 +210,91 @@ def test_layers_of_one_model_that_are_called_in_turn_are_no_rounds(tmp_path):
     (recording,) = vramscope.load(tmp_path).recordings
 
     assert accumulation(recording) == []
+
+
+def mlp_of(width=256):
+    return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+
+
+def with_importance(path, *, is_summed):
+    """Six steps of training; after three of them, the gradient of eight batches' mean loss is asked for."""
+    net = mlp_of()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    weights = list(net.parameters())
+
+    def loss():
+        return net(torch.randn(512, 256)).square().mean()
+
+    with vramscope.record(path, device="simulated", quiet=True):
+        for step in range(6):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+            if step == 2:
+                if is_summed:
+                    torch.autograd.grad(sum(loss() for _ in range(8)), weights)
+                else:
+                    for _ in range(8):
+                        torch.autograd.grad(loss(), weights)
+    (recording,) = vramscope.load(path).recordings
+    return recording
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_graphs_that_wait_for_one_backward_at_the_peak_are_told_in_however_few_steps(tmp_path):
+    """What the edit leaves of the peak is measured: a gradient for each batch."""
+    summed, each = (with_importance(tmp_path / str(way), is_summed=way) for way in (True, False))
+    (found,) = accumulation(summed)
+    saved = summed.timeline().allocated_bytes.max() - each.timeline().allocated_bytes.max()
+
+    assert (found.kind, found.evidence["forwards"]) == ("graphs_before_backward", 8)
+    # What the loss makes of a result is not of the forwards.
+    assert 0.6 * saved < found.n_bytes < saved
+    assert accumulation(each) == []
+
+
+def rolled_out(path, *, has_gradients):
+    """Sixteen decisions of a policy, with what made them; then two updates from their numbers."""
+    policy = mlp_of()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            with torch.set_grad_enabled(has_gradients):
+                values = [policy(torch.randn(256, 256)).mean(1) for _ in range(16)]
+            goal = torch.cat(values).mean().detach()
+            for _ in range(2):
+                optimizer.zero_grad()
+                (policy(torch.randn(64, 256)).mean() - goal).square().backward()
+                optimizer.step()
+            del values
+    (recording,) = vramscope.load(path).recordings
+    return recording
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_graphs_that_outlive_backwards_of_others_are_unused(tmp_path):
+    """Each forward but the running one keeps two results of tanh, 256 × 256 numbers of four bytes each."""
+    (found,) = accumulation(rolled_out(tmp_path / "with", has_gradients=True))
+
+    assert (found.kind, found.evidence["forwards"]) == ("graphs_without_backward", 15)
+    assert found.n_bytes == pytest.approx(15 * 2 * 256 * 256 * 4, rel=0.15)
+    assert accumulation(rolled_out(tmp_path / "without", has_gradients=False)) == []
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+def test_results_that_hooks_keep_of_forwards_that_train_are_no_unused_graphs(tmp_path):
+    """All that the graphs keep is kept by the hooks too, for eight steps."""
+    net, seen = mlp_of(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for layer in net:
+        layer.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for step in range(24):
+            optimizer.zero_grad()
+            net(torch.randn(256, 256)).square().mean().backward()
+            optimizer.step()
+            if step % 8 == 7:
+                seen.clear()
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    assert accumulation(recording) == []

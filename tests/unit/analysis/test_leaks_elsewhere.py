@@ -106,6 +106,18 @@ def test_segments_that_grow_with_a_leak_are_its_own(recording):
     assert [(each.kind, each.bytes_per_step) for each in found] == [("leak", MIB), ("cache_growth", MIB)]
 
 
+def test_what_a_leak_leaves_of_its_segments_is_no_fragmentation(recording):
+    """Each step keeps three blocks of 640 KiB in a segment of 2 MiB, of which 128 KiB stay free."""
+    rows, ends = [], []
+    for step in range(20):
+        at = (step + 1) * 64 * MIB
+        rows.append((Action.SEGMENT_ALLOC, at, 2 * MIB))
+        rows += [(Action.ALLOC, at + k * 640 * 1024, 640 * 1024) for k in range(3)]
+        ends.append(len(rows))
+
+    assert kinds(recording(*rows, steps=steps_of(ends))) == ["leak"]
+
+
 def test_a_cache_that_a_leak_fills_and_that_comes_again_is_no_fragmentation(recording):
     """Every fifth step keeps 19 MiB, mostly in a new segment: the cache falls once, and rises to less."""
     segments = [22, 20, 20, 22, 0, 22, 20, 20, 22, 20, 22]

@@ -152,13 +152,18 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     grows = [leak for leak in found if not leak.is_filling]
     cache = cache_growth if batch is None else cache_growth_beyond_peaks
     pools = private_pool_growth(recording, at, stride, least)
+    leaks = tuple(leak for leak in grows if leak.bytes_per_step >= least)
+    cached = cache(recording, at, stride, least)
+    # The segments of blocks that stay are less than half empty: what is left in them goes with the leak.
+    if cached < sum(leak.bytes_per_step for leak in leaks):
+        cached = 0.0
     return Leaks(
         iteration_boundaries=at,
-        leaks=tuple(leak for leak in grows if leak.bytes_per_step >= least),
+        leaks=leaks,
         little=tuple(leak for leak in grows if leak.bytes_per_step < least),
         filling=tuple(leak for leak in found if leak.is_filling and leak.bytes_per_step >= least),
         batch=fed if fed is not None and fed.bytes_per_step >= least else None,
-        cache_bytes_per_step=cache(recording, at, stride, least),
+        cache_bytes_per_step=cached,
         pool_bytes_per_step=pools.bytes_per_step,
         n_pools=pools.n_pools,
         outside_bytes_per_step=outside_growth(recording, at, stride, least),
