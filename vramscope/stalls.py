@@ -1,4 +1,4 @@
-"""The threads of vramscope, and which operations of the file system are going on in them.
+"""The threads of vramscope, and which operations of the file system and imports are going on in them.
 
 A disk that hangs (NFS, a full queue, a sleeping drive) lets a write take seconds. What writes the recording
 says so here, and what waits for it on a thread of the program looks here.
@@ -9,6 +9,7 @@ import sys
 import threading
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from types import TracebackType
 
@@ -18,6 +19,14 @@ MOST_LOOKS = 3
 
 They are counted, not timed: a process that is stopped, or gets no processor, waits for no disk.
 """
+
+importing = threading.RLock()
+"""Held while a thread of vramscope imports modules: a fork waits for that.
+
+In the child nobody would end the import, and whoever imports one of these modules there, such as a worker of
+a data loader, would wait for ever.
+"""
+_LONGEST_IMPORT_S = 30.0
 
 _numbers = count(1)
 _at_disk: dict[int, int] = {}
@@ -78,5 +87,17 @@ class Patience:
         return bool(stalled) or (self._most_looks == MOST_LOOKS and is_stalled())
 
 
+def _await_imports() -> None:
+    # Bounded, as they may wait for a module whose own import forks.
+    importing.acquire(timeout=_LONGEST_IMPORT_S)
+
+
+def _go_on() -> None:
+    with suppress(RuntimeError):  # they were not waited for to the end
+        importing.release()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_at_disk.clear)
+    _reinit = importing._at_fork_reinit  # type: ignore[attr-defined]
+    os.register_at_fork(before=_await_imports, after_in_parent=_go_on, after_in_child=_reinit)

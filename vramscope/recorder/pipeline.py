@@ -20,6 +20,7 @@ from vramscope.recorder.messages import Messages, warn
 from vramscope.recorder.notifiers import Notifiers
 from vramscope.recorder.options import RecorderOptions
 from vramscope.recorder.process import default_name
+from vramscope.stalls import importing
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
@@ -299,15 +300,23 @@ class Pipeline:
 
 
 def import_everything() -> None:
-    """Import everything that recording needs.
+    """Import everything that recording needs, also what its threads use later: see ``importing``.
 
     This must not be interrupted: a module whose import is interrupted stays unusable.
     """
-    import torch  # noqa: F401 -- whether it is installed; only capture/ uses it
+    with importing:
+        import torch  # noqa: F401 -- whether it is installed; only capture/ uses it
 
-    from vramscope.capture import sources
+        from vramscope.capture import sources
 
-    sources()
+        sources()
+        import numpy.ma  # noqa: F401 -- NumPy does so late by itself
+
+        import vramscope.analysis.forecast
+        import vramscope.following.summary_writer
+        import vramscope.loading
+        import vramscope.recorder.run_directory
+        import vramscope.store.read.reader  # noqa: F401
 
 
 def _missed(n_blocks: int) -> str:

@@ -13,6 +13,7 @@ from vramscope.recorder.configured import WEBHOOK
 from vramscope.recorder.notifiers.leaks import LeakNotifier, is_soon_read
 from vramscope.recorder.notifiers.limit import LimitNotifier, thresholds
 from vramscope.recorder.notifiers.malloc_trimmer import MallocTrimmer
+from vramscope.stalls import importing
 from vramscope.units import as_sentence
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class Notifiers:
     def _has_receivers(self, pipeline: "Pipeline") -> bool:
         """Whether anybody outside wants findings; the webhook is looked up once."""
         if not self._knows_webhook and os.environ.get(WEBHOOK):
-            from vramscope.recorder.notifiers.webhook import receiver_of
+            with importing:
+                from vramscope.recorder.notifiers.webhook import receiver_of
 
             receiver = receiver_of(pipeline.directory.name)
             self._receivers |= {} if receiver is None else {WEBHOOK: receiver}
@@ -138,7 +140,8 @@ def _flush_summary(pipeline: "Pipeline") -> None:
 
 def _cause_of_failure(directory: Path) -> "Located":
     """Return the finding about the first failed allocation of a run."""
-    from vramscope.analysis.oom import findings, oom
+    with importing:
+        from vramscope.analysis.oom import findings, oom
     from vramscope.loading import load
     from vramscope.model.finding import Located
 

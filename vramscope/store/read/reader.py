@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 
+import pyarrow.compute  # noqa: F401 -- a cast does so late by itself
+
 from vramscope.columns.scratch import Scratch
 from vramscope.errors import StoreError
 from vramscope.model.codes import NoteCode
