@@ -45,6 +45,8 @@ class Owners(Table):
     line of the forward); −1 for none.
     """
     paths: tuple[str, ...] = (NO_MODULE,)
+    called: frozenset[str] = frozenset()
+    """Paths of the modules whose forward ran; none where the recording does not name them all."""
 
 
 _MOST_GROUPS = 24
@@ -143,9 +145,17 @@ def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> O
     module = np.select(
         [named > 0, called > 0, forward >= 0], [named, called, np.append(called, 0)[forward]], 0
     )
+    forward = np.where(lives.phase == Phase.BACKWARD, forward, -1)
     return Owners.of(
-        module=module, known=known, forward=np.where(lives.phase == Phase.BACKWARD, forward, -1), paths=paths
+        module=module, known=known, forward=forward, paths=paths, called=_called(recording.marks)
     )
+
+
+def _called(marks: Marks) -> frozenset[str]:
+    """The modules that have a mark; recordings of earlier versions lack those that allocate nothing."""
+    of_modules = np.unique(marks.name[marks.kind == MarkKind.MODULE]).tolist()
+    named = frozenset(marks.names[name] for name in of_modules)
+    return named if ROOT_MODULE in named else frozenset()
 
 
 def modules_at(marks: Marks, events: Array) -> tuple[str, ...]:

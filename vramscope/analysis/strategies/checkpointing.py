@@ -60,7 +60,7 @@ def checkpointed(
     without = level - workspace
     made = _first_made(found, owners)
     for depth in range(1, _DEEPEST + 1):
-        block_of, names = _blocks(owners.paths, depth)
+        block_of, names = _blocks(owners, depth)
         if len(names) < 2:
             continue
         divided = _of_whole_regions(_calls(found, lives, owners, block_of, Phase.RECOMPUTE))
@@ -89,25 +89,25 @@ def checkpointed(
         yield Checkpointed(names, extra + peaks, np.cumsum(removed)[:-1], most, bool(divided))
 
 
-def _blocks(paths: Sequence[str], depth: int) -> tuple[Array, tuple[str, ...]]:
+def _blocks(owners: Owners, depth: int) -> tuple[Array, tuple[str, ...]]:
     """Return the block of each module path (−1 for none), and the names of the blocks.
 
-    A block is the beginning of a path up to its *depth*-th number. A single layer, with no module within it,
-    is no block.
+    A block is the beginning of a path up to its *depth*-th number, or up to the first module below that whose
+    forward ran: a ``ModuleList`` has none. A single layer, with no module within it, is no block.
     """
     names: dict[str, int] = {}
-    found = [_up_to_number(path, depth) for path in paths]
-    blocks = {name for name, path in zip(found, paths, strict=True) if name and name != path}
+    found = [_up_to_number(path, depth, owners.called) for path in owners.paths]
+    blocks = {name for name, path in zip(found, owners.paths, strict=True) if name and name != path}
     index = [names.setdefault(name, len(names)) if name in blocks else -1 for name in found]
     return np.array(index), tuple(names)
 
 
-def _up_to_number(path: str, depth: int) -> str:
-    words, seen = path.split("."), 0
-    for at, word in enumerate(words):
-        seen += word.isdigit()
-        if seen == depth:
-            return ".".join(words[: at + 1])
+def _up_to_number(path: str, depth: int, called: frozenset[str]) -> str:
+    words, seen, name = path.split("."), 0, ""
+    for word in words:
+        seen, name = seen + word.isdigit(), f"{name}.{word}".lstrip(".")
+        if seen >= depth and (name in called or not called):
+            return name
     return ""
 
 
@@ -136,7 +136,7 @@ def whole_regions(found: Allocations, lives: Lives, owners: Owners) -> dict[int,
     """Return the blocks of each recompute that runs several, by the recompute's row in ``Phases``."""
     regions: dict[int, tuple[str, ...]] = {}
     for depth in range(_DEEPEST, 0, -1) if (lives.phase == Phase.RECOMPUTE).any() else ():
-        block_of, names = _blocks(owners.paths, depth)
+        block_of, names = _blocks(owners, depth)
         blocks: dict[int, list[str]] = {}
         for call in _of_whole_regions(_calls(found, lives, owners, block_of, Phase.RECOMPUTE)):
             blocks.setdefault(call.phase, []).append(names[block_of[owners.module[call.rows[0]]]])

@@ -61,8 +61,8 @@ class ModuleLog:
     """Paths of the modules of one run, and the times at which the running module changed."""
 
     __slots__ = (
-        "_changes", "_index", "_inside", "_is_timed", "_known", "_last", "_numbers", "dead", "ids",
-        "names",
+        "_changes", "_index", "_inside", "_is_timed", "_known", "_last", "_numbers", "_told", "dead", "ids",
+        "names", "untold",
     )  # fmt: skip
 
     def __init__(self, *, is_timed: bool) -> None:
@@ -83,6 +83,9 @@ class ModuleLog:
         # Time, index, time, index …; not tuples, which would make the garbage collector run more often.
         self._changes = array("q")
         self._last = NONE
+        self._told = {NONE}
+        self.untold: list[int] = []
+        """Modules that were called and have no mark yet, where changes are not timed."""
 
     def learn(self, root: Any) -> None:
         """Collect the paths of every module below *root*, which was called as a root.
@@ -121,6 +124,9 @@ class ModuleLog:
         running module is recorded as none.
         """
         if not self._is_timed:
+            if index not in self._told:
+                self._told.add(index)
+                self.untold.append(index)
             return
         if index == NONE:
             self._inside.pop(get_ident(), None)
@@ -132,6 +138,8 @@ class ModuleLog:
     def marks(self, trace: Trace) -> Marks:
         """A mark before every allocation, or failed one, that another module made than the one before.
 
+        In front of the first are marks of the modules that were called for the first time: one that only
+        calls others, as ``Sequential`` does, makes no allocation.
         Event times are truncated to microseconds. That is exact enough: several microseconds lie between the
         hook of a module and its first allocation, and between its last allocation and the next hook.
         """
@@ -142,12 +150,15 @@ class ModuleLog:
         row = np.searchsorted(np.maximum.accumulate(changes[:, 0]), trace.time_ns[at], side="right")
         index = np.concatenate([[self._last], changes[:, 1]])[row]
         new = np.flatnonzero(np.diff(index, prepend=-1))
-        modules, name = np.unique(index[new], return_inverse=True)
+        called = changes[: len(changes) if len(new) else 0, 1]
+        called = np.setdiff1d(called, [*self._told, *index[new].tolist()])
+        first = np.concatenate([np.zeros(len(called), "i8"), new])
+        modules, name = np.unique(np.concatenate([called, index[new]]), return_inverse=True)
         return Marks.of(
-            kind=np.full(len(new), MarkKind.MODULE),
-            time_ns=trace.time_ns[at[new]],
-            event=at[new],
-            value=np.full(len(new), NONE),
+            kind=np.full(len(first), MarkKind.MODULE),
+            time_ns=trace.time_ns[at[first]],
+            event=at[first],
+            value=np.full(len(first), NONE),
             name=name,
             names=tuple(self.names[module] for module in modules.tolist()),
         )
@@ -162,6 +173,7 @@ class ModuleLog:
         n = int(np.searchsorted(np.maximum.accumulate(changes[:, 0]), read_ns, side="right"))
         if n:
             self._last = int(changes[n - 1, 1])
+            self._told.update(np.unique(changes[:n, 1]).tolist())
             # In place: another thread may be appending to it.
             del self._changes[: 2 * n]
 

@@ -22,7 +22,7 @@ from vramscope.capture import Options
 from vramscope.capture.cuda.gap import bridge
 from vramscope.capture.hooks.modules import NONE, ModuleLog
 from vramscope.capture.hooks.stretches import Stretches
-from vramscope.capture.log import HolderRow, LabelRow, MarkRow, StackLog
+from vramscope.capture.log import HolderRow, LabelRow, MarkRow, StackLog, drained
 from vramscope.capture.simulated.stacks import CallPath, StackWalker
 from vramscope.capture.simulated.storages import Life, Storages
 from vramscope.capture.undisturbed import undisturbed
@@ -127,7 +127,9 @@ class SimulatedDevice:
             return  # seen twice
         if module != self._module:
             self._module = module
-            self._mark(int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[module])
+            # Those that only call others, too: no allocation is theirs.
+            for index in [*drained(self.modules.untold), module]:
+                self._mark(int(MarkKind.MODULE), int(Phase.OTHER), 0, NONE, self.modules.names[index])
         self._placed[life.cdata] = life
         self._switch_to(life.maker)
         self._malloc(life, n_bytes, path)

@@ -110,14 +110,17 @@ def _peaks(trace: Trace, initial: Snapshot, edges: Array) -> StretchPeaks:
 def _course(marks: Marks, end: int) -> Marks:
     """Return *marks* without those that only explain allocations.
 
-    The last marks of a module and of a thread stay, moved to *end*: they name those that run there.
+    The last mark of each module and that of a thread stay, moved to *end*: the last of these name those that
+    run there, the others those that were called.
     """
-    last = [
-        np.flatnonzero((marks.kind == kind) & (marks.event <= end))[-1:]
+    modules, threads = (
+        np.flatnonzero((marks.kind == kind) & (marks.event <= end))
         for kind in (MarkKind.MODULE, MarkKind.THREAD)
-    ]
+    )
+    newest = np.unique(marks.name[modules[::-1]], return_index=True)[1]
+    last = modules[np.sort(len(modules) - 1 - newest)]
     kept = np.flatnonzero(~np.isin(marks.kind, _ONLY_DETAIL))
-    found = marks.rows(np.concatenate([kept, *last]))
+    found = marks.rows(np.concatenate([kept, last, threads[-1:]]))
     event = found.event.copy()
     event[len(kept) :] = end
     return replace(found, event=event)
