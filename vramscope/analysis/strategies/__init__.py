@@ -20,6 +20,7 @@ from vramscope.analysis.strategies.gradients import forgotten, is_bucket, kept_g
 from vramscope.analysis.strategies.optimizer import (
     fused_optimizer,
     offloaded,
+    of_whole_step,
     one_moment,
     optimizer_in_a_loop,
     sharded,
@@ -32,6 +33,7 @@ from vramscope.analysis.strategies.trials import (
     level_with,
     prepare,
     scaled,
+    starts_training,
     summed,
 )
 from vramscope.analysis.verdicts.missing import ended_short
@@ -53,7 +55,6 @@ NOT_ESTIMATED = (
 )
 _RUN_IT = "Run the program with each, and compare the peaks"
 _MOST_OF_EXACT = 0.01
-_TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,12 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     at = int(run.level_bytes.argmax())
     peak = int(run.level_bytes[at])
     live = run.found.allocated_at(at)
-    unknown = int(run.found.block_size[live & (run.category == Category.UNKNOWN)].sum())
-    tried = [(_outcome(run, each, at, unknown), each) for make in _ALL for each in make(run)]
+    # What is gone when training begins is of no batch, and no gradient or state.
+    starts, dies = starts_training(run), run.found.free_event
+    trains = (dies < 0) | (dies >= starts) | (starts == len(run.phase))
+    unknown = int(run.found.block_size[live & trains & (run.category == Category.UNKNOWN)].sum())
+    trials = [of_whole_step(run, each) for make in _ALL for each in make(run)]
+    tried = [(_outcome(run, each, at, unknown), each) for each in trials]
     helps = [
         each for each, _ in tried if peak and each.saved_bytes >= WORTH_IT * peak and each.high_bytes < peak
     ]
@@ -268,8 +273,12 @@ def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) ->
 
 
 def _least_peak(run: StrategyInput, change: SizeChange) -> int:
-    """Return the least peak that a change allows: blocks as large as their requests, rounded."""
-    size = change.factor * _rounded(run)
+    """Return the least peak that a change allows: blocks as large as their requests, rounded.
+
+    What was allocated before the first forward is placed as it was.
+    """
+    is_moved = run.found.alloc_event >= starts_training(run)
+    size = change.factor * np.where(is_moved, _rounded(run), run.found.block_size)
     return int(np.floor(_summed(run, size, change.extra_bytes).max()))
 
 
@@ -280,8 +289,7 @@ def _most_peak(run: StrategyInput, change: SizeChange) -> int:
     was allocated before the first forward is placed as it was, and so are workspaces.
     """
     size = change.factor * np.maximum(_rounded(run), run.found.block_size)
-    starts = np.flatnonzero(np.isin(run.phase, _TRAINS))
-    is_moved = run.found.alloc_event >= (starts[0] - 1 if len(starts) else len(run.phase))
+    is_moved = run.found.alloc_event >= starts_training(run)
     is_moved &= run.category != Category.WORKSPACE
     size += is_moved * (GRANULE * (size > 0) + SMALL_LIMIT * (size > SMALL_LIMIT))
     return int(np.ceil(_summed(run, size, change.extra_bytes).max()))

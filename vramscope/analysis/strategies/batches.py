@@ -8,7 +8,14 @@ from vramscope.analysis.accumulation import without_backward
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.logits import of_logits
 from vramscope.analysis.step_and_phase import are_in_evaluations
-from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
+from vramscope.analysis.strategies.trials import (
+    TRAINS,
+    SizeChange,
+    StrategyInput,
+    StrategyTrial,
+    level_with,
+    scaled,
+)
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Stacks
 from vramscope.model.table import Array
@@ -17,7 +24,6 @@ from vramscope.package_data import words
 _MICRO_BATCHES = 2
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
 _OF_AN_EVALUATION = (Category.ACTIVATION, Category.TEMPORARY, Category.UNKNOWN)
-_TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 _OF_SAMPLES = words(__file__, "batches.tsv", "of_samples")
 _LAYERS = frozenset(f"{name}.py" for name in _OF_SAMPLES["layers"].split())
 """Files in torch/nn/modules whose results have a row for each sample."""
@@ -27,7 +33,7 @@ _FUNCTIONS = frozenset(_OF_SAMPLES["functions"].split())
 
 def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Split each batch in two, and add up the gradients."""
-    of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
+    of_step = np.isin(run.born_in, TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = (np.isin(run.category, _OF_A_BATCH) | of_step) & ~_of_evaluation(run)
     of_batch &= ~without_backward(run.recording, run.found, run.category == Category.INPUT)
     # Which allocations live through a whole step after their own, and are kept then, not used up. What
@@ -46,10 +52,10 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     level = level_with(run, gradient.astype(float), 0)
     largest = int(run.found.block_size[gradient].max(initial=0))
     # From the second micro-batch on all gradients are allocated, and each new one too until it is added.
-    kept = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
+    kept = np.where(np.isin(run.phase, TRAINS), level.max(initial=0) - level, 0)
     extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
     yield StrategyTrial(
-        "accumulation",
+        "accumulation" if _has_batches(run) else "accumulation_of_rows",
         scaled(run, (of_batch & ~kept_on, part)),
         extra,
         {"batches": _MICRO_BATCHES},
@@ -58,6 +64,18 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
         least=SizeChange(scaled(run, (of_batch, part**2)), kept),
         most=SizeChange(scaled(run, (of_one & _has_samples(run, of_batch), part)), extra),
     )
+
+
+def _has_batches(run: StrategyInput) -> bool:
+    """Return whether the program loads batches, or makes another input in every step, if its inputs are known.
+
+    What is the same in all steps may be a batch, or one graph whose rows belong together.
+    """
+    starts, given = run.recording.steps.start_event, run.category == Category.INPUT
+    steps = np.searchsorted(starts, run.found.alloc_event[given], side="right")
+    varies = 2 * np.count_nonzero(np.unique(steps)) > len(starts)
+    loads = (run.lives.phases.phase == Phase.DATA).any()
+    return bool(loads or varies or not given.any())
 
 
 def _of_evaluation(run: StrategyInput) -> Array:
@@ -100,8 +118,9 @@ def smaller_evaluation(run: StrategyInput) -> Iterator[StrategyTrial]:
     if run.phase[int(run.level_bytes.argmax())] != Phase.EVAL:
         return
     of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
+    loads = (run.lives.phases.phase == Phase.DATA).any()
     yield StrategyTrial(
-        "smaller_evaluation",
+        "smaller_evaluation" if loads else "evaluation_in_parts",
         scaled(run, (of_evaluation, 1 / 2)),
         least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 4))),
         most=SizeChange(scaled(run, (of_evaluation & _has_samples(run, of_evaluation), 1 / 2))),

@@ -1,18 +1,25 @@
 """Trials of other optimizers, and of ZeRO and FSDP, by which ranks shard what each holds a copy of."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from vramscope.allocator.settings import GRANULE
+from vramscope.analysis.folding import passes_through
+from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.strategies.trials import (
     USUAL_ELEMENT,
     SizeChange,
     StrategyInput,
     StrategyTrial,
     scaled,
+    starts_training,
+    summed,
 )
+from vramscope.analysis.verdicts.missing import ended_short
 from vramscope.model.marks import Category, Phase
+from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 
 _FUSED = ("Adam", "AdamW", "SGD")
@@ -27,7 +34,7 @@ _UNKNOWN = ""
 _USUAL = "AdamW"
 _SMALLEST_8BIT = 4096
 """Fewest elements: bitsandbytes keeps the state of smaller tensors in 32 bits."""
-_BYTES_8BIT = 1 + 4 / 256
+BYTES_8BIT = 1 + 4 / 256
 """Bytes per element: one, and a scale of four for every block of 256."""
 _SECOND_STATES = ("exp_avg_sq of", "max_exp_avg_sq of", "step of")
 
@@ -66,8 +73,9 @@ def state_in_8_bits(run: StrategyInput) -> Iterator[StrategyTrial]:
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST_8BIT
     if state.any():
-        factor = scaled(run, (state, _BYTES_8BIT / element), (run.in_optimizer(), 0.0))
-        yield StrategyTrial("state_in_8_bits", factor, figures={"optimizer": _names(run, state)})
+        factor = scaled(run, (state, BYTES_8BIT / element), (run.in_optimizer(), 0.0))
+        left = BYTES_8BIT / USUAL_ELEMENT
+        yield StrategyTrial("state_in_8_bits", factor, figures={"optimizer": _names(run, state)}, state=left)
 
 
 def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
@@ -82,14 +90,14 @@ def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
     lines, first = np.unique(run.found.stack_id[unnamed], return_index=True)
     second |= unnamed & np.isin(run.found.stack_id, lines[first > first.min(initial=len(unnamed))])
     if second.any():
-        yield StrategyTrial("one_moment", scaled(run, (second | run.in_optimizer(), 0.0)))
+        yield StrategyTrial("one_moment", scaled(run, (second | run.in_optimizer(), 0.0)), state=1 / 2)
 
 
 def offloaded(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Move the optimizer to the CPU: neither its state nor its temporaries stay on the GPU."""
     state = run.category == Category.OPTIMIZER_STATE
     if state.any():
-        yield StrategyTrial("offloaded", scaled(run, (state | run.in_optimizer(), 0.0)))
+        yield StrategyTrial("offloaded", scaled(run, (state | run.in_optimizer(), 0.0)), state=0.0)
 
 
 def _is_of(run: StrategyInput, classes: Sequence[str]) -> Array:
@@ -144,11 +152,14 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
     gradient, parameter = run.category == Category.GRADIENT, run.category == Category.PARAMETER
     share = 1 / run.n_ranks
     largest = int(run.found.block_size[parameter].max(initial=0))
+    # A model is whole until it is sharded, which is after its weights were made and loaded.
+    whole = summed(run.found, (1 - share) * parameter * run.found.block_size, len(run.phase) - 1)
+    whole[starts_training(run) :] = largest
     whole_gradients = SizeChange(scaled(run, (state, share)))
     stages = (
         ("zero_1", state, 0),
         ("zero_2", state | gradient, 0),
-        ("zero_3", state | gradient | parameter, largest),
+        ("zero_3", state | gradient | parameter, whole),
     )
     for kind, rows, gathered in stages:
         if rows.any():
@@ -156,8 +167,64 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
                 kind,
                 scaled(run, (rows, share)),
                 gathered,
-                {"ranks": run.n_ranks, "gathered": _GATHERED if gathered else ""},
+                {"ranks": run.n_ranks, "gathered": _GATHERED if kind == "zero_3" else ""},
                 # Without units or buckets all parameters and gradients are allocated at once, as in stage 1.
                 most=whole_gradients,
                 is_surely_less=True,
+                state=share,
             )
+
+
+class Made(NamedTuple):
+    """What the step of an optimizer was making for each gradient when a request failed."""
+
+    optimizer: str
+    n_values: int
+    done_bytes: int
+    left_bytes: int
+    is_state: bool
+
+
+def being_made(recording: Recording, found: Allocations, event: int, gradients: Array) -> Made | None:
+    """Return what was being made when the request at *event* failed, or before it.
+
+    *gradients* are the rows of *found* that are gradients then. A line makes one for each of them if all that
+    it made of their sizes, two or more, is still there: what a loop over parameters lets go is none.
+    """
+    phases, sizes = recording.phases, found.block_size[gradients]
+    begun = np.flatnonzero((phases.phase == Phase.OPTIMIZER) & (phases.start_event <= event))
+    if not len(begun) or phases.end_event[begun[-1]] <= event:
+        return None
+    born = (found.alloc_event >= phases.start_event[begun[-1]]) & (found.alloc_event < event)
+    born &= (found.block_size > GRANULE) & np.isin(found.block_size, sizes)
+    gone = born & (found.free_event >= 0) & (found.free_event <= event)
+    lines, n_blocks = np.unique(found.stack_id[born], return_counts=True)
+    of_state = passes_through(recording.stacks, "_init_group")
+    lines = lines[(of_state[lines] | (n_blocks > 1)) & ~np.isin(lines, found.stack_id[gone])]
+    name = phases.names[int(phases.name[begun[-1]])]
+    is_state = bool(of_state[recording.trace.stack_id[event]])
+    n_values = max(len(lines), is_state * (2 if "Adam" in name else 1))
+    done = int(found.block_size[born & np.isin(found.stack_id, lines)].sum())
+    left = n_values * int(sizes.sum()) - done
+    return Made(name, n_values, done, left, is_state) if left > 0 else None
+
+
+def of_whole_step(run: StrategyInput, tried: StrategyTrial) -> StrategyTrial:
+    """Return the trial with the state still to come, if the recording ends while an optimizer makes it."""
+    if not ended_short(run.recording):
+        return tried
+    failed = len(run.phase) - 2
+    live = run.found.allocated_at(failed)
+    made = being_made(run.recording, run.found, failed, live & (run.category == Category.GRADIENT))
+    if made is None or not made.is_state:
+        return tried
+    state = live & (run.category == Category.OPTIMIZER_STATE)
+    whole = tried.state * (made.done_bytes + made.left_bytes)
+    to_come = np.zeros(len(run.phase))
+    to_come[-1] = max(whole - float((tried.factor * run.found.block_size)[state].sum()), 0.0)
+    return tried._replace(
+        extra_bytes=tried.extra_bytes + to_come,
+        least=tried.least and tried.least.with_extra(to_come),
+        most=tried.most and tried.most.with_extra(to_come),
+        is_surely_less=whole < made.done_bytes,
+    )
