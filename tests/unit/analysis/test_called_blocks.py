@@ -1,5 +1,6 @@
 """Blocks to checkpoint are modules that are called; the truth is the hooks of the program itself."""
 
+import copy
 import re
 
 import pytest
@@ -74,6 +75,22 @@ class Called(nn.Module):
         return x
 
 
+def advised(path, net, evaluated=None):
+    """What is said of checkpointing for a training of *net*, with an evaluation of another at the end."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            net(torch.randn(512, WIDTH)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if evaluated is not None:
+            with torch.no_grad():
+                evaluated(torch.randn(512, WIDTH))
+    (found,) = vramscope.load(path).recordings
+    (said,) = (each for each in strategies(found).advised if "checkpointing" in each.name)
+    return said
+
+
 @pytest.mark.parametrize(
     ("model", "first"),
     [(Lists, "layers.0.1"), (Dicts, "layers.0.part"), (Iterated, "layers.0.0"), (Called, "layers.0")],
@@ -82,15 +99,16 @@ def test_blocks_to_checkpoint_are_called(tmp_path, model, first):
     net, called = model(), set()
     for name, module in net.named_modules():
         module.register_forward_hook(lambda *_, name=name: called.add(name))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with vramscope.record(tmp_path, device="simulated", quiet=True):
-        for _ in range(3):
-            net(torch.randn(512, WIDTH)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    (found,) = vramscope.load(tmp_path).recordings
-    (said,) = (each for each in strategies(found).advised if "checkpointing" in each.name)
-    named = re.findall(r"layers[\w.]*", said.how)
+    named = re.findall(r"layers[\w.]*", advised(tmp_path, net).how)
 
     assert named[0] == first
     assert set(named) <= called
+
+
+def test_blocks_that_only_evaluate_are_not_to_be_checkpointed(tmp_path):
+    """An average of the weights runs without gradients: four blocks train, not eight."""
+    net = Called()
+    said = advised(tmp_path, net, copy.deepcopy(net))
+
+    assert said.name == "activation checkpointing of 4 blocks"
+    assert "Called" not in said.how

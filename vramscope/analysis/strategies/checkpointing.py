@@ -86,7 +86,9 @@ def checkpointed(
         _keep_results_of(found, lives, divided, change)
         extra = np.cumsum(change)[:-1]
         most = extra + np.cumsum(whole)[:-1] + highest
-        yield Checkpointed(names, extra + peaks, np.cumsum(removed)[:-1], most, bool(divided))
+        saves = [call.rows[0] for call, start in zip(calls, starts, strict=True) if start is not None]
+        which = dict.fromkeys(names[block_of[owners.module[row]]] for row in saves) or names
+        yield Checkpointed(tuple(which), extra + peaks, np.cumsum(removed)[:-1], most, bool(divided))
 
 
 def _blocks(owners: Owners, depth: int) -> tuple[Array, tuple[str, ...]]:
