@@ -114,7 +114,8 @@ def _without(recording: Recording, parts: list[Array]) -> list[Finding]:
     found, rows = lifetimes(recording), np.concatenate(parts)
     frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
     n_bytes, evidence = int(found.block_size[rows].sum()), {"forwards": len(parts)}
-    return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, evidence)]
+    of = f"forwards of the same call ({len(parts)} at a time) keep" if len(parts) > 1 else "a forward keeps"
+    return [worded(FindingKind.GRAPHS_WITHOUT_BACKWARD, n_bytes, frame, evidence, of=of)]
 
 
 def _graphs_at_peak(recording: Recording, counts: Array) -> list[Array]:

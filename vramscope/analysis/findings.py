@@ -82,6 +82,8 @@ def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Find
     allocations = lifetimes(recording)
     group = number[folded.of][allocations.stack_id]
     modules = modules_by_place(recording, allocations, assign(recording, allocations), group)
+    # A number of modules says nothing of these bytes, which may be of none of them.
+    modules = {at: module for at, module in modules.items() if not module.endswith(" modules")}
     return [
         replace(each, module=modules.get(lines[each.file, each.line]) or None)
         if _lacks_module(each)
@@ -92,7 +94,8 @@ def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Find
 
 def _lacks_module(found: Finding) -> bool:
     """Whether the module of its line says something: a line that calls backward, or a hook, runs in none."""
-    is_elsewhere = found.evidence.get("in_backward") or found.cause == LeakCause.HOOK
+    is_elsewhere = bool(found.evidence.get("in_backward")) or found.cause == LeakCause.HOOK
+    is_elsewhere |= found.kind == FindingKind.EVALUATION_KEEPS  # results, which are kept outside of modules
     return bool(found.file) and not found.module and not is_elsewhere
 
 

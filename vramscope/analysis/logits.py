@@ -52,7 +52,14 @@ def logits(recording: Recording) -> list[Finding]:
         "logits_bytes": int(found.size[largest]),
     }
     frame = folded.stacks.frame(node) if node else None
-    return [worded(FindingKind.LARGE_LOGITS, n_bytes, frame, **words)]
+    kind = f"chunked.{FindingKind.LARGE_LOGITS}" if is_chunked(recording, found) else FindingKind.LARGE_LOGITS
+    return [worded(kind, n_bytes, frame, **words)]
+
+
+def is_chunked(recording: Recording, found: Allocations) -> bool:
+    """Return whether the loss is computed in a checkpoint, as in chunks."""
+    again = passes_through(recording.stacks, "checkpoint", "torch/utils/checkpoint.py")[found.stack_id]
+    return bool((again & _of_loss(recording, found)).any())
 
 
 def of_logits(recording: Recording, found: Allocations) -> Array:

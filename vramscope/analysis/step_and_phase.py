@@ -30,12 +30,20 @@ def _phase_at(recording: Recording, event: int) -> Phase | None:
 
 
 def phase_words(recording: Recording, instant: int) -> str:
-    """``backward``, ``zero grad``, or an annotation by its own name; '' outside of every phase."""
+    """``backward``, ``zero grad``, or an annotation by its own name; '' outside of every phase.
+
+    What comes after the last forward of an evaluation may be of it or not: that is ``after eval``.
+    """
     phases = recording.phases
     innermost = innermost_phase(phases, max(instant - 1, 0))
     if innermost is None:
-        phase_now = _phase_at(recording, max(instant - 1, 0))
-        return "" if phase_now is None else format_name(phase_now)
+        first, end = evaluations(recording.steps, phases, len(recording.trace))
+        at = int(np.searchsorted(first, instant, side="left")) - 1
+        if at < 0 or instant > end[at]:
+            return ""
+        forwards = phases.start_event[phases.phase == Phase.EVAL]
+        goes_on = ((forwards >= instant) & (forwards < end[at])).any()
+        return format_name(Phase.EVAL) if goes_on else f"after {format_name(Phase.EVAL)}"
     phase, name = Phase(int(phases.phase[innermost])), phases.names[phases.name[innermost]]
     if phase is Phase.OTHER:
         return ""

@@ -136,6 +136,7 @@ def test_a_graph_that_no_backward_of_its_line_uses_is_named_and_not_divided(tmp_
     (found,) = accumulation(recording)
 
     assert (found.kind, found.evidence["forwards"]) == ("graphs_without_backward", 1)
+    assert "what a forward keeps for a backward" in found.claim
     assert found.n_bytes == 1024 * (512 + 512 + 256) * 4
     assert found.line == whole_batches.__code__.co_firstlineno + 3
     assert [each.name for each in recording.strategies().advised if "micro-batches" in each.name] == []

@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import vramscope
+from vramscope import cli
 from vramscope.analysis.kept_activations import kept_activations
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
@@ -72,7 +73,7 @@ class Switched(nn.Module):
 
 
 @pytest.mark.parametrize(("is_training", "is_switched"), [(False, True), (True, True), (False, False)])
-def test_checkpointing_that_never_recomputes_is_named(tmp_path, is_training, is_switched):
+def test_checkpointing_that_never_recomputes_is_named(tmp_path, capsys, is_training, is_switched):
     net = nn.Sequential(*(Switched() for _ in range(3))).train(is_training)
     for block in net:
         block.grad_checkpointing = is_switched
@@ -92,6 +93,8 @@ def test_checkpointing_that_never_recomputes_is_named(tmp_path, is_training, is_
     (finding,) = found
     assert "3 modules (0 … 2), which run in eval mode" in finding.claim
     assert "model.train()" in finding.advice
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.replace("\n", " ").count("which run in eval mode") == 1
     # Each block keeps two tensors of 512 x 1,024 and its result; the last result is gone when backward peaks.
     assert finding.n_bytes >= 3 * 2 * 512 * 1024 * 4
 

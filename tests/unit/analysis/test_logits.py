@@ -35,6 +35,15 @@ class Language(nn.Module):
         return sum(checkpoint(self.part, *piece, use_reentrant=False) for piece in pieces) / len(tokens)
 
 
+class Halved(Language):
+    """Has a loss in two chunks, each of which is still most of the peak."""
+
+    def forward(self, tokens):
+        hidden = torch.tanh(self.body(self.embed(tokens)))
+        pieces = zip(hidden.chunk(2), tokens.chunk(2), strict=True)
+        return sum(checkpoint(self.part, *piece, use_reentrant=False) for piece in pieces) / len(tokens)
+
+
 class Scored(Language):
     """Keeps four tensors of the logits' size in its layers, as scores of attention may be."""
 
@@ -87,6 +96,17 @@ def test_what_layers_make_of_the_size_of_logits_is_none_of_the_loss(tmp_path):
     assert all(each.n_bytes <= 4 * 32 * MIB for each in logits(whole))
     (advice,) = [each for each in strategies(whole).advised if "chunks" in each.name]
     assert advice.low_bytes <= truth <= advice.high_bytes
+
+
+def test_of_a_loss_in_chunks_more_chunks_are_advised(tmp_path):
+    """The truth is the run in eight chunks, which lowers the peak again."""
+    halved = recorded(tmp_path / "halved", 8192, kind=Halved)
+    (said,) = logits(halved)
+
+    eight = recorded(tmp_path / "chunks", 8192, is_chunked=True)
+    assert eight.peak().allocated.n_bytes < 0.7 * halved.peak().allocated.n_bytes
+    assert said.advice == "head and loss are checkpointed already: in more chunks each has less"
+    assert [each.name for each in strategies(halved).advised if "chunks" in each.name] == []
 
 
 def test_chunks_of_a_loss_are_no_finding_any_more(tmp_path):

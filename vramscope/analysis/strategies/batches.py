@@ -6,7 +6,7 @@ import numpy as np
 
 from vramscope.analysis.accumulation import without_backward
 from vramscope.analysis.by_module import owners_of
-from vramscope.analysis.logits import of_logits
+from vramscope.analysis.logits import is_chunked, of_logits
 from vramscope.analysis.step_and_phase import are_in_evaluations
 from vramscope.analysis.strategies.trials import (
     TRAINS,
@@ -154,7 +154,7 @@ def loss_in_chunks(run: StrategyInput) -> Iterator[StrategyTrial]:
     rows = of_logits(run.recording, run.found) & np.isin(run.born_in, _PHASES)
     at = int(run.level_bytes.argmax())
     n_bytes = int(run.found.block_size[rows & run.found.allocated_at(at)].sum())
-    if n_bytes < _LEAST_SHARE * run.level_bytes[at] or not n_bytes:
+    if n_bytes < _LEAST_SHARE * run.level_bytes[at] or not n_bytes or is_chunked(run.recording, run.found):
         return
     # What backward makes of the logits' gradient and lets go of before it, as for the sum of a bias.
     of_backward, born, ends = run.born_in == Phase.BACKWARD, run.found.alloc_event, run.found.free_event

@@ -1,0 +1,66 @@
+"""What comes after the last forward of an evaluation, told apart from what comes between its forwards."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import vramscope
+from vramscope.analysis.findings import with_modules
+
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
+
+def recorded(path, evaluate):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = []
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            for _ in range(4):
+                optimizer.zero_grad()
+                model(torch.randn(8, 64)).square().mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                evaluate(model, kept)
+    (found,) = vramscope.load(path).recordings
+    return found
+
+
+def best_weights(model, kept):
+    float(model(torch.randn(8, 64)).mean())
+    kept.append(copy.deepcopy([model.state_dict()] * 4 + [torch.zeros(4096, 64)]))
+
+
+def large_between(model, kept):  # noqa: ARG001
+    float(model(torch.randn(8, 64)).mean())
+    float(torch.zeros(4096, 64).mean())
+    float(model(torch.randn(8, 64)).mean())
+
+
+def large_within(model, kept):  # noqa: ARG001
+    float(model(torch.randn(8192, 64)).mean())
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "words"),
+    [(best_weights, " after eval"), (large_between, " in eval"), (large_within, " in eval")],
+)
+def test_a_copy_after_an_evaluation_is_not_said_to_be_in_it(tmp_path, evaluate, words):
+    assert recorded(tmp_path, evaluate).peak().allocated.in_phase == words
+
+
+def test_results_that_an_evaluation_keeps_are_in_no_module(tmp_path):
+    """One line calls the model and joins its results outside of it."""
+
+    def joined(model, kept):
+        results = torch.zeros(0, 64)
+        for _ in range(8):
+            results = torch.cat([results, model(torch.randn(16384, 64))])
+        kept.clear()
+
+    recording = recorded(tmp_path, joined)
+    (found,) = (each for each in recording.evaluation_peak() if each.kind == "evaluation_keeps")
+
+    assert [each.module for each in with_modules(recording, [found])] == [None]
