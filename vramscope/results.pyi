@@ -52,7 +52,6 @@ from vramscope.analysis.oom import FailurePlace as FailurePlace
 from vramscope.analysis.oom import Failures as Failures
 from vramscope.analysis.oom import InUse as InUse
 from vramscope.analysis.oom.cause import Room as Room
-from vramscope.analysis.oom.making import Making as Making
 from vramscope.analysis.own_peaks import OwnPeaks as OwnPeaks
 from vramscope.analysis.peak import Peak as Peak
 from vramscope.analysis.peak import PeakPoint as PeakPoint

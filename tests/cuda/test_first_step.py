@@ -25,8 +25,9 @@ with vramscope.record(sys.argv[1], quiet=True):
 @pytest.mark.parametrize(("mebibytes", "is_enough"), [(850, False), (900, True)])
 def test_one_moment_is_advised_where_a_run_with_it_ends(forks, tmp_path, mebibytes, is_enough):
     (tmp_path / "program.py").write_text(PROGRAM)
+    variables = {"STANDIN_TOTAL_MIB": str(mebibytes)}
     adam, sgd = (
-        forks.run(tmp_path / "program.py", which, cwd=tmp_path, variables={"STANDIN_TOTAL_MIB": str(mebibytes)})
+        forks.run(tmp_path / "program.py", which, cwd=tmp_path, variables=variables)
         for which in ("adam", "sgd")
     )
     (failed,), (done,) = (load(tmp_path / which).recordings for which in ("adam", "sgd"))

@@ -94,8 +94,7 @@ def with_modules(recording: Recording, findings: Sequence[Finding]) -> list[Find
 
 def _lacks_module(found: Finding) -> bool:
     """Whether the module of its line says something: a line that calls backward, or a hook, runs in none."""
-    is_elsewhere = bool(found.evidence.get("in_backward")) or found.cause == LeakCause.HOOK
-    is_elsewhere |= found.kind == FindingKind.EVALUATION_KEEPS  # results, which are kept outside of modules
+    is_elsewhere = found.evidence.get("in_backward") or found.cause == LeakCause.HOOK
     return bool(found.file) and not found.module and not is_elsewhere
 
 

@@ -35,12 +35,6 @@ class PeakPoint:
     """The phase in words, an annotation by its own name; '' outside of every phase."""
 
     @property
-    def in_phase(self) -> str:
-        """The phase in a sentence: `` in backward``, `` after eval``, or ''."""
-        is_after = self.phase_words.startswith("after ")
-        return f"{' ' if is_after else ' in '}{self.phase_words}" if self.phase_words else ""
-
-    @property
     def where(self) -> str:
         """Step and phase in words, ``step 3 backward``; '' outside of both."""
         return " ".join(filter(None, ["" if self.step is None else f"step {self.step}", self.phase_words]))
@@ -140,8 +134,9 @@ def findings(found: Peak) -> list[Finding]:
     if not top.n_bytes:
         return []
     step = "" if top.step is None else f" at step {top.step}"
+    phase = f" in {top.phase_words}" if top.phase_words else ""
     above = found.above_events and f", {found.above_events}"
-    claim = f"peak {format_bytes(top.n_bytes)} allocated{step}{top.in_phase}{above}"
+    claim = f"peak {format_bytes(top.n_bytes)} allocated{step}{phase}{above}"
     evidence = {"instant": top.instant, "reserved_bytes": found.reserved.n_bytes}
     return [Finding(FindingKind.PEAK, Severity.INFO, claim, n_bytes=top.n_bytes, evidence=evidence)]
 

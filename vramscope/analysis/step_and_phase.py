@@ -30,10 +30,7 @@ def _phase_at(recording: Recording, event: int) -> Phase | None:
 
 
 def phase_words(recording: Recording, instant: int) -> str:
-    """``backward``, ``zero grad``, or an annotation by its own name; '' outside of every phase.
-
-    What comes after the last forward of an evaluation may be of it or not: that is ``after eval``.
-    """
+    """``backward``, ``zero grad``, or an annotation by its own name; '' outside of every phase."""
     phases = recording.phases
     innermost = innermost_phase(phases, max(instant - 1, 0))
     if innermost is None:
@@ -41,9 +38,10 @@ def phase_words(recording: Recording, instant: int) -> str:
         at = int(np.searchsorted(first, instant, side="left")) - 1
         if at < 0 or instant > end[at]:
             return ""
+        # After the last forward it may be another thing: a copy of the weights, as the best so far.
         forwards = phases.start_event[phases.phase == Phase.EVAL]
         goes_on = ((forwards >= instant) & (forwards < end[at])).any()
-        return format_name(Phase.EVAL) if goes_on else f"after {format_name(Phase.EVAL)}"
+        return format_name(Phase.EVAL) if goes_on else f"the time after {format_name(Phase.EVAL)}"
     phase, name = Phase(int(phases.phase[innermost])), phases.names[phases.name[innermost]]
     if phase is Phase.OTHER:
         return ""

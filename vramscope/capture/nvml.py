@@ -118,7 +118,7 @@ class DeviceMemory:
             # In a container the driver lists the host's pids. A single listed one may be another process.
             self._note(
                 NoteCode.NVML_PROCESS,
-                "the driver does not list this process, as in a container or without a context: its share is unknown",
+                "the driver does not list this process (a container? no context?): its share is unknown",
             )
             return ProcessMemory()
         self._take_back("nvml_process")

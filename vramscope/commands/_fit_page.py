@@ -196,24 +196,10 @@ def _other_devices(answers: Sequence[FitAnswer]) -> Iterator[Block]:
     if not answers:
         return
     yield Heading("The other devices", level=3)
-    for answer in answers:
-        yield Text(f"{_device(answer)}: {answer.problem or _verdict_alone(answer)}")
-
-
-def _verdict_alone(answer: FitAnswer) -> str:
-    """Return the verdict without advice, which is searched for the fullest device only."""
-    recorded = f"{format_bytes(answer.recorded_peak_bytes)} reserved when it was recorded"
-    if not answer.placed:
-        return recorded
-    here = answer.placed[0]
-    sentence = {
-        FitVerdict.FITS: f"fits {here.target.label}",
-        FitVerdict.TIGHT: f"just fits {here.target.label}: the cache is released {_times(here.plain)}",
-        FitVerdict.TOO_SMALL: f"does not fit {here.target.label}: "
-        + (_too_small(answer, here) if here.plain.fits else f"out of memory {_where(answer, here.plain)}"),
-        FitVerdict.UNKNOWN: f"whether it fits {here.target.label} is not known: {here.reason}",
-    }[here.verdict]
-    return f"{sentence}; {recorded}"
+    for answer in answers:  # settings are searched for the fullest device only
+        recorded = f"{format_bytes(answer.recorded_peak_bytes)} reserved when it was recorded"
+        verdict = answer.problem or (_replayed(answer, answer.placed[0]) if answer.placed else recorded)
+        yield Text(f"{_device(answer)}: {verdict[:1].lower()}{verdict[1:]}")
 
 
 def _settings(answer: FitAnswer) -> Iterator[Block]:

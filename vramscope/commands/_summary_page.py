@@ -117,9 +117,8 @@ def _recording(summary: Summary, top: int, *, has_findings: bool = True) -> Iter
     if recording.prediction is not None:
         yield Text(recording.prediction.sentence)
     yield from _headline(summary)
-    told = " ".join(finding.claim for finding in summary.findings) if has_findings else ""
     for note in recording.notes:
-        if note.text not in told:
+        if not any(note.text in finding.claim for finding in summary.findings):
             yield Text(note.text, "note")
     yield from _lower_bounds(summary)
     yield Text(_extent(summary), "quiet")
@@ -153,7 +152,8 @@ def _headline(summary: Summary) -> Iterator[Block]:
     if not total or high.n_bytes != total:
         return
     bound = "" if summary.verdicts.peak_is_exact else "at least "
-    place = ("" if high.step is None else f" in step {high.step}") + high.in_phase
+    when = "" if high.step is None else f"step {high.step}", high.phase_words or ""
+    place = "".join(f" in {each}" for each in when if each)
     most = next((line for line in places if line.frames), places[0])
     holder, share = line_words(replace(most, n_folded=0)), format_share(most.n_bytes, total)
     who = f"{share} of it: {holder}" if _names_any(summary) else "by whom is not recorded"

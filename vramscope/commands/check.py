@@ -115,7 +115,7 @@ def _most(recording: "Recording", limit: str, quantity: str, allowed: float) -> 
         return _sampled(recording, limit, quantity, allowed)
     high = peak(recording).highest(quantity)
     at = "" if high.step is None else f" in step {high.step}"
-    at += high.in_phase
+    at += f" in {high.phase_words}" if high.phase_words else ""
     # What the program did before is not in the recording, and no limit is about it.
     at += " since the recording began" if len(recording.initial.segments) else ""
     reason = _undecided(recording)

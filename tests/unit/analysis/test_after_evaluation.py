@@ -45,10 +45,10 @@ def large_within(model, kept):  # noqa: ARG001
 
 @pytest.mark.parametrize(
     ("evaluate", "words"),
-    [(best_weights, " after eval"), (large_between, " in eval"), (large_within, " in eval")],
+    [(best_weights, "the time after eval"), (large_between, "eval"), (large_within, "eval")],
 )
 def test_a_copy_after_an_evaluation_is_not_said_to_be_in_it(tmp_path, evaluate, words):
-    assert recorded(tmp_path, evaluate).peak().allocated.in_phase == words
+    assert recorded(tmp_path, evaluate).peak().allocated.phase_words == words
 
 
 def test_results_that_an_evaluation_keeps_are_in_no_module(tmp_path):

@@ -1,4 +1,4 @@
-"""A peak while weights are loaded: no strategy of training lowers it; the truth is a program that ends there."""
+"""A peak while weights are loaded is none of training's; the truth is a program that ends there."""
 
 import pytest
 import torch
@@ -39,4 +39,3 @@ def test_frozen_weights_that_are_loaded_are_not_to_be_sharded(tmp_path):
 
     assert found.peak_bytes == loaded.peak().allocated.n_bytes
     assert found.advised == ()
-    assert found.undecided == ()

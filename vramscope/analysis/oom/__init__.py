@@ -16,7 +16,7 @@ from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.lines import common_module, module_words, place_words
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at, without_totals
-from vramscope.analysis.oom.making import NO_MAKING, Making, making
+from vramscope.analysis.oom.making import making
 from vramscope.analysis.step_and_phase import step_and_phase_at, steps_of
 from vramscope.analysis.timeline import timeline
 from vramscope.formats.log.oom_messages import figures_in
@@ -55,8 +55,8 @@ class InUse:
     """Bytes that this line had allocated."""
     module: str = ""
     """Module of that line, or what several have in common; '' if not known."""
-    making: Making = NO_MAKING
-    """What an optimizer's step was making at that instant."""
+    making: tuple[str, str] = "", ""
+    """What an optimizer's step was making at that instant, and what takes less."""
 
     @property
     def words(self) -> str:
@@ -343,9 +343,9 @@ def _finding(failures: Failures, row: int) -> Finding:
     return Finding(
         FindingKind.OOM,
         Severity.ERROR,
-        claim if room is None or why is None else f"{claim}. {_because(why, room)}{held.making.claim}",
+        claim if room is None or why is None else f"{claim}. {_because(why, room)}{held.making[0]}",
         cause=why and why.value,
-        advice=held.making.advice or _advice(why, room, held, failures),
+        advice=held.making[1] or _advice(why, room, held, failures),
         **placed(at.frame),
         module=(failures.modules[row] if row < len(failures.modules) else "") or None,
         n_bytes=evidence["size"],

@@ -1,7 +1,5 @@
 """What the step of an optimizer was making when a request failed: state, or a temporary for each gradient."""
 
-from typing import NamedTuple
-
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.strategies.optimizer import WITH_8_BITS, being_made
 from vramscope.model.recording import Recording
@@ -13,21 +11,11 @@ _TEXTS = words(__file__, "advice.tsv", "making")
 _COUNTS = {1: "one value", 2: "two values", 3: "three values"}
 
 
-class Making(NamedTuple):
-    """How far an optimizer's step had come with what it makes for each gradient, and what takes less."""
-
-    claim: str = ""
-    advice: str | None = None
-
-
-NO_MAKING = Making()
-
-
-def making(recording: Recording, found: Allocations, event: int, gradients: Array) -> Making:
-    """Return what was being made when the request at *event* failed, and *gradients* were its gradients."""
+def making(recording: Recording, found: Allocations, event: int, gradients: Array) -> tuple[str, str]:
+    """Return how far an optimizer is with what it makes for each of *gradients*, and what takes less."""
     made = being_made(recording, found, event, gradients)
     if made is None:
-        return NO_MAKING
+        return "", ""
     name, n_values, done, left, is_state = made
     of_eight = f".{name}8bit" if name in WITH_8_BITS else ""
     # Where even one moment of all parameters is more than what was there, that would fail again.
@@ -36,4 +24,4 @@ def making(recording: Recording, found: Allocations, event: int, gradients: Arra
     figures = [format_bytes(n_bytes) for n_bytes in (done, done + left, left)]
     values = _COUNTS.get(n_values, f"{n_values} values")
     claim = _TEXTS["claim"].format(name, "its state, " * is_state + values, *figures)
-    return Making(claim, _TEXTS["advice"].format(of_eight, one_moment))
+    return claim, _TEXTS["advice"].format(of_eight, one_moment)

@@ -19,8 +19,8 @@ from vramscope.analysis.strategies.checkpointing import checkpointed
 from vramscope.analysis.strategies.gradients import forgotten, is_bucket, kept_gradients, late_gradients
 from vramscope.analysis.strategies.optimizer import (
     fused_optimizer,
-    offloaded,
     of_whole_step,
+    offloaded,
     one_moment,
     optimizer_in_a_loop,
     sharded,
@@ -153,10 +153,7 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     at = int(run.level_bytes.argmax())
     peak = int(run.level_bytes[at])
     live = run.found.allocated_at(at)
-    # What is gone when training begins is of no batch, and no gradient or state.
-    starts, dies = starts_training(run), run.found.free_event
-    trains = (dies < 0) | (dies >= starts) | (starts == len(run.phase))
-    unknown = int(run.found.block_size[live & trains & (run.category == Category.UNKNOWN)].sum())
+    unknown = int(run.found.block_size[live & (run.category == Category.UNKNOWN)].sum())
     trials = [of_whole_step(run, each) for make in _ALL for each in make(run)]
     tried = [(_outcome(run, each, at, unknown), each) for each in trials]
     helps = [
@@ -273,12 +270,8 @@ def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) ->
 
 
 def _least_peak(run: StrategyInput, change: SizeChange) -> int:
-    """Return the least peak that a change allows: blocks as large as their requests, rounded.
-
-    What was allocated before the first forward is placed as it was.
-    """
-    is_moved = run.found.alloc_event >= starts_training(run)
-    size = change.factor * np.where(is_moved, _rounded(run), run.found.block_size)
+    """Return the least peak that a change allows: blocks as large as their requests, rounded."""
+    size = change.factor * _rounded(run)
     return int(np.floor(_summed(run, size, change.extra_bytes).max()))
 
 

@@ -8,14 +8,7 @@ from vramscope.analysis.accumulation import without_backward
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.logits import is_chunked, of_logits
 from vramscope.analysis.step_and_phase import are_in_evaluations
-from vramscope.analysis.strategies.trials import (
-    TRAINS,
-    SizeChange,
-    StrategyInput,
-    StrategyTrial,
-    level_with,
-    scaled,
-)
+from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Stacks
 from vramscope.model.table import Array
@@ -23,6 +16,7 @@ from vramscope.package_data import words
 
 _MICRO_BATCHES = 2
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
+_TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 _OF_AN_EVALUATION = (Category.ACTIVATION, Category.TEMPORARY, Category.UNKNOWN)
 _OF_SAMPLES = words(__file__, "batches.tsv", "of_samples")
 _LAYERS = frozenset(f"{name}.py" for name in _OF_SAMPLES["layers"].split())
@@ -33,7 +27,7 @@ _FUNCTIONS = frozenset(_OF_SAMPLES["functions"].split())
 
 def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Split each batch in two, and add up the gradients."""
-    of_step = np.isin(run.born_in, TRAINS) & (run.category == Category.TEMPORARY)
+    of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = (np.isin(run.category, _OF_A_BATCH) | of_step) & ~_of_evaluation(run)
     of_batch &= ~without_backward(run.recording, run.found, run.category == Category.INPUT)
     # Which allocations live through a whole step after their own, and are kept then, not used up. What
@@ -52,7 +46,7 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     level = level_with(run, gradient.astype(float), 0)
     largest = int(run.found.block_size[gradient].max(initial=0))
     # From the second micro-batch on all gradients are allocated, and each new one too until it is added.
-    kept = np.where(np.isin(run.phase, TRAINS), level.max(initial=0) - level, 0)
+    kept = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
     extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
     yield StrategyTrial(
         "accumulation" if _has_batches(run) else "accumulation_of_rows",
@@ -67,15 +61,11 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
 
 
 def _has_batches(run: StrategyInput) -> bool:
-    """Return whether the program loads batches, or makes another input in every step, if its inputs are known.
-
-    What is the same in all steps may be a batch, or one graph whose rows belong together.
-    """
-    starts, given = run.recording.steps.start_event, run.category == Category.INPUT
-    steps = np.searchsorted(starts, run.found.alloc_event[given], side="right")
-    varies = 2 * np.count_nonzero(np.unique(steps)) > len(starts)
-    loads = (run.lives.phases.phase == Phase.DATA).any()
-    return bool(loads or varies or not given.any())
+    """Return whether batches are loaded, or most steps make inputs: one for all may be a graph."""
+    starts, given = run.recording.steps.start_event, run.found.alloc_event[run.category == Category.INPUT]
+    n_steps = np.count_nonzero(np.unique(np.searchsorted(starts, given, side="right")))
+    loads = bool((run.lives.phases.phase == Phase.DATA).any())
+    return loads or 2 * n_steps > len(starts) or not len(given)
 
 
 def _of_evaluation(run: StrategyInput) -> Array:

@@ -6,7 +6,7 @@ checkpointed as a whole is one forward more, the recompute: it is tried in regio
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,6 @@
 """Trials of other optimizers, and of ZeRO and FSDP, by which ranks shard what each holds a copy of."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +33,7 @@ _UNKNOWN = ""
 _USUAL = "AdamW"
 _SMALLEST_8BIT = 4096
 """Fewest elements: bitsandbytes keeps the state of smaller tensors in 32 bits."""
-BYTES_8BIT = 1 + 4 / 256
+_BYTES_8BIT = 1 + 4 / 256
 """Bytes per element: one, and a scale of four for every block of 256."""
 _SECOND_STATES = ("exp_avg_sq of", "max_exp_avg_sq of", "step of")
 
@@ -73,9 +72,8 @@ def state_in_8_bits(run: StrategyInput) -> Iterator[StrategyTrial]:
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST_8BIT
     if state.any():
-        factor = scaled(run, (state, BYTES_8BIT / element), (run.in_optimizer(), 0.0))
-        left = BYTES_8BIT / USUAL_ELEMENT
-        yield StrategyTrial("state_in_8_bits", factor, figures={"optimizer": _names(run, state)}, state=left)
+        factor = scaled(run, (state, _BYTES_8BIT / element), (run.in_optimizer(), 0.0))
+        yield StrategyTrial("state_in_8_bits", factor, figures={"optimizer": _names(run, state)})
 
 
 def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
@@ -90,14 +88,14 @@ def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
     lines, first = np.unique(run.found.stack_id[unnamed], return_index=True)
     second |= unnamed & np.isin(run.found.stack_id, lines[first > first.min(initial=len(unnamed))])
     if second.any():
-        yield StrategyTrial("one_moment", scaled(run, (second | run.in_optimizer(), 0.0)), state=1 / 2)
+        yield StrategyTrial("one_moment", scaled(run, (second | run.in_optimizer(), 0.0)))
 
 
 def offloaded(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Move the optimizer to the CPU: neither its state nor its temporaries stay on the GPU."""
     state = run.category == Category.OPTIMIZER_STATE
     if state.any():
-        yield StrategyTrial("offloaded", scaled(run, (state | run.in_optimizer(), 0.0)), state=0.0)
+        yield StrategyTrial("offloaded", scaled(run, (state | run.in_optimizer(), 0.0)))
 
 
 def _is_of(run: StrategyInput, classes: Sequence[str]) -> Array:
@@ -156,12 +154,12 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
     whole = summed(run.found, (1 - share) * parameter * run.found.block_size, len(run.phase) - 1)
     whole[starts_training(run) :] = largest
     whole_gradients = SizeChange(scaled(run, (state, share)))
-    stages = (
+    all_of_it = state | gradient | parameter
+    for kind, rows, gathered in (
         ("zero_1", state, 0),
         ("zero_2", state | gradient, 0),
-        ("zero_3", state | gradient | parameter, whole),
-    )
-    for kind, rows, gathered in stages:
+        ("zero_3", all_of_it, whole),
+    ):
         if rows.any():
             yield StrategyTrial(
                 kind,
@@ -171,25 +169,16 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
                 # Without units or buckets all parameters and gradients are allocated at once, as in stage 1.
                 most=whole_gradients,
                 is_surely_less=True,
-                state=share,
             )
 
 
-class Made(NamedTuple):
-    """What the step of an optimizer was making for each gradient when a request failed."""
+def being_made(
+    recording: Recording, found: Allocations, event: int, gradients: Array
+) -> tuple[str, int, int, int, bool] | None:
+    """Return what an optimizer was making for each of *gradients* when the request at *event* failed.
 
-    optimizer: str
-    n_values: int
-    done_bytes: int
-    left_bytes: int
-    is_state: bool
-
-
-def being_made(recording: Recording, found: Allocations, event: int, gradients: Array) -> Made | None:
-    """Return what was being made when the request at *event* failed, or before it.
-
-    *gradients* are the rows of *found* that are gradients then. A line makes one for each of them if all that
-    it made of their sizes, two or more, is still there: what a loop over parameters lets go is none.
+    That is its name, the number of values, bytes done and left, and whether it is state. A line makes one for
+    each gradient if all that it made of their sizes, two or more, is still there: a loop lets go of others.
     """
     phases, sizes = recording.phases, found.block_size[gradients]
     begun = np.flatnonzero((phases.phase == Phase.OPTIMIZER) & (phases.start_event <= event))
@@ -206,7 +195,7 @@ def being_made(recording: Recording, found: Allocations, event: int, gradients: 
     n_values = max(len(lines), is_state * (2 if "Adam" in name else 1))
     done = int(found.block_size[born & np.isin(found.stack_id, lines)].sum())
     left = n_values * int(sizes.sum()) - done
-    return Made(name, n_values, done, left, is_state) if left > 0 else None
+    return (name, n_values, done, left, is_state) if left > 0 else None
 
 
 def of_whole_step(run: StrategyInput, tried: StrategyTrial) -> StrategyTrial:
@@ -216,15 +205,16 @@ def of_whole_step(run: StrategyInput, tried: StrategyTrial) -> StrategyTrial:
     failed = len(run.phase) - 2
     live = run.found.allocated_at(failed)
     made = being_made(run.recording, run.found, failed, live & (run.category == Category.GRADIENT))
-    if made is None or not made.is_state:
+    state = np.flatnonzero(live & (run.category == Category.OPTIMIZER_STATE))
+    if made is None or not made[-1] or not len(state):
         return tried
-    state = live & (run.category == Category.OPTIMIZER_STATE)
-    whole = tried.state * (made.done_bytes + made.left_bytes)
+    # Of each parameter it makes all values in turn, so of those to come as much stays as of those there.
+    n_bytes = run.found.block_size[state]
+    share = float((tried.factor[state] * n_bytes).sum() / n_bytes.sum())
     to_come = np.zeros(len(run.phase))
-    to_come[-1] = max(whole - float((tried.factor * run.found.block_size)[state].sum()), 0.0)
-    return tried._replace(
-        extra_bytes=tried.extra_bytes + to_come,
-        least=tried.least and tried.least.with_extra(to_come),
-        most=tried.most and tried.most.with_extra(to_come),
-        is_surely_less=whole < made.done_bytes,
+    to_come[-1] = made[3] * share
+    least, most = (
+        each and each._replace(extra_bytes=each.extra_bytes + to_come) for each in (tried.least, tried.most)
     )
+    extra, is_less = tried.extra_bytes + to_come, (made[2] + made[3]) * share < made[2]
+    return tried._replace(extra_bytes=extra, least=least, most=most, is_surely_less=is_less)

@@ -20,9 +20,6 @@ USUAL_ELEMENT = 4
 """Bytes of an element if not known: float32."""
 
 
-TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
-
-
 class StrategyInput(NamedTuple):
     """One recording, prepared once for all strategies."""
 
@@ -76,8 +73,6 @@ class StrategyTrial(NamedTuple):
     """The change if no assumption held in its favor."""
     is_surely_less: bool = False
     """Whether the peak falls in any case, though perhaps by less."""
-    state: float = 1.0
-    """Share of the optimizer's state that stays on the GPU."""
 
     @property
     def effort(self) -> int:
@@ -101,10 +96,6 @@ class SizeChange(NamedTuple):
     factor: Array
     extra_bytes: Array | int = 0
 
-    def with_extra(self, extra: Array) -> "SizeChange":
-        """Return the same change with more additional bytes."""
-        return SizeChange(self.factor, self.extra_bytes + extra)
-
 
 def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
     """Return everything that several strategies need."""
@@ -119,7 +110,8 @@ def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
 
 def starts_training(run: StrategyInput) -> int:
     """Return the instant at which the first forward with gradients begins, else that of the end."""
-    starts = np.flatnonzero(np.isin(run.phase, TRAINS))
+    trains = np.isin(run.phase, (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE))
+    starts = np.flatnonzero(trains)
     return int(starts[0]) - 1 if len(starts) else len(run.phase)
 
 

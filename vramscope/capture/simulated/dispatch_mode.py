@@ -81,15 +81,9 @@ class DispatchMode(TorchDispatchMode):
         self._before: dict[str, Any] = {}
         """torch's flags from before this mode, by the name of the deque in which it stores them."""
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Keep compiled regions compiled; under other modes torch.compile falls back to eager."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Avoid torch's wrapper, which imports torch._dynamo and costs 1 µs a call."""
-        return False
+    # Compiled regions stay so, without torch's wrapper, which imports torch._dynamo and takes 1 µs a call.
+    ignore_compile_internals = staticmethod(lambda: True)
+    _should_skip_dynamo = staticmethod(lambda: False)
 
     # A signal handler may raise between any two calls of ``join`` and ``leave``. Each may then be called
     # again, and completes what the interrupted call began.

@@ -117,18 +117,9 @@ class DryMode(TorchDispatchMode):
         self._alone: tuple[int, ...] = ()
         """References to a gradient that nobody but the engine holds, counted here."""
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Whether torch.compile leaves this mode out of what it compiles: yes."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Whether torch wraps ``__torch_dispatch__`` for its compiler, which is imported then: no.
-
-        Nothing is compiled in a dry run; the import takes 1 s, and the wrapper 10 µs of every operator.
-        """
-        return False
+    # Nothing is compiled in a dry run; torch's wrapper would import its compiler (1 s) and take 10 µs a call.
+    ignore_compile_internals = staticmethod(lambda: True)
+    _should_skip_dynamo = staticmethod(lambda: False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and type(args[0]) is FakeTensor:
