@@ -19,8 +19,7 @@ def empty_cache(recording: Recording) -> list[Finding]:
 
     Calls are known by the stacks of the releases; one that finds nothing to release leaves no event.
     """
-    trace = recording.trace
-    stacks = recording.stacks
+    trace, stacks = recording.trace, recording.stacks
     # torch.cuda.graph calls it as well, before each capture: that call is none of the program's.
     of_capture = passes_through(stacks, "__enter__", "torch/cuda/graphs.py")
     of_call = (passes_through(stacks, "empty_cache") & ~of_capture)[trace.stack_id]
@@ -30,8 +29,7 @@ def empty_cache(recording: Recording) -> list[Finding]:
     # One call releases segment after segment, with nothing in between.
     last = np.append(np.diff(releases) > 1, True)
     call = np.append(0, np.cumsum(last)[:-1])
-    released = np.zeros(int(call[-1]) + 1, "i8")
-    np.add.at(released, call, trace.size[releases])
+    released = np.bincount(call, trace.size[releases]).astype("i8")
     gains = np.flatnonzero(np.isin(trace.action, GAINS))
     after = np.searchsorted(releases[last], gains) - 1
     gains, after = gains[after >= 0], after[after >= 0]

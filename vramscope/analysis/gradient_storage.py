@@ -41,16 +41,13 @@ def gradient_storage(recording: Recording) -> list[Finding]:
     late = _late_bytes(recording, found, assigned)
     bucket = is_bucket(recording.stacks, found)
     copied, of_buckets = _copied(recording, found, is_gradient & ~bucket, bucket)
-    results = []
-    if kept >= _LEAST_BYTES:
-        results.append(worded(FindingKind.GRADIENTS_KEPT, kept, None, {"steps": n_steps}))
-    if late >= _LEAST_BYTES:
-        results.append(worded(FindingKind.GRADIENTS_LATE, late))
-    if not kept:
-        results += _never_cleared(recording, found, assigned, is_gradient)
-    if copied >= _LEAST_BYTES:
-        results.append(worded(FindingKind.GRADIENT_COPIES, copied, None, {"bucket_bytes": of_buckets}))
-    return results
+    measured: list[tuple[str, int, dict[str, int]]] = [
+        (FindingKind.GRADIENTS_KEPT, kept, {"steps": n_steps}),
+        (FindingKind.GRADIENTS_LATE, late, {}),
+        (FindingKind.GRADIENT_COPIES, copied, {"bucket_bytes": of_buckets}),
+    ]
+    results = [worded(kind, size, None, words) for kind, size, words in measured if size >= _LEAST_BYTES]
+    return results if kept else results + _never_cleared(recording, found, assigned, is_gradient)
 
 
 def _late_bytes(recording: Recording, found: Allocations, assigned: Assigned) -> int:
@@ -75,8 +72,6 @@ def _never_cleared(
 
 
 def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> Array:
-    if not len(recording.phases) or not len(recording.trace):
-        return np.zeros(len(found), bool)
     is_known = (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
     born_in = phases_of(recording.phases, len(recording.trace) + 1)[np.maximum(found.alloc_event, 0)]
     in_backward = (born_in >= 0) & (recording.phases.phase[born_in] == Phase.BACKWARD)
@@ -98,11 +93,9 @@ def _kept(
     start, end = _training_steps(recording.phases, n_steps)
     n_training = int((start < end).sum())
     # Few programs keep them, and these have few: a look at each step costs next to nothing.
-    own, kept = found.rows(is_gradient), []
-    for row in np.flatnonzero((start < end) & ~creates[:-1]).tolist():
-        lasts = own.allocated_at(int(start[row])) & own.allocated_at(int(end[row]))
-        kept.append(int(own.block_size[lasts].sum()))
-    kept = [n_bytes for n_bytes in kept if n_bytes]
+    own, rows = found.rows(is_gradient), np.flatnonzero((start < end) & ~creates[:-1]).tolist()
+    lasting = (own.allocated_at(int(start[row])) & own.allocated_at(int(end[row])) for row in rows)
+    kept = [n_bytes for lasts in lasting if (n_bytes := int(own.block_size[lasts].sum()))]
     if len(kept) < max(LEAST_STEPS, _LEAST_SHARE * n_training):
         return 0, 0
     return kept[-1], len(kept)
@@ -112,29 +105,25 @@ def _training_steps(phases: Phases, n_steps: int) -> tuple[Array, Array]:
     """Events at which each step's first forward begins and its last optimizer ends; the end is 0 for a step
     without forward, backward and optimizer."""
     start, end = np.full(n_steps, np.iinfo("i8").max), np.zeros(n_steps, "i8")
-    is_trained = np.zeros(n_steps, "?")
     forward, backward, optimizer = (
         (phases.phase == each) & (phases.step >= 0)
         for each in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
     )
     np.minimum.at(start, phases.step[forward], phases.start_event[forward])
     np.maximum.at(end, phases.step[optimizer], phases.end_event[optimizer])
-    is_trained[phases.step[backward]] = True
-    return start, np.where(is_trained, end, 0)
+    return start, np.where(np.isin(np.arange(n_steps), phases.step[backward]), end, 0)
 
 
 def _copied(recording: Recording, found: Allocations, is_gradient: Array, bucket: Array) -> tuple[int, int]:
     """At the end of the backward where gradients and buckets together have most, the smaller of both."""
-    if not bucket.any():
-        return 0, 0
     ends = recording.phases.end_event[recording.phases.phase == Phase.BACKWARD]
+    if not bucket.any() or not len(ends):
+        return 0, 0
     n_events = len(recording.trace)
     gradients, buckets = (
         summed(found, found.block_size * kind, n_events)[ends] for kind in (is_gradient, bucket)
     )
     both = np.minimum(gradients, buckets)
-    if not len(both):
-        return 0, 0
     at = int(both.argmax())
     return int(both[at]), int(buckets[at])
 

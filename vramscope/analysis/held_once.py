@@ -41,8 +41,8 @@ _MOST_LEFT = 0.01
 _KEEPERS = {OF_NOTEBOOKS: "notebook.", "sys.": "sys.", "an unnamed ": "handled."}
 """The wording for an exception by how the name of what keeps it begins."""
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
-_LEAST_INPUTS = 4
-"""Steps that make a gradient of another tensor each, from which on these are inputs that are used again."""
+_LEAST_STEPS = 4
+"""Steps each of which leaves something, from which on it is a collection: inputs with gradients, results."""
 _OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
@@ -60,14 +60,11 @@ def held_once(recording: Recording) -> list[Finding]:
     assigned, holdings = undivided(assign(recording, found)), recorded_holdings(recording, found)
     line = fold(recording.stacks).of[found.stack_id]
     copies = _copies(recording, found, assigned, live, at)
-    is_loaded = np.zeros(len(recording.stacks), "?")
-    for function, file in _LOADERS:
-        is_loaded |= passes_through(recording.stacks, function, file)
+    loose = live & ~np.isin(assigned.category, _OF_MODEL)
+    is_loaded = np.logical_or(*(passes_through(recording.stacks, *loader) for loader in _LOADERS))
     read, models = is_loaded[found.stack_id], _models(recording, found, assigned)
     rows = {
-        FindingKind.EXCEPTION_KEPT: _of_exceptions(
-            recording, found, live & ~np.isin(assigned.category, _OF_MODEL), holdings, at
-        ),
+        FindingKind.EXCEPTION_KEPT: _of_exceptions(recording, found, loose, holdings, at),
         FindingKind.WEIGHTS_LOADED: _like_weights(models, found, copies & read),
         FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
@@ -75,12 +72,17 @@ def held_once(recording: Recording) -> list[Finding]:
         f"inputs.{FindingKind.GRADIENTS_NEVER_CLEARED}": _of_inputs(
             recording, found, assigned, live, holdings
         ),
-        FindingKind.EVALUATION_LEFT: _of_evaluations(
-            recording, found, live & ~copies & ~np.isin(assigned.category, _OF_MODEL), at
-        ),
+        FindingKind.EVALUATION_LEFT: _of_evaluations(recording, found, loose & ~copies, at),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
+    others = loose & ~copies
+    others[np.concatenate(list(rows.values()))] = False
+    rows |= {
+        FindingKind.STEPS_KEPT: _of_steps(recording, found, others, line, at),
+        FindingKind.STEP_BEFORE_KEPT: _of_the_step_before(recording, found, others, at),
+    }
     said: list[Finding] = []
+    born = steps_of(recording.steps, found.alloc_event)
     for kind, mine in rows.items():
         size, is_left = found.block_size[mine], kind == FindingKind.WORKSPACE_LEFT
         if size.sum() < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * int(level[at])):
@@ -103,8 +105,9 @@ def held_once(recording: Recording) -> list[Finding]:
             wording, edit = f"cached.{kind}", NO_SELF
         held = f", held by {holder}" if holder else ""
         finding = worded(
-            wording, int(size.sum()), frame, held=held, it=holder or "it", holder=holder, edit=edit
-        )
+            wording, int(size.sum()), frame, held=held, it=holder or "it", holder=holder, edit=edit,
+            steps=len(np.unique(born[mine])),
+        )  # fmt: skip
         said.append(replace(finding, holder=holder or None))
     return said
 
@@ -134,6 +137,30 @@ def _of_evaluations(recording: Recording, found: Allocations, live: Array, at: i
     return np.flatnonzero(live & is_of & (steps_of(steps, np.array([at - 1])) >= 0))
 
 
+def _of_steps(recording: Recording, found: Allocations, live: Array, line: Array, at: int) -> Array:
+    """Return the *live* rows of lines of which several steps before *at* each made some, freed together."""
+    starts, now, lives = recording.steps.start_event, _step_of(recording, at), lives_of(recording, found)
+    is_freed = lives.dies < recording.steps.end_event[-1]
+    rows = np.flatnonzero(live & (lives.step >= 0) & (lives.step < now) & is_freed)
+    freed, is_kept = np.searchsorted(starts, lives.dies[rows], side="right"), np.zeros(len(rows), "?")
+    for part in (np.flatnonzero(line[rows] == each) for each in np.unique(line[rows])):
+        made = np.unique(lives.step[rows[part]])
+        is_kept[part] = len(made) >= max(_LEAST_STEPS, (now - made[0]) / 2) and np.ptp(freed[part]) <= 1
+    return rows[is_kept]
+
+
+def _of_the_step_before(recording: Recording, found: Allocations, live: Array, at: int) -> Array:
+    """Return the *live* results of forwards of the step before that go when this one has made its own."""
+    lives, now = lives_of(recording, found), _step_of(recording, at)
+    of_forward = np.isin(lives.phase, (Phase.FORWARD, Phase.EVAL))
+    is_freed = lives.dies < np.append(recording.steps.start_event, len(recording.trace))[now + 1]
+    stack, size, dies = found.stack_id, found.size, lives.dies
+    own = np.flatnonzero(of_forward & (lives.step == now) & ~is_freed)[::-1]
+    made = {(stack[row], size[row]): found.alloc_event[row] for row in own}
+    rows = np.flatnonzero(live & of_forward & (lives.step == now - 1) & is_freed)
+    return rows[np.array([made.get((stack[row], size[row]), dies[row]) < dies[row] for row in rows], "?")]
+
+
 def _of_inputs(
     recording: Recording, found: Allocations, assigned: Assigned, live: Array, holdings: Mapping[int, Holding]
 ) -> Array:
@@ -145,9 +172,7 @@ def _of_inputs(
     kinds = {row: [word[0] for word in each.words if word[0] != "end"] for row, each in holdings.items()}
     rows = [row for row, way in kinds.items() if is_own[row] and way[-1] == "grad" and "item" in way]
     born = np.searchsorted(recording.steps.start_event, found.alloc_event[rows])
-    return (
-        np.array(rows, "i8") if len(np.unique(born)) >= max(_LEAST_INPUTS, len(rows)) else np.zeros(0, "i8")
-    )
+    return np.array(rows, "i8") if len(np.unique(born)) >= max(_LEAST_STEPS, len(rows)) else np.zeros(0, "i8")
 
 
 def _copies(recording: Recording, found: Allocations, assigned: Assigned, live: Array, at: int) -> Array:

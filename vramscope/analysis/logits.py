@@ -91,8 +91,7 @@ def of_logits(recording: Recording, found: Allocations) -> Array:
 
 
 def _of_loss(recording: Recording, found: Allocations) -> Array:
-    calls = passes_through(recording.stacks, "cross_entropy", "torch/nn/functional.py")
-    return calls[found.stack_id]
+    return passes_through(recording.stacks, "cross_entropy", "torch/nn/functional.py")[found.stack_id]
 
 
 ANALYSIS = Analysis(

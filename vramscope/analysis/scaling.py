@@ -87,9 +87,8 @@ def scaling(recording: Recording) -> list[Finding]:
             "times": f"{times:.2g}",
             "remedy": _OF_SCORES if has_backward else _OF_MASKS,
         }
-        result.append(
-            worded(kind, n_bytes, lines[0][0] if lines else None, sizes | {"lines": shown}, **words)
-        )
+        frame = lines[0][0] if lines else None
+        result.append(worded(kind, n_bytes, frame, sizes | {"lines": shown}, **words))
     return result
 
 

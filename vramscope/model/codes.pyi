@@ -136,6 +136,8 @@ class FindingKind(Code):
     EVALUATION_PEAK = "evaluation_peak"
     NO_BACKWARD = "no_backward"
     EVALUATION_LEFT = "evaluation_left"
+    STEPS_KEPT = "steps_kept"
+    STEP_BEFORE_KEPT = "step_before_kept"
     EVALUATION_KEEPS = "evaluation_keeps"
     GATHERED_AT_ONCE = "gathered_at_once"
     EXCEPTION_KEPT = "exception_kept"

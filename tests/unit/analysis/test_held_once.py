@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 import sys
+from collections import deque
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -518,3 +519,63 @@ def test_models_whose_inputs_are_attributed_in_turn_were_not_trained(tmp_path):
             net(inputs).sum().backward()
 
     assert "models_left" not in findings_of(recorded(tmp_path / "run", program))
+
+
+def peak_of(recording):
+    return int(recording.timeline().allocated_bytes.max())
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_what_an_epoch_keeps_of_its_steps(tmp_path, is_list):
+    """What goes when one of the last eight comes is no collection; what the edit saves is measured."""
+
+    def program(keeps):
+        net = net_of(n_layers=2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        last = deque(maxlen=8)
+        for _ in range(3):
+            outputs = []
+            for _ in range(8):
+                batch = torch.randn(512, 384)
+                loss = net(batch).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if keeps:
+                    (outputs if is_list else last).append((loss.item(), batch))
+
+    kept, without = (recorded(tmp_path / str(keeps), lambda keeps=keeps: program(keeps)) for keeps in (1, 0))
+
+    assert "steps_kept" not in findings_of(without)
+    finding = findings_of(kept).get("steps_kept")
+    if not is_list:
+        assert finding is None
+        return
+    assert finding.holder == "outputs"
+    assert finding.line == program.__code__.co_firstlineno + 7
+    # What the first step kept came before it; and what this step made is its own.
+    assert finding.n_bytes == 6 * 512 * 384 * 4
+    assert finding.n_bytes <= peak_of(kept) - peak_of(without)
+
+
+@pytest.mark.parametrize("lets_go", [False, True])
+def test_results_of_the_step_before_that_live_while_the_next_are_made(tmp_path, lets_go):
+    def program(*, lets_go):
+        net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 4096))
+        with torch.no_grad():
+            for _ in range(6):
+                scores = net(torch.randn(256, 64))
+                float(scores.max())
+                if lets_go:
+                    del scores
+
+    holds, frees = (
+        recorded(tmp_path / str(each), lambda each=each: program(lets_go=each)) for each in (False, True)
+    )
+    finding = findings_of(frees if lets_go else holds).get("step_before_kept")
+
+    if lets_go:
+        assert finding is None
+        return
+    assert finding.n_bytes == 256 * 4096 * 4
+    assert finding.n_bytes == pytest.approx(peak_of(holds) - peak_of(frees), rel=0.1)
