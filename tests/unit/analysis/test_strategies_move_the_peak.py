@@ -28,8 +28,9 @@ LEFT = {
     "fused optimizer": {Category.TEMPORARY: 0.0},
     "optimizer state in 8 bits": {Category.OPTIMIZER_STATE: 0.25 * (1 + 4 / 256), Category.TEMPORARY: 0.0},
     "optimizer on the CPU": {Category.OPTIMIZER_STATE: 0.0, Category.TEMPORARY: 0.0},
-    "ZeRO-1": {Category.OPTIMIZER_STATE: 1 / N_RANKS},
-    "ZeRO-2": dict.fromkeys((Category.OPTIMIZER_STATE, Category.GRADIENT), 1 / N_RANKS),
+    # Of stage 1 a rank has whole parameters: see left_of.
+    "ZeRO-1": dict.fromkeys((Category.OPTIMIZER_STATE, Category.TEMPORARY), 1 / N_RANKS),
+    "ZeRO-2": dict.fromkeys((Category.OPTIMIZER_STATE, Category.TEMPORARY, Category.GRADIENT), 1 / N_RANKS),
 }
 
 STATE = (0, 12, 1, Category.OPTIMIZER_STATE)
@@ -65,9 +66,25 @@ def recording_of(blocks):
     )
 
 
+def left_of(name, recording):
+    """Of stage 1 each parameter of the peak goes to the rank that has the fewest bytes, the largest first."""
+    _, parameters = at_peak(recording, {})
+    if name != "ZeRO-1" or not parameters:
+        return LEFT[name]
+    ranks = [0] * N_RANKS
+    for n_bytes in sorted(parameters, reverse=True):
+        ranks[ranks.index(min(ranks))] += n_bytes
+    return dict.fromkeys(LEFT[name], max(ranks) / sum(ranks))
+
+
 def counted(recording, left):
-    """The peak, one event after the other, with so much left of each category."""
-    sizes, level, peak = {}, 0.0, 0.0
+    """The peak with so much left of each category."""
+    return at_peak(recording, left)[0]
+
+
+def at_peak(recording, left):
+    """The peak, one event after the other, and the sizes of the parameters there."""
+    sizes, level, peak, parameters, held = {}, 0.0, 0.0, {}, []
     trace, phases = recording.trace, recording.phases
     category = dict(zip(recording.labels.event.tolist(), recording.labels.category.tolist(), strict=True))
     for at, (action, address, size) in enumerate(
@@ -79,10 +96,14 @@ def counted(recording, left):
             share = left.get(what, 1.0) if what != Category.TEMPORARY or is_optimizers else 1.0
             sizes[address] = share * size
             level += sizes[address]
+            if what == Category.PARAMETER:
+                parameters[address] = size
         else:
             level -= sizes[address]
-        peak = max(peak, level)
-    return peak
+            parameters.pop(address, None)
+        if level > peak:
+            peak, held = level, [*parameters.values()]
+    return peak, held
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,11 +119,13 @@ def test_advice_moves_the_peak_by_what_counting_finds(blocks):
     assert all(each.peak_bytes == max(each.by_phase.values(), default=0) for each in found.advised)
     said = {each.name: each.peak_bytes for each in found.advised}
     least = WORTH_IT * found.peak_bytes
-    for name, left in LEFT.items():
-        peak = round(counted(recording, left))
+    for name in LEFT:
+        peak = round(counted(recording, left_of(name, recording)))
         promised = [n_bytes for full, n_bytes in said.items() if full.startswith(name)]
         # The second stage is reported where it saves more than the first.
-        before = round(counted(recording, LEFT["ZeRO-1"])) if name == "ZeRO-2" else found.peak_bytes
+        before = found.peak_bytes
+        if name == "ZeRO-2":
+            before = round(counted(recording, left_of("ZeRO-1", recording)))
         is_better = found.peak_bytes - before < least or before - peak >= least
         assert promised == ([peak] if found.peak_bytes - peak >= least and is_better else [])
 

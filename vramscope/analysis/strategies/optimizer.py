@@ -1,6 +1,7 @@
 """Trials of other optimizers, and of ZeRO and FSDP, by which ranks shard what each holds a copy of."""
 
 from collections.abc import Iterator, Sequence
+from heapq import heapreplace
 
 import numpy as np
 
@@ -152,24 +153,48 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
     largest = int(run.found.block_size[parameter].max(initial=0))
     # A model is whole until it is sharded, which is after its weights were made and loaded.
     whole = summed(run.found, (1 - share) * parameter * run.found.block_size, len(run.phase) - 1)
-    whole[starts_training(run) :] = largest
-    whole_gradients = SizeChange(scaled(run, (state, share)))
+    gathered = whole.copy()
+    whole[starts_training(run) :], gathered[starts_training(run) :] = 0, largest
+    # The gradient of what is gathered is whole until it is reduced.
+    gathered[run.phase == Phase.BACKWARD] += int(run.found.block_size[gradient].max(initial=0))
+    fullest = _fullest_share(run, parameter)
+    # Without units or buckets all parameters and gradients are allocated at once, as in stage 1.
+    most = SizeChange(scaled(run, (state, fullest)))
     all_of_it = state | gradient | parameter
-    for kind, rows, gathered in (
-        ("zero_1", state, 0),
-        ("zero_2", state | gradient, 0),
-        ("zero_3", all_of_it, whole),
+    for kind, rows, left, extra, least in (
+        ("zero_1", state, fullest, 0, 0),
+        ("zero_2", state | gradient, share, 0, 0),
+        ("zero_3", all_of_it, share, gathered, whole),
     ):
         if rows.any():
+            # A rank steps what it has of the parameters: temporaries are shared as state is.
+            shared = rows | run.in_optimizer()
             yield StrategyTrial(
                 kind,
-                scaled(run, (rows, share)),
-                gathered,
-                {"ranks": run.n_ranks, "gathered": _GATHERED if kind == "zero_3" else ""},
-                # Without units or buckets all parameters and gradients are allocated at once, as in stage 1.
-                most=whole_gradients,
+                scaled(run, (shared, left)),
+                extra,
+                {
+                    "ranks": run.n_ranks,
+                    "gathered": _GATHERED if kind == "zero_3" else "",
+                    "fullest": f"{fullest:.0%}",
+                },
+                least=SizeChange(scaled(run, (shared, share)), least),
+                most=most,
                 is_surely_less=True,
             )
+
+
+def _fullest_share(run: StrategyInput, parameter: Array) -> float:
+    """Return the share of the fullest rank where each parameter is of one rank, as torch's stage 1 has it.
+
+    The largest parameter that is left goes to the emptiest rank: of an embedding and a head of most of the
+    bytes, on four ranks, each is nearly half.
+    """
+    live = parameter & run.found.allocated_at(int(run.level_bytes.argmax()))
+    ranks = [0] * run.n_ranks
+    for size in sorted(run.found.block_size[live].tolist(), reverse=True):
+        heapreplace(ranks, ranks[0] + size)
+    return max(ranks) / sum(ranks) if any(ranks) else 1 / run.n_ranks
 
 
 def being_made(
