@@ -30,7 +30,7 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
     """Yield the whole page: the fullest device, and a line for each of the others."""
     answer = answers[0]
     yield Heading(f"{name}: what would fit", level=1)
-    which = f"{_device(answer)}: " if len(answers) > 1 else ""
+    which = f"rank {answer.rank}, device {answer.device}: " if len(answers) > 1 else ""
     yield Text(f"{which}{_verdict(answer)}")
     yield from _to_do(answer)
     if answer.as_recorded is not None and answer.recorded_peak_bytes and not answer.is_reproduced:
@@ -60,10 +60,6 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
             yield Text(NOT_ESTIMATED, "quiet")
     yield Heading("What this rests on", level=3)
     yield Text(f"{_outside(answer)}; {BASIS}; {CARDS_BASIS}", "quiet")
-
-
-def _device(answer: FitAnswer) -> str:
-    return f"rank {answer.rank}, device {answer.device}"
 
 
 def _outside(answer: FitAnswer) -> str:
@@ -199,7 +195,7 @@ def _other_devices(answers: Sequence[FitAnswer]) -> Iterator[Block]:
     for answer in answers:  # settings are searched for the fullest device only
         recorded = f"{format_bytes(answer.recorded_peak_bytes)} reserved when it was recorded"
         verdict = answer.problem or (_replayed(answer, answer.placed[0]) if answer.placed else recorded)
-        yield Text(f"{_device(answer)}: {verdict[:1].lower()}{verdict[1:]}")
+        yield Text(f"rank {answer.rank}, device {answer.device}: {verdict[:1].lower()}{verdict[1:]}")
 
 
 def _settings(answer: FitAnswer) -> Iterator[Block]:

@@ -114,6 +114,9 @@ def is_workspace(recording: Recording, found: Allocations, phase: Array, is_name
         return of_product | _names_workspace(recording.stacks, found)
     fits = np.isin(found.size, WORKSPACES) & ~is_named
     fits &= (found.free_event == ALIVE) | _is_freed_at_last(recording, found)
+    # The first product may lie outside of every phase: its workspace comes right after its result.
+    is_first = fits & (found.alloc_event >= 0) & (found.stack_id > 0)
+    is_first[1:] &= found.stack_id[1:] == found.stack_id[:-1]
     fits &= np.isin(phase, _MULTIPLYING) | (found.alloc_event < 0)
     is_old, is_autograds = found.alloc_event < 0, np.isin(phase, _ON_AUTOGRADS_THREAD)
     for stream in np.unique(found.stream[fits]).tolist():
@@ -125,6 +128,9 @@ def is_workspace(recording: Recording, found: Allocations, phase: Array, is_name
             here = fits & mine & (found.stream == stream)
             if np.count_nonzero(here) > most:
                 fits &= ~here
+        here = found.stream == stream
+        if (fits & here & is_autograds).any() and not (fits & here & ~is_autograds).any():
+            fits[np.flatnonzero(is_first & here)[:1]] = True
     return fits | of_product | _names_workspace(recording.stacks, found)
 
 
