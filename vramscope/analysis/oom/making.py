@@ -19,8 +19,7 @@ def making(recording: Recording, found: Allocations, event: int, gradients: Arra
     name, n_values, done, left, is_state = made
     of_eight = f".{name}8bit" if name in WITH_8_BITS else ""
     # Where even one moment of all parameters is more than what was there, that would fail again.
-    has_room = 2 * done >= done + left
-    one_moment = ", with one moment (Lion)" if "Adam" in name and has_room else ""
+    one_moment = ", with one moment (Lion)" if "Adam" in name and done >= left else ""
     figures = [format_bytes(n_bytes) for n_bytes in (done, done + left, left)]
     values = _COUNTS.get(n_values, f"{n_values} values")
     claim = _TEXTS["claim"].format(name, "its state, " * is_state + values, *figures)
