@@ -296,6 +296,17 @@ def test_the_path_tells_one_way_for_each_part_of_the_memory():
     )
 
 
+@pytest.mark.parametrize(("n_elements", "is_moved"), [(4095, False), (4096, True)])
+def test_state_of_small_parameters_stays_on_the_gpu(n_elements, is_moved):
+    """By the default of torchao's CPUOffloadOptimizer, minimal_size."""
+    n_bytes = 4 * n_elements * N_TENSORS
+
+    found = strategies(of_sizes(n_bytes, n_bytes, n_bytes), n_ranks=2)
+
+    saved = {each.name: each.saved_bytes for each in found.advised}
+    assert saved.get("optimizer on the CPU") == (n_bytes if is_moved else None)
+
+
 def of_sizes(*sizes: int) -> Recording:
     """Parameters, gradients and state of these sizes, each in eight tensors, and activations: all at once."""
     rows = [

@@ -32,8 +32,8 @@ WITH_8_BITS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Lion", "LAMB", "LA
 """Optimizer classes that bitsandbytes has in 8 bits."""
 _UNKNOWN = ""
 _USUAL = "AdamW"
-_SMALLEST_8BIT = 4096
-"""Fewest elements: bitsandbytes keeps the state of smaller tensors in 32 bits."""
+_SMALLEST = 4096
+"""Fewest elements: bitsandbytes keeps the state of smaller tensors in 32 bits, torchao on the GPU."""
 _BYTES_8BIT = 1 + 4 / 256
 """Bytes per element: one, and a scale of four for every block of 256."""
 _SECOND_STATES = ("exp_avg_sq of", "max_exp_avg_sq of", "step of")
@@ -71,7 +71,7 @@ def state_in_8_bits(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Keep the optimizer's state in 8 bits, as bitsandbytes does; its step allocates nothing."""
     element, classes = np.where(run.element > 0, run.element, USUAL_ELEMENT), (*WITH_8_BITS, _UNKNOWN)
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
-    state &= run.found.size >= element * _SMALLEST_8BIT
+    state &= run.found.size >= element * _SMALLEST
     if state.any():
         factor = scaled(run, (state, _BYTES_8BIT / element), (run.in_optimizer(), 0.0))
         yield StrategyTrial("state_in_8_bits", factor, figures={"optimizer": _names(run, state)})
@@ -93,10 +93,15 @@ def one_moment(run: StrategyInput) -> Iterator[StrategyTrial]:
 
 
 def offloaded(run: StrategyInput) -> Iterator[StrategyTrial]:
-    """Move the optimizer to the CPU: neither its state nor its temporaries stay on the GPU."""
+    """Move the optimizer to the CPU: state and temporaries of small parameters alone stay on the GPU."""
     state = run.category == Category.OPTIMIZER_STATE
+    moved = state | run.in_optimizer()
+    large = moved & (run.found.size >= np.where(run.element > 0, run.element, USUAL_ELEMENT) * _SMALLEST)
     if state.any():
-        yield StrategyTrial("offloaded", scaled(run, (state | run.in_optimizer(), 0.0)))
+        # DeepSpeed offloads the small ones, too.
+        yield StrategyTrial(
+            "offloaded", scaled(run, (large, 0.0)), least=SizeChange(scaled(run, (moved, 0.0)))
+        )
 
 
 def _is_of(run: StrategyInput, classes: Sequence[str]) -> Array:
