@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 import vramscope
 from vramscope import loading
 from vramscope.analysis.leaks import findings, leaks
+from vramscope.analysis.verdicts import memory_growth
 from vramscope.capture.holders.growth_watch import Watch
 from vramscope.capture.holders.statement import carried
 from vramscope.model.codes import LeakCause
@@ -411,6 +412,43 @@ def test_a_bounded_lru_cache_that_fills_is_no_leak(tmp_path, maxsize, kinds):
 
     assert [each.kind for each in found] == kinds
     assert maxsize is None or "lru_cache(maxsize=64)), with 1.00 MiB then" in found[0].claim
+
+
+class Replay:
+    """A list that replaces its items when it has *most* of them, as of the images of a GAN."""
+
+    def __init__(self, most):
+        self.most = most
+        self.items = []
+
+    def push(self, item):
+        if len(self.items) < self.most:
+            self.items.append(item)
+        else:
+            self.items[random.randrange(self.most)] = item
+
+
+@pytest.mark.parametrize("side", [56, 16])
+def test_buffers_that_fill_by_little_each_are_named_where_nothing_else_grows(tmp_path, side):
+    """Two of them, by 12.25 KiB a step and item: no leak, and nobody may say that nothing grows."""
+    weight = torch.nn.Parameter(torch.zeros(side, side))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    first, second = Replay(50), Replay(50)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for step in range(36):
+            first.push(torch.full((side, side), float(step)))
+            second.push(torch.full((side, side), float(step)))
+            (weight * 2).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (recording,) = vramscope.load(tmp_path).recordings
+    found = leaks(recording)
+    growth = memory_growth(recording, found, ())
+
+    told = [each.kind for each in findings(found)]
+    assert told == (["filling_buffer"] * 2 if side == 56 else [])
+    assert growth.text != "nothing grows from step to step"
+    assert ("first.items" in growth.text) or ("second.items" in growth.text)
 
 
 def test_what_is_sampled_from_a_bounded_buffer_does_not_keep_its_items(tmp_path):

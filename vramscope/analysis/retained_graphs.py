@@ -12,6 +12,7 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
+from vramscope.units import format_count
 
 _LEAST_SHARE = 0.5
 """Share of the steps that must ask for it."""
@@ -43,7 +44,8 @@ def retained_graphs(recording: Recording) -> list[Finding]:
         return []
     frame = heaviest_line(recording.stacks, found.stack_id[kept[-1]], found.block_size[kept[-1]])
     evidence = {"steps": len(retaining), "kept_bytes": n_bytes}
-    return [worded(FindingKind.RETAINED_GRAPH, n_bytes, frame, evidence)]
+    of_steps = format_count(len(retaining), "step")
+    return [worded(FindingKind.RETAINED_GRAPH, n_bytes, frame, evidence, of_steps=of_steps)]
 
 
 ANALYSIS = Analysis(

@@ -11,7 +11,7 @@ from vramscope.commands._crew import waiting
 from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
 from vramscope.errors import UsageError
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.units import format_bytes, parse_bytes, printable
+from vramscope.units import format_bytes, format_count, parse_bytes, printable
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
@@ -92,7 +92,8 @@ def _page(
     for recording, findings, result, growth in zip(run.recordings, located, results, growths, strict=True):
         rank, device = recording.process.rank, recording.device.index
         yield Heading(
-            f"{run.name}, rank {rank}, device {device}: {result.n_iterations} steps compared", level=2
+            f"{run.name}, rank {rank}, device {device}: {format_count(result.n_iterations, 'step')} compared",
+            level=2,
         )
         for note in recording.notes:
             yield Text(note.text, "note")

@@ -115,6 +115,10 @@ class Marks(Table):
     """Index into ``names``: module class, optimizer class or the user's name; '' where there is none."""
     names: tuple[str, ...] = ("",)
 
+    def of_phase(self, kind: MarkKind, phase: Phase) -> "Marks":
+        """Return the marks of one kind and phase."""
+        return self.rows((self.kind == kind) & (self.phase == phase))
+
 
 @dataclass(frozen=True, slots=True)
 class Steps(Table):

@@ -14,6 +14,7 @@ from vramscope.columns.scratch import Scratch
 from vramscope.model.marks import EventThreads, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Outcome
 from vramscope.model.table import Array
+from vramscope.steps.loops import without_loops
 from vramscope.steps.spans import Program, Rules, Span, rules_until, spans_of
 from vramscope.steps.stretches import (
     REGION,
@@ -145,6 +146,9 @@ class StepFinder:
         alone = before.alone | working_alone(stretches)
         helpers = frozenset({stretch.mark.thread for stretch in stretches} - {REGION} - alone)
         nest(stretches, helpers)
+        n_nested, stretches = len(stretches), without_loops(stretches)
+        if len(stretches) < n_nested:
+            nest(stretches, helpers)
         trainers = before.trainers | {s.owner for s in stretches if s.phase == Phase.BACKWARD}
         program = Program(rows, stretches, before, end.n_rows, outcome)
         spans, rules = spans_of(program)

@@ -20,7 +20,7 @@ from vramscope.steps.turns import REACH, begins_of_turns, ends_of_steps
 _WORK = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
 _OPENS_A_STEP = _WORK | {Phase.ZERO_GRAD, Phase.DATA}
 _COMPUTES = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.LOSS, Phase.EVAL})
-_STEPS_IN = frozenset({Phase.FORWARD, Phase.LOSS, Phase.EVAL})
+STEPS_IN = frozenset({Phase.FORWARD, Phase.LOSS, Phase.EVAL})
 _NEAR = 6
 """Steps of which nothing depends on steps that are farther away: a ``zero_grad`` belongs to the step before
 it, an evaluation to a step if its neighbors have one, too."""
@@ -261,7 +261,7 @@ def _identity(stretch: Stretch) -> tuple[int, int]:
 def _ends_of_stepping(stretches: list[Stretch]) -> list[int]:
     """Return where outermost forwards end in which an optimizer steps."""
     inside = [s.outer for s in stretches if s.phase == Phase.OPTIMIZER and s.outer is not None]
-    return list(dict.fromkeys(s.last for s in inside if s.phase in _STEPS_IN))
+    return list(dict.fromkeys(s.last for s in inside if s.phase in STEPS_IN))
 
 
 def _ends_of_backward(stretches: list[Stretch]) -> list[int]:

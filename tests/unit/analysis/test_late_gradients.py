@@ -60,6 +60,45 @@ def test_gradients_that_are_cleared_after_forward_raise_the_peak_by_what_moving_
     assert findings_of(early, "gradient_storage") == []
 
 
+def adversarial(clears):
+    """A generator's backward adds to the critic's gradients, which nobody needs."""
+
+    def program():
+        maker, critic = net_of(n_layers=8), net_of(n_layers=8)
+        of_maker, of_critic = (torch.optim.Adam(each.parameters()) for each in (maker, critic))
+        for _ in range(6):
+            if clears == "before its turn":
+                of_maker.zero_grad()
+            fake = maker(torch.randn(512, 512))
+            critic(fake).square().mean().backward()
+            of_maker.step()
+            if clears == "after its step":
+                of_maker.zero_grad()
+            of_critic.zero_grad()
+            (critic(fake.detach()) + critic(torch.randn(512, 512))).square().mean().backward()
+            of_critic.step()
+            if clears == "after its step":
+                of_critic.zero_grad()
+            with torch.no_grad():
+                maker(torch.randn(4096, 512)).mul(2).add(1).relu()
+
+    return program
+
+
+def test_gradients_of_several_optimizers_save_what_clearing_each_after_its_own_step_does(tmp_path):
+    late = recorded(tmp_path / "late", adversarial("before its turn"))
+    early = recorded(tmp_path / "early", adversarial("after its step"))
+    truth = late.peak().allocated.n_bytes - early.peak().allocated.n_bytes
+
+    (found,) = findings_of(late, "gradient_storage")
+    (advised,) = [each for each in strategies(late).advised if each.name == "gradients set to None"]
+
+    assert truth > MIB
+    assert (found.kind, found.n_bytes) == ("gradients_late", pytest.approx(truth, rel=0.02))
+    assert advised.saved_bytes == found.n_bytes
+    assert findings_of(early, "gradient_storage") == []
+
+
 def teaching(has_gradients):
     def program():
         student = net_of()

@@ -25,7 +25,17 @@ ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
 sys.path.append(str(PROGRAMS))
 
-from hand_labelled import BETWEEN, LOOPS, Truth  # noqa: E402
+from hand_labelled import (  # noqa: E402
+    BETWEEN,
+    LOOPS,
+    Truth,
+    by_hand,
+    gradients_asked_for,
+    optimizers_in_backward,
+)
+
+WITHOUT_AN_OPTIMIZER = (by_hand, gradients_asked_for, optimizers_in_backward)
+"""Loops in which no optimizer steps by itself."""
 
 SHARE = 0.99
 
@@ -49,8 +59,11 @@ for loop in LOOPS:
 """
 
 
-def agreement(trace, phases, labels):
-    """Bytes by (label of the truth, phase of ours); what is only within a region of the user's is between."""
+def agreement(trace, phases, labels, first=0):
+    """Bytes by (label of the truth, phase of ours); what is only within a region of the user's is between.
+
+    The births before the *first* one do not count.
+    """
     births = np.flatnonzero(trace.action == Action.ALLOC)
     assert len(births) == len(labels)
     row = phases_of(phases, len(trace))[births]
@@ -59,7 +72,8 @@ def agreement(trace, phases, labels):
         for at, phase in enumerate(phases.phase.tolist())
     }
     found = Counter()
-    for label, at, size in zip(labels, row.tolist(), trace.size[births].tolist(), strict=True):
+    rows = list(zip(labels, row.tolist(), trace.size[births].tolist(), strict=True))
+    for label, at, size in rows[first:]:
         found[label, names[at]] += size
     return found
 
@@ -86,6 +100,36 @@ def test_the_bytes_of_a_loop_are_in_the_phases_that_a_person_wrote_beside_them(r
         print(f"\n{loop.__name__}: {share_of(found):.3%} of the bytes in the right phase", end=" ")
     assert share_of(found) >= SHARE, found
     assert len(steps) == LOOPS[loop]
+
+
+class Trainer(torch.nn.Module):
+    """A module whose forward is a whole training loop."""
+
+    def __init__(self, loop):
+        super().__init__()
+        self.loop = loop
+
+    def forward(self, now):
+        self.loop(now)
+
+
+@pytest.mark.parametrize("loop", [loop for loop in LOOPS if loop not in WITHOUT_AN_OPTIMIZER])
+def test_a_loop_in_the_forward_of_a_module_has_the_same_steps_and_phases(recorded, loop):
+    torch.manual_seed(0)
+    recording = recorded()
+    with recording:
+        storages = recording.capture._storages
+        there = storages.n_born
+        now = Truth(lambda: storages.n_born - there)
+        Trainer(loop)(now)
+        now.settle()
+
+    trace = recording.sink.trace
+    steps, phases = resolve(recording.sink.marks, len(trace), 0)
+    # The first forward is known to be one of a loop only when the loop goes on after it.
+    later = int((trace.action[: steps.end_event[0]] == Action.ALLOC).sum())
+    assert len(steps) == LOOPS[loop]
+    assert share_of(agreement(trace, phases, now.labels, later)) >= SHARE
 
 
 @pytest.mark.standin

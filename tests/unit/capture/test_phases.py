@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 from vramscope.capture import hooks
 from vramscope.capture.hooks.modules import ModuleLog
@@ -108,6 +109,55 @@ def test_gradients_taken_within_a_forward(written):
     Slope()(torch.ones(2, 4, requires_grad=True))
 
     assert written.lines == ["+forward", *both("backward"), "-forward"]
+
+
+def test_a_loop_within_a_forward_has_forwards_of_its_own(written):
+    class Trainer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = network()
+
+        def forward(self):
+            optimizer = torch.optim.SGD(self.model.parameters())
+            for batch in DataLoader(torch.ones(4, 4), batch_size=2):
+                self.model(batch).sum().backward()
+                optimizer.step()
+            with suppress(RuntimeError):
+                self.model(torch.ones(2, 5))
+            with torch.no_grad():
+                self.model(batch)
+
+    trainer = Trainer()
+    trainer()
+    network()(torch.ones(2, 4))
+    trainer.model(torch.ones(2, 4))
+
+    step = both("data", "forward", "backward", "optimizer")
+    inside = [*step, *step, *both("data", "forward", "eval")]
+    assert written.lines == ["+forward", *inside, "-forward", *both("forward", "forward")]
+
+
+def test_what_runs_a_loop_deep_within_a_forward_ends_alone(written):
+    class Fit(nn.Module):
+        def forward(self, model):
+            optimizer = torch.optim.SGD(model.parameters())
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(2, 4)).sum().backward()
+
+    class Trainer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fit, self.model = Fit(), network()
+
+        def forward(self):
+            self.fit(self.model)
+
+    Trainer()()
+    network()(torch.ones(2, 4))
+
+    inside = both("zero_grad", "forward", "backward") * 2
+    assert written.lines == ["+forward", *inside, "-forward", *both("forward")]
 
 
 def test_a_closure_runs_inside_of_the_optimizer(written):

@@ -16,6 +16,10 @@ WITHOUT_OPTIMIZER = ((Phase.DATA, 0), (FORWARD, 0), (BACKWARD, 0), (FORWARD, 0),
 GAN = (*STEP, (FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 7), (FORWARD, 0), (BACKWARD, 0), (OPTIMIZER, 8))
 FRAME = ((Phase.EVAL, 1), (Phase.EVAL, 2), (Phase.EVAL, 2), (Phase.EVAL, 3))
 WITH_EVALUATION = (*STEP * 5, (Phase.EVAL, 0))
+INNER = ((Phase.ZERO_GRAD, 0), *STEP)
+META = ("begin", *INNER, "end")
+LONG_CALLS = ("begin", *INNER * 11, "end")
+TRAINER = ("begin", *((Phase.DATA, 0), *STEP) * 40, "end")
 
 
 class Loop:
@@ -29,7 +33,12 @@ class Loop:
         self.rows.append((kind, phase, 1000 * n, 10 * n, value, thread))
 
     def turn(self, phases):
-        for phase, value in phases:
+        for each in phases:
+            if isinstance(each, str):  # a forward around others
+                kind = MarkKind.PHASE_BEGIN if each == "begin" else MarkKind.PHASE_END
+                self.mark(kind, FORWARD, 99)
+                continue
+            phase, value = each
             self.mark(MarkKind.PHASE_BEGIN, phase, value)
             self.mark(MarkKind.PHASE_END, phase, value)
 
@@ -52,7 +61,13 @@ def assert_same(found, truth):
             assert np.array_equal(getattr(here, name), column), name
 
 
-@pytest.mark.parametrize("turn", [STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, FRAME, WITH_EVALUATION])
+@pytest.mark.parametrize(
+    "turn",
+    [
+        STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, FRAME, WITH_EVALUATION,
+        META, LONG_CALLS, (*LONG_CALLS, *STEP), TRAINER,
+    ],
+)  # fmt: skip
 def test_each_look_finds_what_the_whole_says(turn):
     loop, so_far = Loop(), StepFinder(least_marks=50)
     for _ in range(60):

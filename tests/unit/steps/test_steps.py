@@ -434,6 +434,48 @@ def test_an_optimizer_that_steps_within_a_forward_steps_once_a_forward():
     assert len(steps) == 12
 
 
+def trainer(program, n_updates, *phases):
+    """A forward that is a whole loop of training, of *phases* and an update."""
+    program.begin(Phase.FORWARD, name=4)
+    for _ in range(n_updates):
+        for phase in phases:
+            program.whole(phase, name=1)
+        program.whole(Phase.OPTIMIZER, value=7, name=2)
+    return program.end(Phase.FORWARD, name=4)
+
+
+@pytest.mark.parametrize("n_calls", [1, 3, 40])
+@pytest.mark.parametrize("phases", [(), (Phase.ZERO_GRAD,), (Phase.FORWARD,)])
+def test_a_forward_that_loads_batches_and_updates_is_a_loop(n_calls, phases):
+    program = Program()
+    for _ in range(n_calls):
+        trainer(program, 5, Phase.DATA, *phases, Phase.BACKWARD)
+
+    steps, found = program.resolve()
+
+    assert len(steps) == 5 * n_calls
+    assert (found.depth == 0).all()
+    assert (found.phase == Phase.FORWARD).sum() == (5 * n_calls if Phase.FORWARD in phases else 0)
+
+
+@pytest.mark.parametrize(("n_updates", "n_steps"), [(1, 4), (5, 4), (7, 28), (30, 120)])
+def test_a_forward_with_enough_updates_for_a_search_of_leaks_is_a_loop(n_updates, n_steps):
+    program = Program()
+    for _ in range(4):
+        trainer(program, n_updates, Phase.ZERO_GRAD, Phase.FORWARD, Phase.BACKWARD)
+
+    assert len(program.resolve()[0]) == n_steps
+
+
+def test_the_inner_updates_of_a_meta_learner_are_no_steps():
+    program = Program()
+    for _ in range(8):
+        trainer(program, 10, Phase.ZERO_GRAD, Phase.FORWARD, Phase.BACKWARD)
+        program.whole(Phase.BACKWARD).whole(Phase.OPTIMIZER, value=8, name=3)
+
+    assert len(program.resolve()[0]) == 8
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_last_forward_with_gradients_is_a_step_only_if_the_program_did_not_end_there(outcome):
     steps, _ = Program().step().step().whole(Phase.FORWARD, name=1).resolve(outcome)

@@ -39,11 +39,8 @@ class OutOfMemory(Exception):  # noqa: N818 torch's word
 
 @dataclass(slots=True)
 class AllocatorCounts:
-    """Numbers of driver calls, retries and failures, with the names of ``torch.cuda.memory_stats()``."""
+    """Numbers of retries and failures, with the names of ``torch.cuda.memory_stats()``."""
 
-    num_device_alloc: int = 0
-    """Segments allocated with cudaMalloc."""
-    num_device_free: int = 0
     num_alloc_retries: int = 0
     """Times that the whole cache was released because the device was full."""
     num_ooms: int = 0
@@ -332,7 +329,6 @@ class CachingAllocator:
         segment = self.new_segment(size, is_expandable=False)
         block = SimulatedBlock(segment.address, size, bin_, segment, segment.tie)
         self.adopt(block)
-        self.counts.num_device_alloc += 1
         self.moved(Action.SEGMENT_ALLOC, (segment.address, size), bin_)
         return block
 
@@ -389,7 +385,6 @@ class CachingAllocator:
         """Return a whole segment with cudaFree."""
         block.bin.remove(block)
         self.forget(block.segment)
-        self.counts.num_device_free += 1
         self.moved(Action.SEGMENT_FREE, (block.address, block.size), block.bin)
 
     def _release_oversize(self, bin_: Bin, need: int) -> bool:

@@ -24,7 +24,7 @@ from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_count
 
 _SAMPLES = "samples"
 _BY = " × "
@@ -204,11 +204,15 @@ def batch_fit(
         part for run, each in zip(runs, given_sizes, strict=True) if (part := _steps(run, each)) is not None
     ]
     if not parts:
-        return BatchFit(unit, problem="no steps, or nothing says how large their batches were")
+        n_steps = max(len(run.steps) for run in runs)
+        few = f"the recording has {format_count(n_steps, 'step')}, and it takes two"
+        unsaid = "nothing says how large the batches of two steps in a row were"
+        return BatchFit(unit, problem=unsaid if n_steps > 1 else few)
     size = np.concatenate([part.size for part in parts])
     different = tuple(np.unique(size).tolist())
     if len(different) < 2:
-        why = f"the {len(size)} steps compared are of one size: record some with another batch size"
+        compared = "the step compared is" if len(size) == 1 else f"the {len(size)} steps compared are"
+        why = f"{compared} of one size: record some with another batch size"
         return BatchFit(unit, different, len(size), problem=why)
     process = recording.process
     alike = program(parts, Settings.from_snapshot(process.allocator, torch=process.torch))

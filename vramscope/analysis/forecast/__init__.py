@@ -22,7 +22,7 @@ from vramscope.model.recording import Outcome, Recording
 from vramscope.model.table import Array
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
-from vramscope.units import format_bytes, format_rough_duration
+from vramscope.units import format_bytes, format_count, format_rough_duration
 
 _LEAST_STEPS = 60
 """Steps with growth in their later half, where no line explains it: a buffer that fills up looks the same."""
@@ -92,7 +92,7 @@ class Outlook:
             return f"at this rate the limit of {limit} is reached {_near(self.forecast)}"
         if self.steady_steps is None:
             return ""
-        return f"steady: no limit in sight over the {self.steady_steps:,} steps left"
+        return f"steady: no limit in sight over the {format_count(self.steady_steps, 'step')} left"
 
     @property
     def short(self) -> str:

@@ -149,7 +149,11 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
     if fed is not None and fed.cause is not LeakCause.GROWING_BATCH:
         asked, fed = [*asked, fed], None
     found = _by_statement(sorted(filter(None, asked), key=lambda leak: -leak.bytes_per_step))
-    grows = [leak for leak in found if not leak.is_filling]
+    filling = tuple(leak for leak in found if leak.is_filling)
+    # Several buffers that fill at once are one growth to whoever looks at the memory.
+    if sum(leak.bytes_per_step for leak in filling) < least:
+        filling = ()
+    grows = [leak for leak in found if not leak.is_filling or not filling]
     cache = cache_growth if batch is None else cache_growth_beyond_peaks
     pools = private_pool_growth(recording, at, stride, least)
     leaks = tuple(leak for leak in grows if leak.bytes_per_step >= least)
@@ -161,7 +165,7 @@ def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -
         iteration_boundaries=at,
         leaks=leaks,
         little=tuple(leak for leak in grows if leak.bytes_per_step < least),
-        filling=tuple(leak for leak in found if leak.is_filling and leak.bytes_per_step >= least),
+        filling=filling,
         batch=fed if fed is not None and fed.bytes_per_step >= least else None,
         cache_bytes_per_step=cached,
         pool_bytes_per_step=pools.bytes_per_step,
@@ -182,8 +186,8 @@ def _by_statement(found: list[Leak]) -> list[Leak]:
 
 def _context(levels: Levels) -> _LeakContext:
     recording, marks = levels.recording, levels.recording.marks
-    begins = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
-    backward = marks.rows(begins & (marks.event >= levels.at[window(len(levels.at))]))
+    backward = marks.of_phase(MarkKind.PHASE_BEGIN, Phase.BACKWARD)
+    backward = backward.rows(backward.event >= levels.at[window(len(levels.at))])
     return _LeakContext(
         levels=levels,
         holdings=held(recording, levels.found, levels.born),
@@ -198,7 +202,7 @@ def _context(levels: Levels) -> _LeakContext:
 def _has_old_optimizers(levels: Levels) -> bool:
     """Return whether an optimizer stepped for the last time before another one stepped first."""
     marks = levels.recording.marks
-    steps = marks.rows((marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.OPTIMIZER))
+    steps = marks.of_phase(MarkKind.PHASE_BEGIN, Phase.OPTIMIZER)
     steps = steps.rows(steps.event >= levels.at[window(len(levels.at))])
     _, first = np.unique(steps.value, return_index=True)
     _, last = np.unique(steps.value[::-1], return_index=True)

@@ -16,7 +16,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.strategies.batches import accumulation, loss_in_chunks, smaller_evaluation
 from vramscope.analysis.strategies.checkpointing import checkpointed
-from vramscope.analysis.strategies.gradients import forgotten, is_bucket, kept_gradients, late_gradients
+from vramscope.analysis.strategies.gradients import cleared, is_bucket
 from vramscope.analysis.strategies.optimizer import (
     fused_optimizer,
     of_whole_step,
@@ -41,7 +41,7 @@ from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_count
 
 WORTH_IT = 0.01
 """A strategy that saves less than this share of the peak is not advised."""
@@ -239,9 +239,9 @@ def _is_shared(each: Strategy) -> bool:
 def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) -> Strategy:
     level = level_with(run, tried.factor, tried.extra_bytes)
     highest = int(level.argmax())
-    left = round(float(level[highest]))
     name, how, cost, basis = tried.words
     peak = int(run.level_bytes[at])
+    left = round(float(level[highest])) if tried.saved_bytes is None else peak - tried.saved_bytes
     phase, saved = Phase(int(run.phase[highest])), peak - left
     if tried.least is None and tried.most is None and not saved:
         low = high = left
@@ -323,24 +323,22 @@ def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
             "divided_checkpointing" if best.is_divided else "checkpointing",
             np.ones(len(run.found)),
             best.extra_bytes,
-            {"blocks": len(blocks), "which": named},
+            {"blocks": format_count(len(blocks), "block"), "which": named},
             least=SizeChange(np.ones(len(run.found)), best.least_extra_bytes),
             most=SizeChange(np.ones(len(run.found)), best.most_extra_bytes),
         )
 
 
 def _gradients_to_none(run: StrategyInput) -> Iterator[StrategyTrial]:
-    """Free gradients before forward, if a step begins with those of the step before."""
-    gradient = run.category == Category.GRADIENT
-    gradient[forgotten(run.recording, run.found, gradient)] = False
-    extra = kept_gradients(run.found, run.lives, gradient, len(run.phase))
-    extra = extra + late_gradients(run.found, run.lives, gradient, len(run.phase))
+    """Free gradients right after the step of their optimizer."""
+    extra, _, saved = cleared(run.recording, run.found)
     if extra.any():
         yield StrategyTrial(
             "gradients_to_none",
             np.ones(len(run.found)),
             extra,
             extra_of=Category.GRADIENT,
+            saved_bytes=saved,
             least=SizeChange(scaled(run, (run.category == Category.GRADIENT, 0.0))),
         )
 

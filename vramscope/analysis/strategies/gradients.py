@@ -1,11 +1,22 @@
 """Gradients that need not exist: those of the step before, and copies beside DDP's buckets."""
 
+from bisect import bisect_left
+from dataclasses import replace
+from itertools import compress, pairwise
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
 import numpy as np
 
-from vramscope.analysis.categories.by_lifetime import Lives
+from vramscope.analysis.categories import assign, undivided
+from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.lifetimes import ALIVE, Allocations
+from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import steps_of
-from vramscope.model.marks import Phase
+from vramscope.analysis.strategies.trials import summed
+from vramscope.analysis.timeline import timeline
+from vramscope.analysis.what_if import replay, request_sequence, with_frees
+from vramscope.model.marks import Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
 from vramscope.model.table import Array
@@ -15,6 +26,10 @@ LEAST_STEPS = 3
 _MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
 """Functions of DistributedDataParallel that make buckets: at creation, and again in its second forward."""
 _THEIR_FILE = "torch/nn/parallel/distributed.py"
+_MOST_REPLAYED = 200_000
+"""Events that are replayed within a second or two."""
+_Backward: TypeAlias = tuple[int, dict[int, list[int]]]
+"""Where it begins, and its temporaries by their size, as they are freed."""
 
 
 def is_bucket(stacks: Stacks, found: Allocations) -> Array:
@@ -25,67 +40,99 @@ def is_bucket(stacks: Stacks, found: Allocations) -> Array:
     return makes[found.stack_id]
 
 
-def kept_gradients(found: Allocations, lives: Lives, is_gradient: Array, n_instants: int) -> Array:
-    """Return the saved bytes (negative) at each instant, if gradients were freed after each optimizer step.
+class Cleared(NamedTuple):
+    """A run whose gradients go right after the step of the optimizer that owns them."""
 
-    Gradients that are alive at the end of an optimizer step and at the next backward are gone in between. In
-    that backward a gradient returns when the temporary of its size that is added to it is freed; a gradient
-    without such a temporary returns at the start.
+    extra_bytes: Array
+    """The saved bytes (negative) at each instant, of blocks as large as they were."""
+    n_outlasted: Array
+    """Further steps of its optimizer that each allocation outlasts; 0 for what is no gradient."""
+    saved_bytes: int
+    """What the peak is lower by; by a replay, which places blocks anew, where there are not too many."""
+
+
+@memoized
+def cleared(recording: Recording, found: Allocations) -> Cleared:
+    """Return what would change if each gradient were freed right after its optimizer's step."""
+    level = timeline(recording).allocated_bytes
+    free_event, n_outlasted = _freed_early(recording, found)
+    freed = replace(found, free_event=free_event)
+    changes = (summed(each, each.block_size, len(level) - 1) for each in (freed, found))
+    extra = np.minimum(np.subtract(*changes), 0)
+    saved = int(level.max(initial=0) - (level + extra).max(initial=0))
+    if saved and len(recording.trace) <= _MOST_REPLAYED:
+        program = request_sequence(recording)
+        rows = np.flatnonzero(freed.free_event != found.free_event)
+        moved = with_frees(program, rows, freed.free_event[rows])
+        before, after = (replay(each, program.settings).peak_allocated_bytes for each in (program, moved))
+        saved = max(before - after, 0)
+    return Cleared(extra, n_outlasted, saved)
+
+
+def _freed_early(recording: Recording, found: Allocations) -> tuple[Array, Array]:
+    """Return the event that frees each allocation, if gradients were cleared by their optimizer's step.
+
+    And the number of further steps that each gradient outlasts.
+
+    What a backward adds to such a gradient takes its place: a temporary of its size. A gradient that outlasts
+    a later step of its optimizer, and to which none was added, stays as it is.
     """
-    change = np.zeros(n_instants)
-    starts = np.sort(lives.phases.start_event[lives.phases.phase == Phase.BACKWARD])
-    for end in np.unique(lives.phases.end_event[lives.phases.phase == Phase.OPTIMIZER]).tolist():
-        following = int(np.searchsorted(starts, end))
-        if following == len(starts):
-            break
-        start = int(starts[following])
-        kept = is_gradient & (found.alloc_event < end) & ((lives.dies > start) | (found.free_event == -1))
-        if not kept.any():
-            continue
-        change[end] -= found.block_size[kept].sum()
-        for event, n_bytes in _come_back(found, lives, found.block_size[kept], start):
-            change[event] += n_bytes
-    return np.cumsum(change)
+    assigned, lives = undivided(assign(recording, found)), lives_of(recording, found)
+    is_gradient = assigned.category == Category.GRADIENT
+    is_gradient[forgotten(recording, found, is_gradient)] = False
+    phases, dies = lives.phases, lives.dies.copy()
+    ended = recording.marks.of_phase(MarkKind.PHASE_END, Phase.OPTIMIZER)
+    optimizers = np.unique(ended.value)
+    owner = optimizers if len(optimizers) == 1 else _owners(recording, lives, assigned.label)
+    owner = np.where(is_gradient, owner, -1)
+    backward = phases.rows(phases.phase == Phase.BACKWARD)
+    leads_to = np.append(ended.value, -1)[np.searchsorted(ended.event, backward.start_event)]
+    within = np.searchsorted(backward.start_event, found.alloc_event, side="right") - 1
+    end = np.append(backward.end_event, 0)[within]
+    within[(found.alloc_event < 0) | (found.alloc_event >= end)] = -1
+    added: list[dict[int, list[int]]] = [{} for _ in leads_to]
+    rows = np.flatnonzero(~is_gradient & (within >= 0) & (dies < end))
+    for row in rows[np.argsort(dies[rows], kind="stable")].tolist():
+        added[within[row]].setdefault(int(found.size[row]), []).append(row)
+    n_outlasted = np.zeros(len(found), "i8")
+    for of in np.unique(owner[owner != -1]).tolist():
+        mine, own_ends = np.flatnonzero(owner == of), np.unique(ended.event[ended.value == of])
+        born, gone = (np.searchsorted(own_ends, at[mine], "right") for at in (found.alloc_event, dies))
+        n_outlasted[mine] = np.maximum(gone - born - 1, 0)
+        # A backward adds to the gradients that it makes where there are none yet.
+        is_older = (found.alloc_event[mine] < 0).any()
+        adds = is_older | np.isin(leads_to, np.append(leads_to, -2)[within[mine]])
+        into = list(zip(backward.start_event[adds].tolist(), compress(added, adds), strict=True))
+        for row, first, last in zip(*(each.tolist() for each in (mine, born, gone)), strict=True):
+            _clear(row, int(found.size[row]), own_ends[first:last].tolist(), dies, into)
+    free_event = np.where(dies < len(recording.trace), dies, ALIVE)
+    return np.where(dies == lives.dies, found.free_event, free_event), n_outlasted
 
 
-def late_gradients(found: Allocations, lives: Lives, is_gradient: Array, n_instants: int) -> Array:
-    """Return the saved bytes (negative) at each instant, if gradients that go after a forward went before it.
+def _clear(row: int, size: int, ends: list[int], dies: Array, backwards: list[_Backward]) -> None:
+    """Free the gradient *row* after each of the *ends* of its optimizer's steps, where that is possible."""
+    last = int(dies[row])
+    for at, after in pairwise([*ends, last]):
+        first, beyond = (bisect_left(backwards, each, key=itemgetter(0)) for each in (at, after))
+        again = next(filter(None, (added.get(size) for _, added in backwards[first:beyond])), None)
+        if again or after == last:
+            dies[row] = at - 1
+        if again:
+            row = again.pop()
+            dies[row] = last
 
-    These are alive at the end of an optimizer's step, live through a forward, and are freed before the next
-    backward: ``zero_grad()`` stands between ``model(x)`` and ``backward()``.
+
+def _owners(recording: Recording, lives: Lives, label: Array) -> Array:
+    """Return the optimizer that frees each allocation in its ``zero_grad()``, −1 where none does.
+
+    What lives at the end belongs to the one that freed others of the same label's name.
     """
-    phases, change = lives.phases, np.zeros(n_instants)
-    ends = np.unique(phases.end_event[phases.phase == Phase.OPTIMIZER])
-    forwards, backwards = (
-        np.append(np.sort(phases.start_event[phases.phase == each]), n_instants)
-        for each in (Phase.FORWARD, Phase.BACKWARD)
-    )
-    rows = np.flatnonzero(is_gradient & (found.free_event >= 0))
-    last = np.searchsorted(ends, lives.dies[rows], side="right") - 1
-    rows, last = rows[last >= 0], last[last >= 0]
-    end, dies = ends[last], lives.dies[rows]
-    forward, backward = (each[np.searchsorted(each, end)] for each in (forwards, backwards))
-    is_late = (
-        (found.alloc_event[rows] < end) & (forward < dies) & (dies <= backward) & (backward < n_instants)
-    )
-    size = found.block_size[rows[is_late]]
-    np.subtract.at(change, end[is_late], size)
-    np.add.at(change, dies[is_late] + 1, size)
-    return np.cumsum(change)
-
-
-def _come_back(found: Allocations, lives: Lives, sizes: Array, start: int) -> list[tuple[int, int]]:
-    """Return the events at which gradients return, with their bytes."""
-    end = int(lives.phases.end_event[lives.phases.start_event == start].max())
-    rows = np.flatnonzero((found.alloc_event >= start) & (found.free_event < end) & (found.free_event >= 0))
-    back = []
-    for size in np.unique(sizes).tolist():
-        freed = np.sort(found.free_event[rows[found.block_size[rows] == size]])
-        n = int((sizes == size).sum())
-        # The last ones: activations' gradients of that size may have been there too.
-        events = freed[len(freed) - min(n, len(freed)) :].tolist()
-        back += [(event, size) for event in events] + [(start, size)] * (n - len(events))
-    return back
+    begun = recording.marks.of_phase(MarkKind.PHASE_BEGIN, Phase.ZERO_GRAD)
+    in_zero_grad = np.append(lives.phases.phase, Phase.OTHER)[lives.freed_in] == Phase.ZERO_GRAD
+    by = np.append(begun.value, -1)[np.searchsorted(begun.event, lives.dies, side="right") - 1]
+    names = np.array([*recording.labels.names, ""])[np.append(recording.labels.name, -1)[label]]
+    of_name = dict(zip(names[in_zero_grad].tolist(), by[in_zero_grad].tolist(), strict=True)) | {"": -1}
+    return np.where(in_zero_grad, by, [of_name.get(each, -1) for each in names.tolist()])
 
 
 def forgotten(recording: Recording, found: Allocations, is_gradient: Array) -> Array:

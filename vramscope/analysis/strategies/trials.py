@@ -71,6 +71,8 @@ class StrategyTrial(NamedTuple):
     """The change if every assumption held in the strategy's favor; None if the change itself is sure."""
     most: "SizeChange | None" = None
     """The change if no assumption held in its favor."""
+    saved_bytes: int | None = None
+    """What the peak falls by where that is known better than by these sizes."""
     is_surely_less: bool = False
     """Whether the peak falls in any case, though perhaps by less."""
 

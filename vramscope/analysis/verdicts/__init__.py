@@ -93,7 +93,8 @@ def _without_leak(recording: Recording, found: Leaks, until: str) -> tuple[Growt
     if found.little:
         return GrowthVerdict.LITTLE, _little(found.little[0])
     grows = f"nothing grew from step to step {until}" if until else "nothing grows from step to step"
-    return GrowthVerdict.NOTHING, grows
+    bounded = " and ".join(leak.holder or "a buffer" for leak in found.filling)
+    return GrowthVerdict.NOTHING, f"{grows} but what has a bound: {bounded}" if bounded else grows
 
 
 def _little(leak: Leak) -> str:

@@ -7,6 +7,7 @@ itself. The replay does not foresee a program that would do something else under
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -224,17 +225,24 @@ def emptied_after(program: RequestSequence, recording: Recording, what: str) -> 
         raise UsageError(
             f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` record them'
         )
-    # The sequence with ``empty_cache`` before each of the events *ends*.
-    at = np.searchsorted(program.event, ends)
-    return replace(
-        program,
-        op=np.insert(program.op, at, AllocatorOp.EMPTY_CACHE),
-        row=np.insert(program.row, at, -1),
-        event=np.insert(program.event, at, np.maximum(ends - 1, 0)),
-        size=np.insert(program.size, at, 0),
-        stream=np.insert(program.stream, at, 0),
-        pool=np.insert(program.pool, at, 0),
-    )
+    return _with_ops(program, program.op >= 0, AllocatorOp.EMPTY_CACHE, np.full(len(ends), -1), ends - 1)
+
+
+def with_frees(program: RequestSequence, rows: Array, events: Array) -> RequestSequence:
+    """Return the sequence with other frees of *rows*, each right after its event; none where that is −1."""
+    stays = ~(np.isin(program.row, rows) & (program.op != AllocatorOp.REQUEST))
+    return _with_ops(program, stays, AllocatorOp.FREE, rows[events >= 0], events[events >= 0])
+
+
+def _with_ops(
+    program: RequestSequence, of: Array, op: AllocatorOp, rows: Array, at: Array
+) -> RequestSequence:
+    """Return the ops *of* a sequence, and one more *op* right after each of the events *at*."""
+    order = np.argsort(np.append(2 * program.event[of], 2 * at + 1), kind="stable")
+    more: dict[str, Any] = {"op": np.full(len(rows), op), "row": rows, "event": np.maximum(at, 0)}
+    for name in ("op", "row", "event", "size", "stream", "pool"):
+        more[name] = np.append(getattr(program, name)[of], more.get(name, np.zeros_like(rows)))[order]
+    return replace(program, **more)
 
 
 def replay(

@@ -1,9 +1,9 @@
 """Hooks on torch's own calls that are phases: backward, checkpoints, optimizers, data loaders."""
 
-import functools
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from types import FrameType
 from typing import Any
 
@@ -39,7 +39,7 @@ def hook_calls() -> None:
     _hook_checkpoints()
     _hook_optimizers()
     # torch's own annotation of data loaders exists only on CUDA since 2.5.
-    replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", _watched_next)
+    replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", partial(_watched, Phase.DATA))
 
 
 def _hook_backward() -> None:
@@ -52,7 +52,7 @@ def _hook_backward() -> None:
 
 
 def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
+    @wraps(run)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         if state.listener is None or is_compiling():
             return _run_registered(run, args, kwargs)
@@ -63,12 +63,12 @@ def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
         keeps = _graph_kept(run, args, kwargs)
         guarded(_begin_backward, keeps, sys._getframe())
         # Module calls inside backward are counted from zero: they are recomputations.
-        calls, modules = thread.calls, thread.modules
-        thread.calls, thread.modules = 0, []
+        calls, root, modules = thread.calls, thread.root, thread.modules
+        thread.calls, thread.root, thread.modules = 0, 1, []
         try:
             return _run_registered(run, args, kwargs)
         finally:
-            thread.calls, thread.modules = calls, modules
+            thread.calls, thread.root, thread.modules = calls, root, modules
             guarded(_end_backward, keeps)
 
     return run_backward
@@ -105,7 +105,7 @@ def _begin_backward(_listener: Listener, keeps: int, owner: FrameType) -> None:
     begin(Phase.BACKWARD, keeps, "", owner)
     if not any(opened.phase in FORWARDS for opened in thread.open):
         # A Ctrl-C interrupted a forward before its phase had begun.
-        thread.calls = 0
+        thread.calls, thread.root = 0, 1
 
 
 def _end_backward(listener: Listener, keeps: int) -> None:
@@ -140,7 +140,7 @@ def _watched_recomputation(original: Any) -> Any:
 def _watched_reentrant(run: Callable[..., Any]) -> Callable[..., Any]:
     """Mark the repeated run, which ends at the backward through it that ``_watched_backward`` sees."""
 
-    @functools.wraps(run)
+    @wraps(run)
     def backward(*args: Any) -> Any:
         guarded(_begin_recompute)
         try:
@@ -164,7 +164,7 @@ def _hook_optimizers() -> None:
     handles = [register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)]
     state.undo_all.extend(handle.remove for handle in handles)
     for home in (torch.optim.Optimizer, torch.nn.Module):
-        replace(home, "zero_grad", _watched_zero_grad)
+        replace(home, "zero_grad", partial(_watched, Phase.ZERO_GRAD))
     # A step that the scaler skips calls no optimizer, so it is seen only here.
     replace(_GRAD_SCALER, "step", _watched_scaler)
 
@@ -189,16 +189,16 @@ def _end_step(listener: Listener, optimizer: Any) -> None:
     end(Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__)
 
 
-def _watched_zero_grad(run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
-    def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-        return during(Phase.ZERO_GRAD, owner, sys._getframe(), lambda: run(owner, *args, **kwargs))
+def _watched(phase: Phase, run: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(run)
+    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        return during(phase, owner, sys._getframe(), lambda: run(owner, *args, **kwargs))
 
-    return zero_grad
+    return call
 
 
 def _watched_scaler(run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
+    @wraps(run)
     def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         return during(
             Phase.OPTIMIZER, optimizer, sys._getframe(), lambda: run(scaler, optimizer, *args, **kwargs)
@@ -209,11 +209,3 @@ def _watched_scaler(run: Callable[..., Any]) -> Callable[..., Any]:
 
 # In torch.amp since 2.3, in torch.cuda.amp before.
 _GRAD_SCALER: Any = next(kind for kind in torch.cuda.amp.GradScaler.__mro__ if "step" in kind.__dict__)
-
-
-def _watched_next(run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
-    def next_batch(loader: Any) -> Any:
-        return during(Phase.DATA, loader, sys._getframe(), lambda: run(loader))
-
-    return next_batch

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from _thread import get_ident
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -67,7 +68,7 @@ def _before_module(module: Any, args: Any) -> None:  # noqa: ARG001
         return
     # What is the thread's own is looked up at each access, so each is read once.
     thread.calls = calls = thread.calls + 1
-    if calls == 1:
+    if calls == thread.root:
         guarded(_begin_forward, module, sys._getframe(1))
     log = state.log
     if log is not None:
@@ -80,11 +81,18 @@ def _after_module(module: Any, args: Any, *rest: Any) -> None:
     if not calls:
         return
     thread.calls = calls = calls - 1
-    if not calls:
+    if calls < thread.root and _is_root_left(calls):
         guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
     log = state.log
     if log is not None:
         _leave_module(log, thread.modules, calls)
+
+
+def _is_root_left(calls: int) -> bool:
+    """Whether a module returned whose forward is reported; the loop in a module ends with it."""
+    if calls < thread.root - 1:
+        thread.root = 1
+    return calls == thread.root - 1
 
 
 def _enter_module(log: ModuleLog, modules: list[int], calls: int, module: Any) -> None:
@@ -113,20 +121,20 @@ def hook_roots() -> None:
     root runs, and a hook on that root reports its return. If several threads run modules it stays installed.
     """
     _keep_key(_modules.register_module_forward_pre_hook(_before_root), _before_root)
+    hooks = _modules._global_forward_pre_hooks
+    state.hook_roots = partial(hooks.__setitem__, _keys[_before_root], _before_root)
 
 
 def _before_root(module: Any, args: Any) -> None:  # noqa: ARG001
-    if is_compiling() or thread.calls:
+    if is_compiling() or thread.calls >= thread.root:
         return
-    thread.calls = 1
+    thread.calls += 1
     guarded(_begin_forward, module, sys._getframe(1))
     guarded(_step_aside, module)
 
 
 def _step_aside(_listener: Listener, root: Any) -> None:
     handle = root.register_forward_hook(_after_root, always_call=True, **_WITH_KWARGS)
-    key = _keys[_before_root]
-    hooks = _modules._global_forward_pre_hooks
 
     def leave() -> None:
         handle.remove()
@@ -134,19 +142,20 @@ def _step_aside(_listener: Listener, root: Any) -> None:
         for name in ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
             getattr(root, name, {}).pop(handle.id, None)
         if state.listener is not None:
-            hooks[key] = _before_root
+            state.hook_roots()
 
-    state.leave_root[get_ident()] = leave
+    state.leave_root[get_ident(), thread.calls] = leave
     if not other_threads():
-        hooks.pop(key, None)
+        _modules._global_forward_pre_hooks.pop(_keys[_before_root], None)
 
 
 def _after_root(module: Any, args: Any, *rest: Any) -> None:
     if is_compiling() or not thread.calls:
         return
-    thread.calls = 0
     leave_root()
-    guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
+    thread.calls = calls = thread.calls - 1
+    if _is_root_left(calls):
+        guarded(_end_forward, module, (args, *rest[:-1]), rest[-1])
 
 
 def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
@@ -159,11 +168,11 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
     # Transforms of a data set are modules too: that they are called is loading, and no forward.
     if loads_data() and not tensors_of(module, "_parameters"):
         return
-    calls = thread.calls
+    calls, root = thread.calls, thread.root
     if state.log is not None and phase not in (Phase.RECOMPUTE, Phase.LOSS):
         state.log.learn(module)
     begin(phase, id(module), type(module).__name__, owner)
-    thread.calls = calls
+    thread.calls, thread.root = calls, root
     # A recomputed part of a model has its names, inputs and outputs from the first run.
     if phase != Phase.RECOMPUTE:
         listener.forward_begins(module)

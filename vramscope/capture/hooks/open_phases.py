@@ -19,6 +19,7 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.marks import MarkKind, Note, Phase
 
 FORWARDS = frozenset({Phase.FORWARD, Phase.EVAL, Phase.RECOMPUTE, Phase.LOSS})
+_OF_A_LOOP = frozenset({Phase.DATA, Phase.ZERO_GRAD, Phase.OPTIMIZER})
 CHECKPOINT = "checkpoint"
 """Name of the recompute phases that torch.utils.checkpoint begins."""
 
@@ -71,6 +72,8 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.calls = 0
         """Number of nested module calls in progress."""
+        self.root = 1
+        """Which of these are forwards: the outermost, and the next where the calls before run a loop."""
         self.modules: list[int] = []
         """The index of the module's path for each of these calls."""
         self.open: list[_OpenPhase] = []
@@ -86,15 +89,18 @@ class _HookState:
     """
 
     __slots__ = (
-        "collections", "leave_root", "listener", "log", "n_begun", "n_too_deep", "threads", "undo_all",
+        "collections", "hook_roots", "leave_root", "listener", "log", "n_begun", "n_too_deep", "threads",
+        "undo_all",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
         self.log: ModuleLog | None = None
         self.undo_all: list[Callable[[], None]] = []
-        self.leave_root: dict[int, Callable[[], None]] = {}
-        """Functions that undo the changes made for the root module that a thread runs, by thread."""
+        self.leave_root: dict[tuple[int, int], Callable[[], None]] = {}
+        """Functions that undo the changes made for a root module, by thread and number of calls."""
+        self.hook_roots: Callable[[], None] = lambda: None
+        """Hooks root modules again, which ends while one runs."""
         self.threads: set[int] = set()
         """The threads that began a phase, except autograd's own threads."""
         self.n_begun = 0
@@ -124,6 +130,11 @@ def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
     opened, depth = thread.open, _depth(owner)
     if owner is not None and opened:
         _drop_stale(state.listener, opened, (owner, depth))
+    if phase in _OF_A_LOOP and thread.calls and thread.root == 1 and opened and opened[-1].phase in FORWARDS:
+        # A trainer is a module whose forward is a loop: the forwards within it are reported, too.
+        thread.root = thread.calls + 1
+        if state.log is None:
+            state.hook_roots()
     opened.append(_OpenPhase(phase, value, name, depth, 0 if owner is None else id(owner)))
     state.listener.mark(MarkKind.PHASE_BEGIN, phase, value, name)
 
@@ -144,7 +155,7 @@ def end(phase: Phase, value: int, name: str) -> None:
 def forget_thread() -> None:
     """Forget the open phases of the calling thread, which left the recorded block."""
     thread.open.clear()
-    thread.calls = 0
+    thread.calls, thread.root = 0, 1
     thread.modules.clear()
 
 
@@ -173,14 +184,14 @@ def _drop_stale(listener: Listener, opened: list[_OpenPhase], now: tuple[FrameTy
             return
         lost = opened.pop()
         if lost.phase in FORWARDS:
-            thread.calls = 0
             leave_root()
+            thread.calls, thread.root = 0, 1
         listener.mark(MarkKind.PHASE_END, lost.phase, lost.value, lost.name)
 
 
 def leave_root() -> None:
     """Undo what was changed for the root module that the calling thread has left."""
-    leave = state.leave_root.pop(get_ident(), None)
+    leave = state.leave_root.pop((get_ident(), thread.calls), None)
     if leave is not None:
         leave()
 
