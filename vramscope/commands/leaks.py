@@ -91,10 +91,8 @@ def _page(
         yield Text(note.text, "note")
     for recording, findings, result, growth in zip(run.recordings, located, results, growths, strict=True):
         rank, device = recording.process.rank, recording.device.index
-        yield Heading(
-            f"{run.name}, rank {rank}, device {device}: {format_count(result.n_iterations, 'step')} compared",
-            level=2,
-        )
+        n_steps = format_count(result.n_iterations, "step")
+        yield Heading(f"{run.name}, rank {rank}, device {device}: {n_steps} compared", level=2)
         for note in recording.notes:
             yield Text(note.text, "note")
         for finding in findings:

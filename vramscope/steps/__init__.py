@@ -146,9 +146,8 @@ class StepFinder:
         alone = before.alone | working_alone(stretches)
         helpers = frozenset({stretch.mark.thread for stretch in stretches} - {REGION} - alone)
         nest(stretches, helpers)
-        n_nested, stretches = len(stretches), without_loops(stretches)
-        if len(stretches) < n_nested:
-            nest(stretches, helpers)
+        if len(left := without_loops(stretches)) < len(stretches):
+            nest(stretches := left, helpers)
         trainers = before.trainers | {s.owner for s in stretches if s.phase == Phase.BACKWARD}
         program = Program(rows, stretches, before, end.n_rows, outcome)
         spans, rules = spans_of(program)
