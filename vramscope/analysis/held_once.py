@@ -75,14 +75,12 @@ def held_once(recording: Recording) -> list[Finding]:
         FindingKind.EVALUATION_LEFT: _of_evaluations(recording, found, loose & ~copies, at),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
-    others = loose & ~copies
-    others[np.concatenate(list(rows.values()))] = False
+    others = loose & ~np.isin(np.arange(len(loose)), np.concatenate([*rows.values()]))
     rows |= {
         FindingKind.STEPS_KEPT: _of_steps(recording, found, others, line, at),
         FindingKind.STEP_BEFORE_KEPT: _of_the_step_before(recording, found, others, at),
     }
     said: list[Finding] = []
-    born = steps_of(recording.steps, found.alloc_event)
     for kind, mine in rows.items():
         size, is_left = found.block_size[mine], kind == FindingKind.WORKSPACE_LEFT
         if size.sum() < max(_LEAST_BYTES, 0 if is_left else _LEAST_SHARE * int(level[at])):
@@ -106,7 +104,7 @@ def held_once(recording: Recording) -> list[Finding]:
         held = f", held by {holder}" if holder else ""
         finding = worded(
             wording, int(size.sum()), frame, held=held, it=holder or "it", holder=holder, edit=edit,
-            steps=len(np.unique(born[mine])),
+            steps=len(np.unique(steps_of(recording.steps, found.alloc_event[mine]))),
         )  # fmt: skip
         said.append(replace(finding, holder=holder or None))
     return said
@@ -152,7 +150,9 @@ def _of_steps(recording: Recording, found: Allocations, live: Array, line: Array
 def _of_the_step_before(recording: Recording, found: Allocations, live: Array, at: int) -> Array:
     """Return the *live* results of forwards of the step before that go when this one has made its own."""
     lives, now = lives_of(recording, found), _step_of(recording, at)
-    of_forward = np.isin(lives.phase, (Phase.FORWARD, Phase.EVAL))
+    # Where nothing trains, what forwards with gradients keep is no result.
+    kinds = (Phase.EVAL, Phase.FORWARD)[: 1 + (Phase.BACKWARD in recording.phases.phase)]
+    of_forward = np.isin(lives.phase, kinds)
     is_freed = lives.dies < np.append(recording.steps.start_event, len(recording.trace))[now + 1]
     stack, size, dies = found.stack_id, found.size, lives.dies
     own = np.flatnonzero(of_forward & (lives.step == now) & ~is_freed)[::-1]
