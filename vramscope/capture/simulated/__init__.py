@@ -47,7 +47,7 @@ _COLUMNS = len(Trace.DTYPES)
 # above the second (a disk that hangs) recording stops.
 _MANY_WAITING = 500_000
 _TOO_MANY_WAITING = 4_000_000
-_MANY_QUEUED = 1_000_000
+_MANY_QUEUED = 70_000
 """Queue entries, seven per event, above which the program waits for the queue to be emptied."""
 _STATE_INTERVAL_S = 10.0
 
