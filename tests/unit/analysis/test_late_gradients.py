@@ -97,6 +97,8 @@ def test_gradients_of_several_optimizers_save_what_clearing_each_after_its_own_s
     assert (found.kind, found.n_bytes) == ("gradients_late", pytest.approx(truth, rel=0.02))
     assert advised.saved_bytes == found.n_bytes
     assert findings_of(early, "gradient_storage") == []
+    other = strategies(early)
+    assert "gradients set to None" not in [each.name for each in (*other.advised, *other.undecided)]
 
 
 def teaching(has_gradients):

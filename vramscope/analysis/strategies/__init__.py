@@ -332,7 +332,7 @@ def _checkpointing(run: StrategyInput) -> Iterator[StrategyTrial]:
 def _gradients_to_none(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Free gradients right after the step of their optimizer."""
     extra, _, saved = cleared(run.recording, run.found)
-    if extra.any():
+    if saved:
         yield StrategyTrial(
             "gradients_to_none",
             np.ones(len(run.found)),
