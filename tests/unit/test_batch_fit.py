@@ -178,6 +178,21 @@ def test_steps_of_one_size_say_nothing_and_why():
     assert fit.fitting(1 << 40) is None
 
 
+@pytest.mark.parametrize(
+    ("n_steps", "words"),
+    [
+        (1, "the recording has 1 step, and it takes two"),
+        (4, "nothing says how large the batches of two steps"),
+    ],
+)
+def test_without_sizes_it_is_said_whether_steps_or_sizes_are_missing(n_steps, words):
+    assert words in batch_fit(by_hand([2 * MIB] * n_steps)).problem
+
+
+def test_a_single_step_is_counted_as_one():
+    assert "the step compared is of one size" in batch_fit(by_hand([2 * MIB] * 2), sizes=[[8]]).problem
+
+
 def test_a_square_is_reported_not_to_be_a_line():
     sizes = [1, 1, 2, 2, 3, 3, 4, 4]
     fit = batch_fit(by_hand([size * size * MIB for size in sizes]), sizes=[sizes])
