@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import vramscope
 from vramscope.analysis.strategies import strategies
@@ -73,6 +74,58 @@ class Called(nn.Module):
         for each in self.layers:
             x = x + each(x)
         return x
+
+
+class Attention(nn.Module):
+    """A block that returns its attention maps, or lets go of them."""
+
+    def __init__(self, is_kept):
+        super().__init__()
+        self.into, self.out, self.is_kept = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WIDTH), is_kept
+
+    def forward(self, x):
+        query, key = self.into(x).chunk(2, -1)
+        scores = query @ key.mT
+        scaled = scores / 8
+        maps = scaled.softmax(-1)
+        mixed = self.out(maps @ x)
+        return mixed, (scores, scaled, maps) if self.is_kept else ()
+
+
+class Maps(nn.Module):
+    """Every block may be checkpointed; what the blocks return lives as long as the forward."""
+
+    def __init__(self, is_kept, is_checkpointed=False):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(Attention(is_kept)) for _ in range(24))
+        self.is_checkpointed = is_checkpointed
+
+    def forward(self, x):
+        returned = []
+        for each in self.layers:
+            y, maps = checkpoint(each, x, use_reentrant=False) if self.is_checkpointed else each(x)
+            x = x + y
+            returned.append(maps)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_blocks_that_return_what_they_made_save_nothing_for_certain(tmp_path, is_kept):
+    """The truth is the peak of the program with the edit."""
+    found = {}
+    for name in ("plain", "checkpointed"):
+        net, path = Maps(is_kept, name == "checkpointed"), tmp_path / name
+        with vramscope.record(path, device="simulated", quiet=True):
+            for _ in range(3):
+                net(torch.randn(2, 256, WIDTH)).backward()
+        (found[name],) = vramscope.load(path).recordings
+    plain, edited = (each.step_peaks().per_step.allocated_bytes.max() for each in found.values())
+    said = strategies(found["plain"])
+    (of,) = (each for each in said.advised + said.undecided if "checkpointing" in each.name)
+
+    assert (edited < 0.75 * plain) == (not is_kept)
+    assert of.low_bytes <= edited <= of.high_bytes
+    assert (of in said.undecided) == is_kept
 
 
 def advised(path, net, evaluated=None):
