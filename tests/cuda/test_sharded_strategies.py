@@ -50,7 +50,7 @@ answer = torch.cuda.max_memory_allocated()
 SAID = {"zero": "ZeRO-1", "fsdp": "ZeRO-3/FSDP"}
 
 
-@pytest.mark.parametrize("n_words", [1000, 20_000])
+@pytest.mark.parametrize("n_words", [pytest.param(1000, marks=pytest.mark.exhaustive), 20_000])
 def test_a_rank_needs_what_was_said(python, tmp_path, n_words):
     """With 20,000 words the embedding and the head are most: each is of one rank in stage 1."""
     file, answers = tmp_path / "script.py", {}
