@@ -19,7 +19,7 @@ WITH_EVALUATION = (*STEP * 5, (Phase.EVAL, 0))
 INNER = ((Phase.ZERO_GRAD, 0), *STEP)
 META = ("begin", *INNER, "end")
 LONG_CALLS = ("begin", *INNER * 11, "end")
-TRAINER = ("begin", *((Phase.DATA, 0), *STEP) * 40, "end")
+TRAINER = ("begin", *((Phase.DATA, 0), *STEP) * 5, "end")
 
 
 class Loop:
