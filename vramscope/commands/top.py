@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _DRAW_EVERY_S = 0.5
 _LOOK_EVERY_S = 1.0
+_LOOK_ENDS_S = 3.0
 
 
 def run(args: Namespace) -> int:
@@ -62,6 +63,8 @@ def _show(standings: "Standings") -> None:
         _draw(standings)
     finally:
         is_over.set()
+        # A thread that is still within a library in C++ can abort the process as it ends: SIGABRT, seen once.
+        looking.join(_LOOK_ENDS_S)
 
 
 def _look(standings: "Standings", is_over: "Event") -> None:
