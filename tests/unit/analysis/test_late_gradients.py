@@ -165,6 +165,32 @@ def evaluating(keeps):
     return program
 
 
+def test_the_gradient_of_an_activation_is_not_cleared_by_an_optimizer(tmp_path):
+    """A hook lets a frozen model take part in backward, as PEFT does; gradients of the head are small."""
+
+    def program(clears):
+        tower, head = net_of(n_layers=4).requires_grad_(False), nn.Linear(512, 10)
+        tower[1].register_forward_hook(lambda *call: call[-1].requires_grad_(True))
+        optimizer = torch.optim.AdamW(head.parameters())
+        for _ in range(6):
+            loss = head(tower(torch.randn(1024, 512))).square().mean()
+            if clears == "after forward":
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if clears == "at once":
+                optimizer.zero_grad()
+
+    late, early = (
+        recorded(tmp_path / clears, lambda clears=clears: program(clears))
+        for clears in ("after forward", "at once")
+    )
+    truth = late.peak().allocated.n_bytes - early.peak().allocated.n_bytes
+
+    assert truth < 64 << 10
+    assert "gradients_late" not in {each.kind for each in findings_of(late, "gradient_storage")}
+
+
 def test_an_evaluation_that_keeps_its_results_does_not_shrink_with_its_batch(tmp_path):
     """Each of ten batches returns 512 × 4096 numbers of four bytes: 8 MiB."""
     (kept,) = findings_of(recorded(tmp_path / "keeps", evaluating(keeps=True)), "evaluation_peak")

@@ -81,6 +81,12 @@ def _freed_early(recording: Recording, found: Allocations) -> tuple[Array, Array
     is_gradient = assigned.category == Category.GRADIENT
     is_gradient[forgotten(recording, found, is_gradient)] = False
     phases, dies = lives.phases, lives.dies.copy()
+    names = np.array([*recording.labels.names, ""])
+    is_named = names[np.append(recording.labels.name, -1)[assigned.label]] != ""
+    if (is_gradient & is_named).any():
+        # No optimizer has the gradient of an activation, such as one whose requires_grad a hook sets.
+        in_zero_grad = np.append(phases.phase, Phase.OTHER)[lives.freed_in] == Phase.ZERO_GRAD
+        is_gradient &= is_named | in_zero_grad
     ended = recording.marks.of_phase(MarkKind.PHASE_END, Phase.OPTIMIZER)
     optimizers = np.unique(ended.value)
     owner = optimizers if len(optimizers) == 1 else _owners(recording, lives, assigned.label)
