@@ -52,7 +52,7 @@ SAID = {"zero": "ZeRO-1", "fsdp": "ZeRO-3/FSDP"}
 
 @pytest.mark.parametrize("n_words", [pytest.param(1000, marks=pytest.mark.exhaustive), 20_000])
 def test_a_rank_needs_what_was_said(python, tmp_path, n_words):
-    """With 20,000 words the embedding and the head are most: each is of one rank in stage 1."""
+    """The embedding and the head of 20,000 words are most: each is of one rank in stage 1."""
     file, answers = tmp_path / "script.py", {}
     file.write_text(BEFORE + PROGRAM + AFTER.format(path=str(tmp_path / "answer.json")))
     for mode in ("plain", "zero 2", "zero 4", "fsdp 2", "fsdp 4"):

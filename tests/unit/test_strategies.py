@@ -298,7 +298,7 @@ def test_the_path_tells_one_way_for_each_part_of_the_memory():
 
 @pytest.mark.parametrize(("n_elements", "is_moved"), [(4095, False), (4096, True)])
 def test_state_of_small_parameters_stays_on_the_gpu(n_elements, is_moved):
-    """By the default of torchao's CPUOffloadOptimizer, minimal_size."""
+    """The default of torchao's CPUOffloadOptimizer, minimal_size, is 4,096 elements."""
     n_bytes = 4 * n_elements * N_TENSORS
 
     found = strategies(of_sizes(n_bytes, n_bytes, n_bytes), n_ranks=2)

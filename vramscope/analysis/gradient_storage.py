@@ -16,7 +16,7 @@ from vramscope.model.table import Array
 from vramscope.steps.innermost import phases_of
 
 _LEAST_SHARE = 0.5
-"""Of the steps: so many must keep the gradients of one before."""
+"""The share of the steps that must keep the gradients of one before."""
 _LEAST_BYTES = 1 << 20
 
 

@@ -54,15 +54,13 @@ def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
 def _recording(answer: "FitAnswer") -> dict[str, Any]:
     first: Placed | None = answer.placed[0] if answer.placed else None
     outcome = first.plain if first else answer.as_recorded
+    ending = answer.ending if answer.is_open else ""
     return {
         "rank": answer.rank,
         "device": answer.device,
         "fits": answer.fits,
         "verdict": first.verdict.value if first else None,
-        "reason": answer.problem
-        or (first.reason if first else "")
-        or (answer.is_open and answer.ending)
-        or None,
+        "reason": answer.problem or (first.reason if first else "") or ending or None,
         "recorded_peak_reserved_bytes": None if answer.problem else answer.recorded_peak_bytes,
         "capacity_bytes": first and first.target.total_bytes,
         "is_reproduced": None if answer.problem else answer.is_reproduced,

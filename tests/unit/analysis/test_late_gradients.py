@@ -23,6 +23,11 @@ def recorded(path, program):
     return found
 
 
+def saved_bytes(before, after):
+    """The bytes by which the peak of a program is lower after an edit."""
+    return before.peak().allocated.n_bytes - after.peak().allocated.n_bytes
+
+
 def findings_of(recording, name):
     analysis = analyses()[name]
     return analysis.findings(analysis.run(recording))
@@ -51,7 +56,7 @@ def training(clears):
 def test_gradients_that_are_cleared_after_forward_raise_the_peak_by_what_moving_the_line_saves(tmp_path):
     late = recorded(tmp_path / "late", training("after forward"))
     early = recorded(tmp_path / "early", training("before forward"))
-    truth = late.peak().allocated.n_bytes - early.peak().allocated.n_bytes
+    truth = saved_bytes(late, early)
 
     (found,) = findings_of(late, "gradient_storage")
 
@@ -88,7 +93,7 @@ def adversarial(clears):
 def test_gradients_of_several_optimizers_save_what_clearing_each_after_its_own_step_does(tmp_path):
     late = recorded(tmp_path / "late", adversarial("before its turn"))
     early = recorded(tmp_path / "early", adversarial("after its step"))
-    truth = late.peak().allocated.n_bytes - early.peak().allocated.n_bytes
+    truth = saved_bytes(late, early)
 
     (found,) = findings_of(late, "gradient_storage")
     (advised,) = [each for each in strategies(late).advised if each.name == "gradients set to None"]
@@ -185,7 +190,7 @@ def test_the_gradient_of_an_activation_is_not_cleared_by_an_optimizer(tmp_path):
         recorded(tmp_path / clears, lambda clears=clears: program(clears))
         for clears in ("after forward", "at once")
     )
-    truth = late.peak().allocated.n_bytes - early.peak().allocated.n_bytes
+    truth = saved_bytes(late, early)
 
     assert truth < 64 << 10
     assert "gradients_late" not in {each.kind for each in findings_of(late, "gradient_storage")}

@@ -67,7 +67,7 @@ def recording_of(blocks):
 
 
 def left_of(name, recording):
-    """Of stage 1 each parameter of the peak goes to the rank that has the fewest bytes, the largest first."""
+    """The largest parameter of the peak that is left goes to the emptiest rank, in stage 1."""
     _, parameters = at_peak(recording, {})
     if name != "ZeRO-1" or not parameters:
         return LEFT[name]

@@ -78,8 +78,8 @@ def share_of(found):
     return sum(size for (label, ours), size in found.items() if label == ours) / sum(found.values())
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_the_bytes_of_a_loop_are_in_the_phases_that_a_person_wrote_beside_them(recorded, loop, capsys):
+def labelled(recorded, loop):
+    """The recording of *loop*, and the phases that a person wrote beside its allocations."""
     torch.manual_seed(0)
     recording = recorded()
     with recording:
@@ -88,6 +88,12 @@ def test_the_bytes_of_a_loop_are_in_the_phases_that_a_person_wrote_beside_them(r
         now = Truth(lambda: storages.n_born - there)
         loop(now)
         now.settle()
+    return recording, now
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_the_bytes_of_a_loop_are_in_the_phases_that_a_person_wrote_beside_them(recorded, loop, capsys):
+    recording, now = labelled(recorded, loop)
 
     trace = recording.sink.trace
     steps, phases = resolve(recording.sink.marks, len(trace), 0)
@@ -112,14 +118,7 @@ class Trainer(torch.nn.Module):
 
 @pytest.mark.parametrize("loop", [loop for loop in LOOPS if loop not in WITHOUT_AN_OPTIMIZER])
 def test_a_loop_in_the_forward_of_a_module_has_the_same_steps_and_phases(recorded, loop):
-    torch.manual_seed(0)
-    recording = recorded()
-    with recording:
-        storages = recording.capture._storages
-        there = storages.n_born
-        now = Truth(lambda: storages.n_born - there)
-        Trainer(loop)(now)
-        now.settle()
+    recording, now = labelled(recorded, Trainer(loop))
 
     trace = recording.sink.trace
     steps, phases = resolve(recording.sink.marks, len(trace), 0)

@@ -8,7 +8,14 @@ from vramscope.analysis.accumulation import without_backward
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.logits import is_chunked, of_logits
 from vramscope.analysis.step_and_phase import are_in_evaluations
-from vramscope.analysis.strategies.trials import SizeChange, StrategyInput, StrategyTrial, level_with, scaled
+from vramscope.analysis.strategies.trials import (
+    TRAINS,
+    SizeChange,
+    StrategyInput,
+    StrategyTrial,
+    level_with,
+    scaled,
+)
 from vramscope.model.marks import Category, Phase
 from vramscope.model.stacks import Stacks
 from vramscope.model.table import Array
@@ -16,7 +23,6 @@ from vramscope.package_data import words
 
 _MICRO_BATCHES = 2
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
-_TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
 _OF_AN_EVALUATION = (Category.ACTIVATION, Category.TEMPORARY, Category.UNKNOWN)
 _OF_SAMPLES = words(__file__, "batches.tsv", "of_samples")
 _LAYERS = frozenset(f"{name}.py" for name in _OF_SAMPLES["layers"].split())
@@ -27,7 +33,7 @@ _FUNCTIONS = frozenset(_OF_SAMPLES["functions"].split())
 
 def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Split each batch in two, and add up the gradients."""
-    of_step = np.isin(run.born_in, _TRAINS) & (run.category == Category.TEMPORARY)
+    of_step = np.isin(run.born_in, TRAINS) & (run.category == Category.TEMPORARY)
     of_batch = (np.isin(run.category, _OF_A_BATCH) | of_step) & ~_of_evaluation(run)
     of_batch &= ~without_backward(run.recording, run.found, run.category == Category.INPUT)
     # Which allocations live through a whole step after their own, and are kept then, not used up. What
@@ -46,7 +52,7 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     level = level_with(run, gradient.astype(float), 0)
     largest = int(run.found.block_size[gradient].max(initial=0))
     # From the second micro-batch on all gradients are allocated, and each new one too until it is added.
-    kept = np.where(np.isin(run.phase, _TRAINS), level.max(initial=0) - level, 0)
+    kept = np.where(np.isin(run.phase, TRAINS), level.max(initial=0) - level, 0)
     extra = kept + np.where(run.phase == Phase.BACKWARD, largest, 0)
     yield StrategyTrial(
         "accumulation" if _has_batches(run) else "accumulation_of_rows",

@@ -9,7 +9,6 @@ from vramscope.allocator.settings import GRANULE
 from vramscope.analysis.folding import passes_through
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.strategies.trials import (
-    USUAL_ELEMENT,
     SizeChange,
     StrategyInput,
     StrategyTrial,
@@ -69,7 +68,7 @@ def optimizer_in_a_loop(run: StrategyInput) -> Iterator[StrategyTrial]:
 
 def state_in_8_bits(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Keep the optimizer's state in 8 bits, as bitsandbytes does; its step allocates nothing."""
-    element, classes = np.where(run.element > 0, run.element, USUAL_ELEMENT), (*WITH_8_BITS, _UNKNOWN)
+    element, classes = run.element_bytes, (*WITH_8_BITS, _UNKNOWN)
     state = (run.category == Category.OPTIMIZER_STATE) & _is_of(run, classes) & (element > 1)
     state &= run.found.size >= element * _SMALLEST
     if state.any():
@@ -96,7 +95,7 @@ def offloaded(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Move the optimizer to the CPU: state and temporaries of small parameters alone stay on the GPU."""
     state = run.category == Category.OPTIMIZER_STATE
     moved = state | run.in_optimizer()
-    large = moved & (run.found.size >= np.where(run.element > 0, run.element, USUAL_ELEMENT) * _SMALLEST)
+    large = moved & (run.found.size >= run.element_bytes * _SMALLEST)
     if state.any():
         # DeepSpeed offloads the small ones, too.
         yield StrategyTrial(
@@ -135,7 +134,6 @@ _SHARDS = (
     "fairscale/",
 )
 """Paths of code that shards already; a recording of one rank does not show what is left to shard."""
-_GATHERED = ", and the largest parameter gathered; a unit of several gathers more"
 _SHARDING_OPTIMIZER = "ZeroRedundancyOptimizer"
 
 
@@ -178,11 +176,7 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
                 kind,
                 scaled(run, (shared, left)),
                 extra,
-                {
-                    "ranks": run.n_ranks,
-                    "gathered": _GATHERED if kind == "zero_3" else "",
-                    "fullest": f"{fullest:.0%}",
-                },
+                {"ranks": run.n_ranks, "fullest": f"{fullest:.0%}"},
                 least=SizeChange(scaled(run, (shared, share)), least),
                 most=most,
                 is_surely_less=True,

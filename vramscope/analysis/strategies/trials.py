@@ -16,8 +16,9 @@ from vramscope.model.table import Array
 from vramscope.package_data import rows
 from vramscope.steps.innermost import phases_of
 
-USUAL_ELEMENT = 4
-"""Bytes of an element if not known: float32."""
+_USUAL_ELEMENT = 4
+TRAINS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE)
+"""Phases of a batch that trains."""
 
 
 class StrategyInput(NamedTuple):
@@ -38,9 +39,10 @@ class StrategyInput(NamedTuple):
     """Number of GPUs that sharding distributes over."""
 
     @property
-    def element(self) -> Array:
-        """Bytes per element of each allocation; 0 if its label does not say."""
-        return padded(self.recording.labels.element_bytes)[self.assigned.label]
+    def element_bytes(self) -> Array:
+        """Bytes per element of each allocation; those of float32 where its label does not say."""
+        said = padded(self.recording.labels.element_bytes)[self.assigned.label]
+        return np.where(said > 0, said, _USUAL_ELEMENT)
 
     @property
     def made_by(self) -> Array:
@@ -112,8 +114,7 @@ def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
 
 def starts_training(run: StrategyInput) -> int:
     """Return the instant at which the first forward with gradients begins, else that of the end."""
-    trains = np.isin(run.phase, (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.RECOMPUTE))
-    starts = np.flatnonzero(trains)
+    starts = np.flatnonzero(np.isin(run.phase, TRAINS))
     return int(starts[0]) - 1 if len(starts) else len(run.phase)
 
 
