@@ -2,10 +2,10 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Condition, get_native_id
-from time import monotonic
+from time import monotonic, sleep, thread_time
 
 QUIET_S = 1.0
 """Seconds without a page before work in the background goes on: the browser asks for the chart of a page some
@@ -14,6 +14,10 @@ QUIET_S = 1.0
 _NICENESS = 5
 LONGEST_S = 20.0
 """The longest pause in seconds, so that a page that hangs does not keep what others need."""
+_RESTS, _LONGEST_REST_S = 9, 0.25
+"""How many times longer than it worked a piece of a long computation rests while pages are asked for, and at
+most how many seconds.
+"""
 
 
 class Precedence:
@@ -75,6 +79,27 @@ class Precedence:
                 if not is_busy and now >= quiet_at_s:
                     return
                 self._changed.wait(end_s - now if is_busy else min(quiet_at_s, end_s) - now)
+
+    def rest_s(self, worked_s: float) -> float:
+        """Return how long work in the background rests after a piece that took *worked_s* seconds.
+
+        Not at all while no hand moves, which asks more often than a page of a run that grows. Else a multiple
+        of the piece, so that the work ends also where somebody moves for minutes or a page hangs.
+        """
+        with self._changed:
+            is_quiet = not self._n_pages and monotonic() >= self._last_page_s + self._quiet_s / 2
+        return 0.0 if is_quiet else min(_RESTS * worked_s, _LONGEST_REST_S)
+
+    def resting(self) -> Callable[[], None]:
+        """Return what a long computation in this thread calls between its pieces of some milliseconds."""
+        resumed_s = thread_time()
+
+        def rest() -> None:
+            nonlocal resumed_s
+            sleep(self.rest_s(thread_time() - resumed_s))
+            resumed_s = thread_time()
+
+        return rest
 
 
 def let_others_go_first() -> None:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from vramscope.analysis.fit import FitProgress, Question, fit
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Target
 from vramscope.analysis.settings_advice import Candidate, SettingTrial, replayed
-from vramscope.analysis.what_if import ReplayResult, device_total, request_sequence
+from vramscope.analysis.what_if import ReplayResult, device_total, in_pieces, request_sequence
 from vramscope.errors import VramscopeError
 from vramscope.model.cards import CARDS
 from vramscope.model.recording import Recording
@@ -100,7 +100,8 @@ class SettingsSearch:
     def _run(self) -> None:
         let_others_go_first()
         try:
-            self._look(self.view.recording)
+            with in_pieces(self._data.precedence.resting()):
+                self._look(self.view.recording)
         except VramscopeError as error:
             self.problem = str(error)
         except Exception as error:  # noqa: BLE001 — shown on the page, as with any other page
@@ -141,7 +142,7 @@ class SettingsSearch:
             while not self._stop.is_set() and not self._is_looked_at():
                 self._changed.wait()
         if len(self.view.recording.trace) > self._data.pace.events_at_once:
-            self._data.precedence.until_quiet()  # a replay of a second delays each move of a hand
+            self._data.precedence.until_quiet()  # even at rest most of the time, a replay delays a hand
 
     def _is_looked_at(self) -> bool:
         return self._n_waiting > 0 or monotonic() - self._asked_s < self._data.pace.left_s

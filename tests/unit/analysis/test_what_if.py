@@ -1,10 +1,12 @@
 """The recorded requests under other settings, and which setting is advised."""
 
+from threading import Thread
+
 import captures
 import pytest
 
 from vramscope.analysis.settings_advice import Candidate, candidates, environment_line, settings_advice
-from vramscope.analysis.what_if import what_if
+from vramscope.analysis.what_if import in_pieces, what_if
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.errors import UsageError
 from vramscope.loading import load
@@ -46,6 +48,22 @@ def test_the_driver_gives_whole_segments():
         2,
     )
     assert outcome.fits
+
+
+def test_a_replay_in_pieces_has_the_same_result_and_each_piece_is_a_small_part():
+    recording, here, elsewhere = nines(5000), [], []
+
+    with in_pieces(lambda: here.append(1)):
+        outcome = what_if(recording)
+        other = Thread(target=lambda: elsewhere.append(what_if(recording)))
+        n_here = len(here)
+        other.start()
+        other.join()
+
+    assert 5000 / n_here <= 10
+    assert len(here) == n_here  # a user waits for a replay of another thread, which goes on without a rest
+    assert outcome == elsewhere[0] == what_if(recording)
+    assert len(here) == n_here
 
 
 def test_a_capacity_ends_it_where_a_request_does_not_fit():

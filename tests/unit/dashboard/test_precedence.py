@@ -116,6 +116,21 @@ def test_a_page_that_hangs_ends_no_other_work() -> None:
         precedence.let_pass("other")
 
 
+def test_between_its_pieces_long_work_rests_only_while_pages_are_asked_for() -> None:
+    calm, moved = Precedence(quiet_s=0.0), Precedence(quiet_s=1e9)
+    assert calm.rest_s(0.004) == moved.rest_s(0.004) == 0.0
+    with calm.page():
+        assert calm.rest_s(0.004) > 4 * 0.004
+        assert calm.rest_s(0.0) == 0.0
+    with moved.page():
+        pass
+
+    assert calm.rest_s(0.004) == 0.0
+    # A hand that never rests: the work goes on at a part of its pace, so that it ends.
+    assert 4 * 0.004 < moved.rest_s(0.004) < 1.0
+    assert moved.rest_s(3.0) < 1.0
+
+
 def test_a_file_read_in_a_hurry_is_cached_when_it_settles(large: Path, cache: Path) -> None:
     follower = HurriedFollower(large)
     hurried = follower.run

@@ -1,12 +1,13 @@
 """The search of what would fit: its answer grows, and it pauses while no page asks about it."""
 
-from threading import Event
+from threading import Event, current_thread
 from time import sleep
 from typing import Any
 
 import pytest
 from vramscope.dashboard.data import Data, View
 from vramscope.dashboard.queries import settings_search
+from vramscope.dashboard.queries.precedence import Precedence
 from vramscope.dashboard.queries.settings_search import searches, verdict_so_far
 from vramscope.dashboard.runs import Pace
 
@@ -81,6 +82,28 @@ def test_of_a_long_recording_it_waits_until_no_page_is_computed(data: Data, view
         assert search.trials == []
     assert search.wait(LONGEST_S)
     assert search.is_whole
+
+
+def test_while_somebody_moves_for_minutes_each_replay_rests_often_and_the_search_ends(
+    data: Data, view: View
+) -> None:
+    called = list[tuple[str, float]]()
+
+    class Watched(Precedence):
+        def rest_s(self, worked_s: float) -> float:
+            called.append((current_thread().name, super().rest_s(worked_s)))
+            return 0.0
+
+    data.precedence, data.pace = Watched(longest_s=0.0), Pace(events_at_once=0)
+    with data.precedence.page():
+        search = searches(data).of(view)
+        assert search.wait(LONGEST_S)
+
+    assert search.is_whole
+    n_replays = len(search.trials) + 1
+    rests = [rest_s for name, rest_s in called if name == "vramscope-fit"]
+    assert len(rests) >= n_replays * min(len(view.recording.trace) // 3, 900)
+    assert all(rest_s > 0 for rest_s in rests)
 
 
 def test_stopped_while_it_pauses_it_ends(data: Data, view: View, held: Any) -> None:
