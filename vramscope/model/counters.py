@@ -54,7 +54,9 @@ class Counters(Table):
     host_pinned_bytes: Int64
     """torch's own counter of pinned host memory: what its host allocator holds, cached blocks included."""
     host_pinned_active_bytes: Int64
-    """torch's own counter of pinned host memory in use; each block counts with its size, a power of two."""
+    """torch's own counter of pinned host memory in use; each block counts with its size, a power of two.
+    −1 before torch 2.13, which does not subtract what is handed back.
+    """
     nccl_bytes: Int64
     """NCCL's own counter: bytes of the device that the communicators of torch's process groups held at the
     end of the last step.
