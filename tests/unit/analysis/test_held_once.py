@@ -89,6 +89,25 @@ def test_weights_that_stay_as_they_were_read(tmp_path, lets_go):
     assert "the simulated device counts what is in host memory already" in finding.advice
 
 
+def test_the_state_that_a_checkpoint_brought_is_the_optimizers_before_its_first_step(tmp_path):
+    saved = net_of(n_layers=3)
+    of_saved = torch.optim.Adam(saved.parameters())
+    train(saved, of_saved)
+    torch.save(of_saved.state_dict(), tmp_path / "optimizer")
+    del saved, of_saved
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True):
+        net = net_of(n_layers=3)
+        optimizer = torch.optim.Adam(net.parameters())
+        optimizer.load_state_dict(torch.load(tmp_path / "optimizer"))
+        net(torch.randn(64, 384)).square().mean().backward()
+    (recording,) = vramscope.load(tmp_path / "run").recordings
+    state = sum(value.nbytes for each in optimizer.state.values() for value in each.values())
+
+    assert not findings_of(recording)
+    rounded = pytest.approx(state, rel=0.01)  # up to blocks of 512 bytes
+    assert recording.categories.totals()["optimizer_state"] == rounded
+
+
 def test_a_name_that_is_there_at_the_end_is_given(tmp_path):
     net = net_of()
     shadow = {name: value.clone() for name, value in net.state_dict().items()}

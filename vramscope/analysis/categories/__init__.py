@@ -161,6 +161,8 @@ def assign(recording: Recording, found: Allocations) -> Assigned:
     # What stands for a step without events says nothing of the phase.
     between = unrecorded(recording).stand_in(found.alloc_event)
     category[between], reason[between] = Category.UNKNOWN, Reason.NONE
+    held = _in_optimizers(recording, found)
+    category[held], reason[held] = Category.OPTIMIZER_STATE, Reason.HELD
     is_labelled = np.flatnonzero(label >= 0)
     category[is_labelled] = recording.labels.category[label[is_labelled]]
     reason[is_labelled] = Reason.IDENTITY
@@ -170,6 +172,23 @@ def assign(recording: Recording, found: Allocations) -> Assigned:
     return Assigned.of(category=category, reason=reason, label=label)
 
 
+def _in_optimizers(recording: Recording, found: Allocations) -> Array:
+    """Return which rows a search met in an optimizer's state: no step that would name it need have ended.
+
+    A training that goes on from a checkpoint has all of its state before its first step.
+    """
+    holders, first = recording.holders, recording.holders.first_rows()
+    code = {name: at for at, name in enumerate(holders.names)}
+    leads_on = np.isin(holders.kind, [code.get(word, -1) for word in _WITHIN_STATE])
+    before = np.maximum.accumulate(np.where(leads_on, -1, np.arange(len(holders))))
+    last = before[np.append(first[1:], len(holders))[: len(first)] - 1]
+    is_state = holders.name[last] == code.get("state", -1)
+    begins = first[is_state & (holders.kind[last] == code.get("optimizer", -1))]
+    return last_known(found, holders.address[begins], holders.event[begins]) >= 0
+
+
+_WITHIN_STATE = ("key", "item", "end")
+"""Words of a path that leads on in a state to one of its tensors."""
 _UNDIVIDED = np.arange(len(Category), dtype="u1")
 _UNDIVIDED[Category.SHARDED_PARAMETER] = Category.PARAMETER
 _UNDIVIDED[Category.SHARDED_GRADIENT] = Category.GRADIENT

@@ -39,6 +39,7 @@ class Reason(IntEnum):
     UNFINISHED = 11
     STACKS = 12
     CONSTRUCTED = 13
+    HELD = 14
 
 
 _STRETCH = 1 << 14
