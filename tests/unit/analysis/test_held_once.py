@@ -105,7 +105,7 @@ def test_the_state_that_a_checkpoint_brought_is_the_optimizers_before_its_first_
 
     assert not findings_of(recording)
     rounded = pytest.approx(state, rel=0.01)  # up to blocks of 512 bytes
-    assert recording.categories.totals()["optimizer_state"] == rounded
+    assert recording.categories().totals["optimizer_state"] == rounded
 
 
 def test_a_name_that_is_there_at_the_end_is_given(tmp_path):
