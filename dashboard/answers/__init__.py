@@ -23,7 +23,7 @@ from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.units import format_duration
 
-from ..figures.drawing.series import Series, origin_ns, series
+from ..figures.drawing.series import Series, has_clock, origin_ns, series
 from ..queries.findings_process import LatestFindings
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _moment(data: "Data", view: "View", at: int) -> Moment:
     recording, known = view.recording, totals(data, view)
     elapsed = int(known.time_ns[at]) - origin_ns(recording, known)
     time = format_duration(elapsed) if elapsed > 0 else "the start"
-    time = time if recording.trace.has_clock else ""
+    time = time if has_clock(recording) else ""
     return Moment(at, time, number_of_step(recording.steps, max(at - 1, 0)), phase_words(recording, at))
 
 

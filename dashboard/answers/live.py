@@ -25,6 +25,7 @@ from ..figures.drawing.series import (
     EVENTS,
     Ruler,
     SeriesParts,
+    has_clock,
     instants,
     origin_ns,
     phase_columns,
@@ -83,7 +84,7 @@ class LiveRecording:
     def ruler(self, recording: Recording, axis: str) -> Ruler:
         """Return what ``series.ruler`` of the recording returns."""
         known = self.totals(recording)
-        axis = axis if recording.trace.has_clock else EVENTS
+        axis = axis if has_clock(recording) else EVENTS
         origin = origin_ns(recording, known)
         with self._lock:
             n_instants = len(known.time_ns)

@@ -26,7 +26,8 @@
       if (text && !seen.has(text)) entries.push({ text, color: hue[0] });
       seen.add(text);
     }
-    return { title: panel.getAttribute("aria-label") || "Memory", run: [run && run.textContent, facts && facts.textContent].filter(Boolean).join(" · "), entries };
+    const heading = panel.querySelector(":scope > .panel-bar h3, :scope > h3");
+    return { title: heading && heading.textContent.trim() || panel.getAttribute("aria-label") || "Memory", run: [run && run.textContent, facts && facts.textContent].filter(Boolean).join(" · "), entries };
   }
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const TOP = 76;
@@ -51,28 +52,42 @@
     return [...data, ...keys];
   }
   // A picture that is no chart of Plotly: a canvas, such as the map of segments, the boxes of an icicle, or a chart of ours.
+  // The legend below it has as many lines as its entries need.
+  const LETTER = 6.8, LINE = 18;
+  function placed(entries, width) {
+    let [x, line] = [16, 0];
+    return entries.map(({ text, color }) => {
+      const long = 26 + text.length * LETTER;
+      if (x > 16 && x + long > width + 32) [x, line] = [16, line + 1];
+      x += long;
+      return { text, color, x: x - long, line };
+    });
+  }
+  function sizeOf(figure, picture) {
+    const { width, height } = picture.getBoundingClientRect(), key = placed(caption(figure).entries, width);
+    return { width: width + 32, height: height + TOP + 44 + LINE * (key.length ? key.at(-1).line : 0) };
+  }
   function compose(context, figure, picture, paint) {
-    const { title, run, entries } = caption(figure), { width, height } = picture.getBoundingClientRect();
+    const { title, run, entries } = caption(figure), { width, height } = picture.getBoundingClientRect(), whole = sizeOf(figure, picture);
     const write = (text, x, y, size, color, weight) => {
       Object.assign(context, { font: `${weight || 400} ${size}px ${css("--sans")}`, fillStyle: color, textAlign: "left", textBaseline: "alphabetic" });
       context.fillText(text, x, y);
       return context.measureText(text).width;
     };
     context.fillStyle = css("--surface");
-    context.fillRect(0, 0, width + 32, height + TOP + 44);
+    context.fillRect(0, 0, whole.width, whole.height);
     write(title, 16, 28, 16, css("--ink"), 600);
     write(run, 16, 48, 12, css("--ink-2"));
     paint(16, TOP - 10, width, height);
-    let x = 16;
-    for (const { text, color } of entries) {
+    for (const { text, color, x, line } of placed(entries, width)) {
       context.fillStyle = color;
-      context.fillRect(x, height + TOP + 8, 11, 11);
-      x += 26 + write(text, x + 16, height + TOP + 18, 12, css("--ink-2"));
+      context.fillRect(x, height + TOP + 8 + LINE * line, 11, 11);
+      write(text, x + 16, height + TOP + 18 + LINE * line, 12, css("--ink-2"));
     }
   }
   function onCanvas(figure, picture, painter) {
-    const box = picture.getBoundingClientRect(), scale = 2, out = document.createElement("canvas");
-    Object.assign(out, { width: (box.width + 32) * scale, height: (box.height + TOP + 44) * scale });
+    const { width, height } = sizeOf(figure, picture), scale = 2, out = document.createElement("canvas");
+    Object.assign(out, { width: width * scale, height: height * scale });
     const context = out.getContext("2d");
     context.scale(scale, scale);
     context.imageSmoothingEnabled = false;
@@ -80,7 +95,7 @@
     return out.toDataURL("image/png");
   }
   function asSvg(figure, picture, painter) {
-    const box = picture.getBoundingClientRect(), context = new window.vramscope.Svg(box.width + 32, box.height + TOP + 44);
+    const { width, height } = sizeOf(figure, picture), context = new window.vramscope.Svg(width, height);
     compose(context, figure, picture, painter(context));
     return URL.createObjectURL(new Blob([context.text(css("--sans"))], { type: "image/svg+xml" }));
   }

@@ -30,6 +30,11 @@ def source_badge(source: str) -> Any:
     return explained(badge, DEFINITION.get(word, f"Recorded by {word}."))
 
 
+def shown_outcome(outcome: Outcome, source: str) -> Outcome:
+    """Return the state to show: a prediction ran nothing, so it neither ended nor failed."""
+    return Outcome.FILE if source == "predicted" and outcome is not Outcome.RUNNING else outcome
+
+
 def outcome_dot(outcome: Outcome, stalled_s: int = 0) -> html.Span:
     """Return the state of a run as a word with a dot, never as a color alone.
 
@@ -105,7 +110,7 @@ def run_header(view: View, address: Address, data: Data | None = None) -> html.H
             source_badge(view.recording.source),
             html.Span(
                 standing(
-                    view.run.outcome,
+                    shown_outcome(view.run.outcome, view.recording.source),
                     pace(view.recording.steps),
                     total_steps=process.total_steps,
                     ahead=forecast_words(ahead(data, view)) if data is not None and view.is_live else (),

@@ -10,7 +10,7 @@ from vramscope.units import format_name
 
 from ..address import UNZOOMED, Address
 from ..data import View
-from ..figures.drawing.series import EVENTS, TIME, Series
+from ..figures.drawing.series import EVENTS, TIME, Series, has_clock
 from ..figures.timeline import QUANTITIES
 from .definitions import LABEL, term
 
@@ -63,7 +63,7 @@ def position() -> html.Div:
 
 def axis_choice(view: View, address: Address) -> Any:
     """Return the choice of time or events; a text where the source has no clock."""
-    if not view.recording.trace.has_clock:
+    if not has_clock(view.recording):
         return html.Span("events (this source has no clock)", className="dim axis-only")
     now = EVENTS if address.axis == EVENTS else TIME
     links = [

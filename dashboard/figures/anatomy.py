@@ -1,5 +1,6 @@
 """The axis of one step by module: each module gets equal room in each phase, however many events it has."""
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -7,18 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.model.marks import Category, Phase, Phases
+from vramscope.model.marks import ROOT_MODULE, Category, Phase, Phases
 from vramscope.units import format_bytes, format_name
 
 from .drawing.theme import PHASE_COLOR
 
 MOST_COLUMNS = 160
 MOST_MODULES, ENOUGH_MODULES = 60, 12
-_LEAST_SHARE = 0.06
-"""Share of the highest level from which an area has room for its name."""
 _OF_PARAMETERS = (Category.GRADIENT, Category.OPTIMIZER_STATE)
-_ON = {"bgcolor": "rgba(255,255,255,.8)", "font": {"color": "#1F2933"}}
-"""The look of a name on an area in Plotly; our own charts draw an outline."""
 
 
 class ModuleColumn(NamedTuple):
@@ -60,7 +57,8 @@ def axis(found: Sequence[ModuleColumn], edges: NDArray[Any], allocated: NDArray[
     texts = []
     for each, change in zip(found, np.diff(allocated[at]).tolist(), strict=True):
         sign = "+" if change > 0 else "−" if change else ""
-        name = each.name if len(each.name) <= 18 else f"…{each.name[-17:].lstrip('.')}"
+        name = "model itself" if each.name == ROOT_MODULE else each.name
+        name = name if len(name) <= 18 else f"…{name[-17:].lstrip('.')}"
         texts.append(f"{name} {sign}{format_bytes(abs(change))}")
     return {"tickprefix": "", "fixedrange": True, "range": [0, len(found)], "ticktext": texts,
             "tickvals": [i + 0.5 for i in range(len(found))], "tickangle": -60}  # fmt: skip
@@ -81,40 +79,36 @@ def bands(found: Sequence[ModuleColumn]) -> list[dict[str, Any]]:
     return shapes
 
 
-def labels(levels: Sequence[tuple[Category, NDArray[Any]]], x: NDArray[Any]) -> list[dict[str, Any]]:
-    """Return the names of the areas that have room, each with its highest bytes of all instants.
+def highest(levels: Sequence[tuple[Category, NDArray[Any]]]) -> dict[Category, str]:
+    """Return in words the most bytes of each category, and how many times the parameters they are."""
+    most = {category: int(level.max(initial=0)) for category, level in levels}
+    said = {category: format_bytes(n_bytes) for category, n_bytes in most.items()}
+    parameters = most.get(Category.PARAMETER, 0)
+    for category in _OF_PARAMETERS if parameters else ():
+        times = round(most.get(category, 0) / parameters)
+        if times and abs(most[category] - times * parameters) < 0.02 * most[category]:
+            sign = "=" if most[category] == times * parameters else "≈"
+            said[category] += f" {sign} {f'{times} × ' if times > 1 else ''}parameters"
+    return said
 
-    *levels* are stacked in that order, *x* are the positions of the instants.
+
+_NUMBERED = re.compile(r"(.*?)(\d+)(?=\.|$| )")
+
+
+def of_blocks(found: Sequence[ModuleColumn], edges: NDArray[Any], activations: NDArray[Any]) -> str:
+    """Return what each of a row of like blocks adds to the activations: ``6 × 288 MiB in blocks.*``.
+
+    '' where forward has no such row, or its blocks differ by more than a fiftieth.
     """
-    below, top = np.zeros(len(x), "i8"), np.sum([level for _, level in levels], axis=0).max()
-    parameters = max((int(level.max()) for each, level in levels if each == Category.PARAMETER), default=0)
-    found: list[dict[str, Any]] = []
-    taken: list[tuple[float, float]] = []
-    for category, level in levels:
-        most = int(level.max())
-        times = round(most / parameters) if parameters and category in _OF_PARAMETERS else 0
-        is_near = times > 0 and abs(most - times * parameters) < 0.02 * most
-        many = f"{times} × parameters" if times > 1 else "parameters"
-        formula = f" {'=' if most == times * parameters else '≈'} {many}" if is_near else ""
-        if most > _LEAST_SHARE * top:
-            text = f"{format_name(category)} {format_bytes(most)}{formula}"
-            middle = below + level // 2
-            at = _clear_place(level, middle / top, x / max(x[-1], 1), taken)
-            taken.append((float(x[at] / max(x[-1], 1)), float(middle[at] / top)))
-            y = int(middle[at])
-            side = ("left", "center", "right")[int(2.99 * x[at] / max(x[-1], 1))]
-            found.append({"text": text, "x": float(x[at]), "y": y, "showarrow": False, "xanchor": side} | _ON)
-        below = below + level
-    return found
-
-
-def _clear_place(
-    level: NDArray[Any], middle: NDArray[Any], x: NDArray[Any], taken: Sequence[tuple[float, float]]
-) -> int:
-    """Return the instant at which an area is high and its name clear of the *taken* places, in shares."""
-    high = np.flatnonzero(level >= 0.5 * level.max())
-    high = high[np.argsort(-level[high], kind="stable")]
-    for at in high.tolist():
-        if all(abs(x[at] - left) > 0.3 or abs(middle[at] - down) > 0.05 for left, down in taken):
-            return int(at)
-    return int(high[0])
+    at = np.minimum(edges - edges[0], len(activations) - 1)
+    rows: dict[str, dict[str, int]] = {}
+    for each, change in zip(found, np.diff(activations[at]).tolist(), strict=True):
+        block = _NUMBERED.match(each.name)
+        if each.phase == Phase.FORWARD and block:
+            row = rows.setdefault(f"{block[1]}*", {})
+            row[block[2]] = row.get(block[2], 0) + change
+    name, row = max(rows.items(), key=lambda one: sum(one[1].values()), default=("", {}))
+    each_bytes = sorted(row.values())
+    if len(row) < 2 or not each_bytes[0] >= 0.98 * each_bytes[-1] > 0:
+        return ""
+    return f"{len(row)} × {format_bytes(each_bytes[len(row) // 2])} in {name}"

@@ -27,8 +27,11 @@ COLOR = {
 """Colors of the parts in the order in which they are stacked."""
 
 
-def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
-    """Return the parts stacked over the samples; the sample *row* is marked."""
+def figure(found: Any, steps: Any, row: int, origin_ns: int, start_s: float = 0.0) -> dict[str, Any]:
+    """Return the parts stacked over the samples; the sample *row* is marked.
+
+    Zero of the axis is at *origin_ns*, and the picture begins at *start_s*.
+    """
     parts = stacked(found)
     level = np.sum([*parts.values()], axis=0)
     kept = np.arange(len(level))
@@ -36,7 +39,7 @@ def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
         kept = np.union1d(m4([level], even_edges(0, len(level), COLUMNS)), [row])
     top = int(level.max(initial=0))
     unit, unit_name = byte_unit(top)
-    position, word = positions(found, steps)
+    position, word = positions(found, steps, origin_ns)
     x = position[kept]
     if word:  # a level without a clock holds for as long as the one before, also the last
         x, kept = np.append(x, 2 * position[-1] - position[-2:][0] or 1), np.append(kept, len(level) - 1)
@@ -50,21 +53,25 @@ def figure(found: Any, steps: Any, row: int) -> dict[str, Any]:
         "y": [0, float(max(level.max(initial=1), 1)) / unit], "line": {"width": 1.5, "color": "#1F2933"},
     }  # fmt: skip
     # As on the strip above, a short stretch is in milliseconds.
-    axis = {"nticks": 9, "ticksuffix": " s"} if x[-1] >= 2 else _milliseconds(1e3 * float(x[-1]))
+    start, end = min(start_s, float(x[-1])), float(x[-1])
+    axis = {"nticks": 9, "ticksuffix": " s"} if end - start >= 2 else _milliseconds(1e3 * start, 1e3 * end)
+    if start > 0:
+        axis["range"] = [start, end]
     if word:
         axis = {"tickprefix": f"{word} ", "tickformat": "d", "dtick": spacing(int(x[-1] - x[0]))}
     return plain_chart([*areas, *lines, cursor], axis, byte_axis(unit_name))
 
 
-def _milliseconds(last: float) -> dict[str, Any]:
-    ticks = np.arange(0, last + 1, spacing(round(last)))
+def _milliseconds(first: float, last: float) -> dict[str, Any]:
+    apart = spacing(round(last - first))
+    ticks = np.arange(first // apart * apart, last + 1, apart)
     return {"tickvals": (ticks / 1e3).tolist(), "ticktext": [f"{tick:g} ms" for tick in ticks]}
 
 
-def positions(found: Any, steps: Any) -> tuple[NDArray[Any], str]:
+def positions(found: Any, steps: Any, origin_ns: int) -> tuple[NDArray[Any], str]:
     """Return where the samples lie and the word for it: '' for seconds; without a clock, step or sample."""
     if found.has_clock:
-        return (found.time_ns - found.time_ns[0]) / 1e9, ""
+        return (found.time_ns - origin_ns) / 1e9, ""
     row = np.searchsorted(steps.end_ns, found.time_ns)
     if len(steps) and row[-1] < len(steps):
         return steps.index[row], "step"

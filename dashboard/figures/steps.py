@@ -168,7 +168,8 @@ def stack(
     *by_module* are the columns of the axis; without any it counts events.
     """
     start, end = extent
-    levels = by_category(found, category, start, end)
+    levels, repeated = by_category(found, category, start, end), ""
+    shown = [(each, levels[each]) for each in ORDER if levels[each].any()]
     inside = allocated[start : end + 1]
     if by_module:
         bounds = np.array([*(each.start for each in by_module), end + 1])
@@ -179,17 +180,20 @@ def stack(
         every = np.interp(np.arange(start, end + 1), bounds, np.arange(len(bounds)))
         x = every[chosen]
         axis = anatomy.axis(by_module, bounds, inside)
-        shown = [(each, levels[each]) for each in ORDER if levels[each].any()]
+        repeated = anatomy.of_blocks(by_module, bounds, levels[Category.ACTIVATION])
         margin = {"l": 72, "r": 16, "t": 10, "b": 26 + 6 * max(map(len, axis["ticktext"]))}
-        more: dict[str, Any] = {"margin": margin, "annotations": anatomy.labels(shown, every),
-                                "shapes": anatomy.bands(by_module)}  # fmt: skip
+        more: dict[str, Any] = {"margin": margin, "shapes": anatomy.bands(by_module)}  # fmt: skip
     else:
         chosen = m4([inside], even_edges(0, end - start + 1, STACK_COLUMNS))
         x, more = chosen + start, {}
         axis = {"separatethousands": True, "tickprefix": "event ", "nticks": 5, "tickangle": 0,
                 "fixedrange": True}  # fmt: skip
     packed = pack(x)
-    areas = [_area(each, packed, levels[each][chosen]) for each in ORDER if levels[each].any()]
+    areas = [_area(each, packed, level[chosen]) for each, level in shown]
+    said = anatomy.highest(shown)
+    for (each, _), area in zip(shown, areas, strict=True):
+        blocks = f", of it {repeated}" if repeated and each == Category.ACTIVATION else ""
+        area["meta"] = f"{said[each]}{blocks}"
     return plain_chart(areas, axis, byte_axis(), **more)
 
 

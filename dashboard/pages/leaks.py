@@ -12,13 +12,14 @@ from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.verdicts import GrowthVerdict, MemoryGrowth, memory_growth
 from vramscope.analysis.verdicts.missing import missing_parts, until
+from vramscope.model.stacks import Frame
 from vramscope.units import format_bytes, format_count
 
 from ..address import Address
 from ..components import renewal, states
 from ..components.graph import graph
 from ..components.panel import color_key, facts, panel
-from ..components.panels import cause
+from ..components.panels import cause, stack_table
 from ..components.panels.past import counted
 from ..components.panels.stack_table import stack_of, to_code
 from ..components.prose import claim_heading, sentence
@@ -105,17 +106,20 @@ def _card(leak: Leak, address: Address, view: View) -> Any:
     ]
     frame = leak.lines[0].frame if leak.lines else None
     to = address.go(path="/allocations", q=f"{frame.function} alive" if frame else "alive", at=None)
-    kept = f"Kept at {place_of(leak.kept_at)}" if leak.kept_at else ""
     path = (
         html.P([html.Span("Held by ", className="dim"), html.Code(html.Bdi(leak.path[:300]))])
         if leak.path
         else None
     )
-    basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps). {kept}"
+    basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps)."
     link = dcc.Link("Show its allocations", href=to.url, className="link")
-    more = path, facts(*lines, kind="lines"), html.P(basis, className="dim")
-    begun, kept_code = view.run.started_ns, kept_sources(view)
-    return cause.card(leak.finding, *more, links=link, recorded_ns=begun, kept=kept_code)
+    at, begun, sources, kept = leak.kept_at, view.run.started_ns, kept_sources(view), None
+    if at:
+        words = ["Kept at ", html.Bdi(place_of(at), className="dim")]
+        code = stack_table.code(Frame("", at.file, at.line), begun, sources)
+        kept = html.Div([html.P(words, className="card-where"), code])
+    more = kept, path, facts(*lines, kind="lines"), html.P(basis, className="dim")
+    return cause.card(leak.finding, *more, links=link, recorded_ns=begun, kept=sources)
 
 
 def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:

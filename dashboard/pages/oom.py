@@ -134,7 +134,7 @@ def _message(message: OomMessage) -> html.Section:
     whole = html.Details(
         [html.Summary("The whole message"), html.Blockquote(message.text[:4000])], className="message"
     )
-    return html.Section([html.H3("Message of torch"), rows, whole], className="panel card")
+    return html.Section([html.H3("The error's message"), rows, whole], className="panel card")
 
 
 def _curve(data: Data, view: View, failures: Any) -> html.Section:
@@ -192,7 +192,7 @@ def _live(data: Data, view: View, event: int, address: Address) -> html.Section:
     segments = dcc.Link("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
     shown = table(("Line", "Allocated", "Share", ""), "lrrl", [_line(row) for row in rows])
     aside = [f"{stack_table.summary(live)} · ", more, " · ", segments]
-    return _panel("Live when it failed, by line", shown, aside=aside)
+    return _panel("Live at the failure, by line", shown, aside=aside)
 
 
 def _line(row: dict[str, Any]) -> html.Tr:
@@ -214,14 +214,14 @@ def _line(row: dict[str, Any]) -> html.Tr:
 def _helps(data: Data, view: View, address: Address, found: Remedies | None) -> html.Section:
     """Return the panel of what would have helped, which is filled after the page is drawn."""
     if found is not None:
-        return _panel("What would have helped", *helps(found))
+        return _panel("What would help", *helps(found))
     fit = dcc.Link("All of it in Fit", href=address.go(path="/fit", at=None).url, className="link")
     if view.is_live or len(view.recording.trace) > data.pace.events_at_once:
         text = html.P(["The search takes a while for a run of this size: ", fit], className="dim nothing")
-        return _panel("What would have helped", text)
+        return _panel("What would help", text)
     waiting = html.P("Replaying the run under other settings …", className="dim nothing")
     return _panel(
-        "What would have helped",
+        "What would help",
         html.Div(waiting, id="oom-helps"),
         dcc.Store(id="oom-ask", data=1),
         aside=fit,

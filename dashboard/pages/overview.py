@@ -24,7 +24,7 @@ from ..components.prose import claim_heading, prose, sentence
 from ..components.scripts import in_browser
 from ..data import Data, View
 from ..figures.drawing.names import place
-from ..figures.drawing.series import TIME
+from ..figures.drawing.series import TIME, has_clock
 from ..figures.drawing.window import highest, zoomed
 from ..queries.findings_process import LatestFindings
 from ..queries.headline import ahead, claim, headline, leading, past_peak, past_words
@@ -126,7 +126,7 @@ def _lag(data: Data, view: View, latest: LatestFindings, *, has_found: bool) -> 
         return "Searching for leaks, fragmentation and failed allocations …"
     times_ns = totals(data, view).time_ns
     behind_ns = int(times_ns[-1] - times_ns[latest.instant])
-    behind = f", {format_duration(behind_ns)} ago" if view.recording.trace.has_clock and behind_ns > 0 else ""
+    behind = f", {format_duration(behind_ns)} ago" if has_clock(view.recording) and behind_ns > 0 else ""
     what = "These are the findings" if has_found else "Nothing was found"
     return f"{what} up to {moment(data, view, latest.instant).words}{behind}; the search goes on."
 

@@ -67,15 +67,10 @@ def _layout(context: Context) -> Any:
             _phase_key(all_steps.found), plot("ph-graph", _picture(all_steps, row), sentence, "steps"),
             beside=_HINT, kind="chart", label="Peaks by step",
         ),
-        html.Div(
-            [
-                html.Section(inside, id="ph-inside", className="panel", hidden=has_none,
-                             **{"aria-label": "Inside the step"}),
-                html.Section(_phases_of(all_steps, row), id="ph-phases", className="panel",
-                             hidden=not len(all_steps.found.per_phase), **{"aria-label": "Peaks by phase"}),
-            ],
-            className="" if has_none else "wide-and-narrow",
-        ),
+        html.Section(inside, id="ph-inside", className="panel", hidden=has_none,
+                     **{"aria-label": "Anatomy of the step"}),
+        html.Section(_phases_of(all_steps, row), id="ph-phases", className="panel",
+                     hidden=not len(all_steps.found.per_phase), **{"aria-label": "Peaks by phase"}),
         panel(
             html.H3("What changed", id="ph-rose-title"), html.Div(rose, id="ph-rose"),
             beside=segments("Against", [(word.capitalize(), address.go(by=word).url, word == base)
@@ -219,14 +214,20 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     allocated = totals(data, view).allocated_bytes
     drawn = figures.stack(found, known.assigned.category, (start, end), allocated, by_module)
     number = int(view.recording.steps.index[row])
-    shown = [Category[trace["name"].upper().replace(" ", "_")].name.lower() for trace in drawn["data"]]
-    key = [html.Span([html.I(className=f"swatch part-{name}"), name.replace("_", " ")]) for name in shown]
+    key = [_named(trace["name"], trace["meta"]) for trace in drawn["data"]]
     by = " and module" if by_module else ""
+    about = "Each module has equal room, and by its name what it adds or gives back. " if by_module else ""
     return [
-        html.Div(html.H3(f"Step {number} by category{by}"), className="panel-bar"),
+        html.Div(html.H3(f"Anatomy of step {number}, by category{by}"), className="panel-bar"),
+        html.P(f"{about}Beside each category: the most that it holds in the step.", className="dim nothing"),
         html.Div(key, className="lane-key band-key"),
         plot("ph-stack", drawn, f"Bytes by category through step {number}.", "anatomy" if by else "stack"),
     ]  # fmt: skip
+
+
+def _named(name: str, most: str) -> html.Span:
+    swatch = html.I(className=f"swatch part-{name.replace(' ', '_')}")
+    return html.Span([swatch, f"{name} ", html.Span(most, className="dim")])
 
 
 def _columns(data: Data, view: View, row: int, start: int, end: int) -> list[ModuleColumn]:

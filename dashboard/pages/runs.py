@@ -24,8 +24,8 @@ from . import Context, Page
 
 MAX_RUNS = 5000
 MOST_TAGS = 12
-SEVERE = "ran out"
-"""The verdict on a run that ran out of memory begins so."""
+SEVERE = "out of memory"
+"""The verdict on a run that ran out of memory, or would, has these words."""
 _TERMS = ("allocated", "reserved", "step")
 
 
@@ -95,6 +95,7 @@ def row(name: str, summary: RunSummary) -> dict[str, Any]:
     if summary.error:
         return known | {"error": summary.error[:400], "state": "unreadable"}
     source = header.SOURCE.get(summary.source, summary.source)
+    outcome = header.shown_outcome(summary.outcome, summary.source)
     return known | {
         "url": Address(_first_page(summary), run=name).url,
         "peak": Address("/peak", run=name).url,
@@ -111,7 +112,7 @@ def row(name: str, summary: RunSummary) -> dict[str, Any]:
         "started_s": summary.started_ns // 10**9,
         "when": header.when(summary.started_ns),
         "verdict": summary.verdict,
-        "state": "stalled" if summary.stalled_s else summary.outcome.word,
+        "state": "stalled" if summary.stalled_s else outcome.word,
         "stalled_s": summary.stalled_s,
         "is_live": summary.outcome is Outcome.RUNNING,
         "drawn": drawn(summary.allocated, summary.reserved),
@@ -133,7 +134,7 @@ def _first_page(summary: RunSummary) -> str:
     if summary.n_devices > MOST_OPENED_WHOLE or re.match(r"rank \d|[\d,]+ ranks ", summary.verdict):
         return "/ranks"
     has_ended_so = summary.outcome in (Outcome.FAILED, Outcome.DIED)
-    return "/oom" if has_ended_so and summary.verdict.startswith(SEVERE) else "/overview"
+    return "/oom" if has_ended_so and SEVERE in summary.verdict else "/overview"
 
 
 PAGE = Page(name="runs", title="Runs", order=0, path="/", layout=_layout, register=_register, about_run=False)

@@ -12,6 +12,7 @@ from vramscope.analysis.waterfall import BAR_WORDS, missing_parts
 from vramscope.units import format_bytes, format_duration, format_share
 
 from ..address import restore
+from ..answers import series_of, totals
 from ..components import states
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
@@ -20,6 +21,8 @@ from ..components.panels import cause
 from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import device
+from ..figures.drawing.series import TIME, origin_ns
+from ..figures.drawing.window import training
 from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Behind, Context, Page
 
@@ -50,9 +53,7 @@ def _layout(context: Context) -> Any:
     row = found.fullest
     grown = analysis.analyses()["waterfall"]
     findings = grown.findings(found) if grown.findings else []
-    picture = graph(
-        "wf-graph", device.figure(found, view.recording.steps, row), "The device over time.", "timeline-like"
-    )
+    picture = graph("wf-graph", _picture(data, view, row), "The device over time.", "timeline-like")
     chart = panel(
         "The device over time",
         picture,
@@ -64,11 +65,23 @@ def _layout(context: Context) -> Any:
     return [
         html.Section(_opening(found, row), id="wf-opening", className="opening"),
         chart,
-        html.Section(_bars(found, view, row), id="wf-bars", className="panel", **{"aria-label": "All bytes"}),
+        html.Section(_bars(data, view, row), id="wf-bars", className="panel", **{"aria-label": "All bytes"}),
         *pinned,
         *[cause.card(finding) for finding in findings],
         dcc.Store(id="wf-row", data=row),
     ]  # fmt: skip
+
+
+def _axis(data: Data, view: View) -> tuple[int, float]:
+    """Return zero of the axis in ns and its begin in s, as a timeline above has them."""
+    if not len(view.recording.trace):
+        return int(data.ask(view, "waterfall").time_ns[0]), 0.0
+    opens = None if view.is_live else training(series_of(data, view, TIME))
+    return origin_ns(view.recording, totals(data, view)), opens.start if opens else 0.0
+
+
+def _picture(data: Data, view: View, row: int) -> dict[str, Any]:
+    return device.figure(data.ask(view, "waterfall"), view.recording.steps, row, *_axis(data, view))
 
 
 def _pinned(data: Data, view: View) -> list[html.Section]:
@@ -118,11 +131,13 @@ def _beyond(used: int, reserved: int) -> str:
     return f"torch had reserved {format_bytes(reserved)} of it; {beyond} were outside of torch."
 
 
-def _bars(found: Any, view: View, row: int) -> list[Any]:
+def _bars(data: Data, view: View, row: int) -> list[Any]:
+    found = data.ask(view, "waterfall")
     bars = found.bars(row)
     whole = _scale(bars)
-    position, word = device.positions(found, view.recording.steps)
-    after = format_duration(int(found.time_ns[row] - found.time_ns[0])) if row else "the first sample"
+    origin, _ = _axis(data, view)
+    position, word = device.positions(found, view.recording.steps, origin)
+    after = format_duration(int(found.time_ns[row]) - origin) if row else "the first sample"
     where = f"at {word} {int(position[row]):,}" if word and len(found) > 1 else f"at {after}"
     body, below = [], 0
     for bar in bars:
@@ -189,8 +204,8 @@ def _register(app: Any, data: Data) -> None:
         found = data.ask(view, "waterfall")
         if row is None or not 0 <= row < len(found):
             raise PreventUpdate
-        picture = device.figure(found, view.recording.steps, row)
-        return _opening(found, row), _bars(found, view, row), picture
+        picture = _picture(data, view, row)
+        return _opening(found, row), _bars(data, view, row), picture
 
 
 def _clicked(click: Any) -> int | None:

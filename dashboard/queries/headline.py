@@ -90,8 +90,10 @@ def _out_of_memory(data: Data, view: View) -> str:
         return ""
     asked, had = int(view.recording.trace.size[event]), int(totals(data, view).allocated_bytes[event])
     words = moment(data, view, event + 1).words
-    tried = f"tried to allocate {format_bytes(asked)} with {format_bytes(had)} allocated"
-    return f"Out of memory at {words}: {tried}"
+    what = f"to allocate {format_bytes(asked)} with {format_bytes(had)} allocated"
+    if view.recording.source == "predicted":
+        return f"Would run out of memory at {words}: would try {what}"
+    return f"Out of memory at {words}: tried {what}"
 
 
 def _holder(data: Data, view: View, at: int, whole: str) -> str:

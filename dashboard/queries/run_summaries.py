@@ -27,7 +27,8 @@ from vramscope.store.directory import ranks_of
 from vramscope.units import format_bytes
 
 from ..data import Data, View, answer
-from ..figures.drawing.window import is_long_start
+from ..figures.drawing.series import has_clock
+from ..figures.drawing.window import folded_start
 from ..figures.sparkline import outline
 from ..runs import MOST_OPENED_WHOLE, changed_ns
 from .headline import past_peak
@@ -200,7 +201,7 @@ def _compared(row: RunSummary, read: RanksRead) -> RunSummary:
     kinds = ((set(fleet.missing), "missing"), (ended, "ended early"), (odd, "odd"))
     named = [(f"rank {min(r)}" if len(r) == 1 else f"{len(r):,} ranks", word) for r, word in kinds if r]
     words = ", ".join(f"{ranks} {word}" for ranks, word in named)
-    return replace(row, verdict=words) if words and not row.verdict.startswith("ran out") else row
+    return replace(row, verdict=words) if words and "out of memory" not in row.verdict else row
 
 
 def _of(data: Data, run_id: str, run: Run) -> RunSummary:
@@ -240,13 +241,11 @@ def _course(
         samples = recording.counters.rows(recording.counters.allocated_bytes >= 0)
         samples = samples.rows(slice(None if len(samples) > 1 else 0))
         return samples.time_ns, (samples.allocated_bytes, samples.reserved_bytes)
-    position = (
-        np.maximum.accumulate(known.time_ns) if recording.trace.has_clock else np.arange(len(known.time_ns))
-    )
+    position = np.maximum.accumulate(known.time_ns) if has_clock(recording) else np.arange(len(known.time_ns))
     levels = known.allocated_bytes, known.reserved_bytes
     if is_over and len(recording.steps):
-        n_before = int(recording.steps.start_event[0])
-        shown = slice(n_before if is_long_start(position, n_before, levels) else 0, None)
+        starts = recording.steps.start_event[:3].tolist()
+        shown = slice(folded_start(position, starts, levels), None)
         position, levels = position[shown], (levels[0][shown], levels[1][shown])
     return position, levels
 
@@ -311,7 +310,8 @@ def _verdict(run: Run, recording: Recording) -> str:
     failed = [int((each.trace.action == Action.OOM).sum()) for each in run.recordings]
     n_ooms = sum(n or bool(full_device(each)) for n, each in zip(failed, run.recordings, strict=True))
     if n_ooms:
-        return "ran out of memory" if n_ooms == 1 else f"ran out of memory {n_ooms:,} times"
+        verb = "would run" if recording.source == "predicted" else "ran"
+        return f"{verb} out of memory" if n_ooms == 1 else f"{verb} out of memory {n_ooms:,} times"
     missing = missing_parts(recording)
     if not is_exact(missing):
         return "incomplete" if missing[0].part is Part.EVENTS else "an estimate"

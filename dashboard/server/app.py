@@ -16,6 +16,7 @@ from vramscope.web_hosts import LOOPBACK
 
 from .. import inspector
 from ..address import Address, parse, restore
+from ..answers import findings
 from ..components import header, states, timeline
 from ..components.scripts import in_browser
 from ..data import Data, View
@@ -26,7 +27,7 @@ from ..queries.headline import ahead, forecast_words
 from ..queries.rank_answers import opened_address, queries_of
 from ..report import document
 from . import api, compression
-from .callbacks import OutcomeWord, Ready, Standing, Stored, guard
+from .callbacks import OutcomeWord, Ready, Standing, Stored, guard, view_or_nothing
 from .compression import compress
 from .pending_pages import PendingPages
 from .plain import plain
@@ -153,6 +154,20 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
             state |= {} if files is None else {"files": files}
         state |= {} if made else {"is_pending": True}
         return menu, top, page, state, data.pace.live_ms if live else data.pace.idle_ms, name[:200], None
+
+    # After the page: of a link to any page, the menu shows what the findings of the run are.
+    @app.callback(
+        Output("menu", "children", allow_duplicate=True), Input("address", "data"), prevent_initial_call=True
+    )  # fmt: skip
+    def count(stored: Stored | None) -> Any:
+        address = restore(stored)
+        if (stored or {}).get("is_pending") or not data.is_open(address.run):
+            raise PreventUpdate
+        view = view_or_nothing(data, address)
+        if view.is_live or len(view.recording.trace) > data.pace.events_at_once:
+            raise PreventUpdate
+        findings(data, view)
+        return _menu(list(entries.values()), data, address, view)
 
     # One request for both: while a file is read, each poll costs the browser 20 ms of CPU, and half the cores
     # of a small machine are the browser's.
@@ -370,7 +385,7 @@ def _unopened(data: Data, address: Address, files: int | None) -> Standing:
 def _shown(address: Address, view: View) -> Standing:
     """Return the state that a page laid out from *view* shows; later changes are reported by the clock."""
     n_events = len(view.recording.trace)
-    outcome: OutcomeWord = view.run.outcome.value
+    outcome: OutcomeWord = header.shown_outcome(view.run.outcome, view.recording.source).value
     state: Standing = {"run": address.run, "version": view.version, "outcome": outcome, "seen": n_events}
     far = pace(view.recording.steps) if view.is_live else None
     if far is not None:

@@ -129,7 +129,7 @@ class Visit:
         """Go where a link of the menu would lead, without loading the scripts again; waits for the menu."""
         self.n_followed += 1  # the address that is shown already would not be opened again
         url += f"{'&' if '?' in url else '?'}visit={self.n_followed}"
-        with self.page.expect_response(lambda r: "menu.children" in (r.request.post_data or "")):
+        with self.page.expect_response(lambda r: "menu.children...top" in (r.request.post_data or "")):
             self.page.evaluate(
                 "url => { history.pushState({}, '', url); dispatchEvent(new PopStateEvent('popstate')) }", url
             )

@@ -214,14 +214,15 @@ def _module_of(label: str) -> str:
 
 def _next_freed(lives: Lives, found: Allocations, called: Array) -> Array:
     """The row that each allocation of backward is attributed to: made by a module's forward and freed next by
-    this backward.
+    this backward. None where what is freed next was made outside of all modules, as the loss is.
     """
     phase = np.append(lives.phases.phase, Phase.OTHER)
-    saved = np.flatnonzero((called > 0) & (lives.freed_in >= 0) & (phase[lives.freed_in] == Phase.BACKWARD))
+    is_made = (called > 0) | np.isin(lives.phase, (Phase.FORWARD, Phase.LOSS))
+    saved = np.flatnonzero(is_made & (lives.freed_in >= 0) & (phase[lives.freed_in] == Phase.BACKWARD))
     saved = saved[np.argsort(lives.dies[saved], kind="stable")]
     following = np.searchsorted(lives.dies[saved], found.alloc_event)
     candidate = np.append(saved, -1)[following]
-    same = (candidate >= 0) & (lives.freed_in[candidate] == lives.born_in)
+    same = (candidate >= 0) & (lives.freed_in[candidate] == lives.born_in) & (called[candidate] > 0)
     return np.where((lives.phase == Phase.BACKWARD) & same, candidate, -1)
 
 

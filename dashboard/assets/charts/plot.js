@@ -130,15 +130,34 @@
     });
   }
 
-  // A name upon its area, whatever the color of that is.
-  function upon(context, text, x, y, { left, width }) {
-    const half = context.measureText(text).width / 2 + 6;
-    context.textAlign = "center";
-    context.textBaseline = "middle";
-    Object.assign(context, { strokeStyle: "rgba(0,0,0,.6)", lineWidth: 3, lineJoin: "round", fillStyle: "#fff" });
-    const at = Math.min(Math.max(x, left + half), left + width - half);
-    context.strokeText(text, at, y);
-    context.fillText(text, at, y);
+  // The place in an area where a text of that half width has most room above and below.
+  function roomiest({ xs, tops, base }, half, { px, py, box }) {
+    const at = Array.from(xs, px), floor = (i) => py(base ? base[i] : 0);
+    let best = { room: 0, x: 0, y: 0 };
+    for (let x = box.left + half; x <= box.left + box.width - half; x += 8) {
+      let top = -Infinity, foot = Infinity;
+      for (let i = 0; i < at.length && at[i] < x + half; i++) {
+        if (i + 1 < at.length && at[i + 1] < x - half) continue;
+        [top, foot] = [Math.max(top, py(tops[i])), Math.min(foot, floor(i))];
+      }
+      if (foot - top > best.room) best = { room: foot - top, x, y: (foot + top) / 2 };
+    }
+    return best;
+  }
+  // A name upon its area, where it fits inside; the key has all of them.
+  const ROOM_PX = 15;
+  function upon(context, trace, now) {
+    const text = `${trace.name} ${trace.meta}`.replace(/,.*$/, "");
+    for (const words of [text, text.replace(/ [=≈].*$/, "")]) {
+      const half = context.measureText(words).width / 2 + 5, { room, x, y } = roomiest(trace, half, now);
+      if (room < ROOM_PX) continue;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      const [r, g, b] = /^#(..)(..)(..)/.exec(trace.fillcolor).slice(1).map((hex) => parseInt(hex, 16));
+      context.fillStyle = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1F2933" : "#fff";
+      context.fillText(words, x, y);
+      return;
+    }
   }
 
   // Everything but what follows the pointer; also for a file.
@@ -163,11 +182,11 @@
     for (const trace of others) if (hasMarks(trace)) marks(context, trace, now, t);
     if (its.layout.xaxis.ticktext) named(context, its.layout, now, t);
     else positions(context, its, now, t);
-    for (const { text, x, y } of annotations) if (y) upon(context, text, now.px(x), now.py(y), box);
+    for (const trace of stacked) if (trace.meta) upon(context, trace, now);
     context.textAlign = "left";
     context.textBaseline = "bottom";
     context.fillStyle = t.ink3;
-    for (const { text, x, y } of annotations) if (!y) context.fillText(text, Math.max(now.px(x), box.left) + 2, box.top + box.height - 2);
+    for (const { text, x } of annotations) context.fillText(text, Math.max(now.px(x), box.left) + 2, box.top + box.height - 2);
   }
 
   const placeOf = (host) => ({ left: 0, top: 0, width: host.clientWidth, height: host.clientHeight });

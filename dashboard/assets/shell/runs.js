@@ -11,14 +11,14 @@
 
   const HEADS = [
     ["name", "Run"], [null, "Memory"], ["allocated_bytes", "Peak allocated", "allocated"],
-    ["reserved_bytes", "Peak reserved", "reserved"], ["steps", "Steps", "step"], ["started_s", "When"], ["verdict", "Verdict"],
+    ["reserved_bytes", "Peak reserved", "reserved"], ["steps", "Steps", "step"], ["started_s", "When, UTC"], ["verdict", "Verdict"],
     ["state", "State"],
   ];
   const NUMBERS = new Set(["allocated_bytes", "reserved_bytes", "steps", "started_s"]);
   /** @type {[string, string, (row: any) => boolean][]} */
   const FILTERS = [
     ["all", "All", () => true], ["live", "Running", (row) => row.is_live],
-    ["oom", "Out of memory", (row) => /^ran out/.test(row.verdict || "")],
+    ["oom", "Out of memory", (row) => /out of memory/.test(row.verdict || "")],
     ["leaks", "Leaks", (row) => /^leaks/.test(row.verdict || "")],
     ["ranks", "Odd ranks", (row) => /^(rank \d|[\d,]+ ranks )/.test(row.verdict || "")],
     ["grows", "Growing batch", (row) => /^batch grows/.test(row.verdict || "")],
@@ -66,7 +66,7 @@
     cell.append(bytes && url ? link(url, "plain-link", text) : text);
     return cell;
   }
-  const TONE = (verdict) => /^ran out/.test(verdict) ? "verdict-bad" : /^(leaks|rank \d|[\d,]+ ranks )/.test(verdict) ? "verdict-warn" : "dim";
+  const TONE = (verdict) => /out of memory/.test(verdict) ? "verdict-bad" : /^(leaks|rank \d|[\d,]+ ranks )/.test(verdict) ? "verdict-warn" : "dim";
   function stateOf(row) {
     if (row.state === "file") return null;
     const word = row.state === "stalled" ? `running, no new events for ${row.stalled_s} s` : row.state;
@@ -94,7 +94,7 @@
       element("td", {}, element("div", { className: "run-cell" }, name, badge, several, ...tags)),
       element("td", {}, spark(row.drawn)), peak(row, "allocated_bytes", row.peak), peak(row, "reserved_bytes"),
       element("td", { className: "number" }, row.steps ? row.steps.toLocaleString("en-US") : "–"),
-      element("td", { className: "dim" }, row.when || "–"),
+      element("td", { className: "dim" }, (row.when || "–").replace(/ UTC$/, "")),
       element("td", { className: "judged" }, element("span", { className: TONE(row.verdict || "") }, row.verdict || "–")),
       element("td", {}, stateOf(row)));
   }

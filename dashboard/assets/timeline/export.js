@@ -37,6 +37,9 @@
     fill() { this.parts.push(`<path d="${this.path}" fill="${this.fillStyle}" fill-opacity="${this.globalAlpha}"/>`); }
     stroke() { this.parts.push(`<path d="${this.path}" fill="none" stroke="${this.strokeStyle}" stroke-width="${this.lineWidth}" stroke-dasharray="${this.dash.join(" ")}"/>`); }
     fillRect(x, y, w, h) { this.parts.push(`<rect x="${round(x)}" y="${round(y)}" width="${round(Math.max(w, 0))}" height="${round(Math.max(h, 0))}" fill="${this.fillStyle}" fill-opacity="${this.globalAlpha}"/>`); }
+    group(transform) { this.depth += 1; this.parts.push(`<g transform="${transform}">`); }
+    translate(x, y) { this.group(`translate(${round(x)} ${round(y)})`); }
+    rotate(radians) { this.group(`rotate(${round(radians * 180 / Math.PI)})`); }
     setLineDash(dash) { this.dash = dash; }
     measureText(text) { this.ruler.font = this.font; return this.ruler.measureText(text); }
     fillText(text, x, y) { this.write(text, x, y, `fill="${this.fillStyle}"`); }

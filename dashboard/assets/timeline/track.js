@@ -79,7 +79,7 @@
     button.hidden = !isFolded;
     if (!isFolded) return;
     const before = training[0] - begin;
-    button.textContent = `◂ ${isEvents(track) ? `${Math.round(before).toLocaleString("en-US")} events` : `${before.toPrecision(before < 100 ? 2 : 3)} s`} before${place.plot.width > 400 ? " the first step" : ""}`;
+    button.textContent = `◂ ${isEvents(track) ? `${Math.round(before).toLocaleString("en-US")} events` : `${before.toPrecision(before < 100 ? 2 : 3)} s`} before${place.plot.width > 400 ? " the first step shown" : ""}`;
     button.style.left = `${place.plot.left + 4}px`;
     button.style.top = `${place.plot.top + 2}px`;
   }

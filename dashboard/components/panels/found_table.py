@@ -20,6 +20,7 @@ from vramscope.units import format_bytes, format_duration, format_name
 
 from ...answers import folded, moment, owners, totals
 from ...data import Data, View
+from ...figures.drawing.series import has_clock
 from .stack_table import NO_FRAME, columns_of, marked_place
 
 MAX_ROWS = 500
@@ -103,7 +104,7 @@ def _age(data: Data, view: View, row: int, at: int) -> str:
     born = int(data.ask(view, "lifetimes").alloc_event[row])
     if born < 0:
         return "–"
-    if not view.recording.trace.has_clock:
+    if not has_clock(view.recording):
         return f"{at - born:,} events"
     known = totals(data, view).time_ns
     return format_duration(max(int(known[at]) - int(known[born + 1]), 0))
@@ -255,6 +256,6 @@ def _lived(found: Any, row: int, view: View) -> str:
     born, freed = int(found.alloc_event[row]), int(found.free_event[row])
     if born < 0 or freed < 0:
         return ""
-    if view.recording.trace.has_clock:
+    if has_clock(view.recording):
         return format_duration(int(found.free_ns[row] - found.alloc_ns[row]))
     return f"{freed - born:,} events"

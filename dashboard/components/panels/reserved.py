@@ -58,7 +58,9 @@ def sentence(data: Data, view: View, at: int | None) -> list[Any]:
         return [html.P("Nothing was reserved up to here.", className="dim")]
     event = int(calls.event[row])
     found = data.derive(view, ("jump", event), lambda r: jump_at(r, calls, row, state_of(data, view, event)))
-    which = "The largest jump" if at is None else "The last jump up to here"
+    first = calls.step[calls.step >= 0].min(initial=calls.step[row])
+    after = f" after step {int(view.recording.steps.index[first])}" if first < calls.step[row] else ""
+    which = f"The largest jump{after}" if at is None else "The last jump up to here"
     return [
         html.H3(f"{which}: {moment(data, view, event + 1).words}"),
         html.P(jump_words(view.recording.stacks, found), className="support"),

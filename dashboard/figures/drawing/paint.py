@@ -16,6 +16,7 @@ from vramscope.steps.innermost import phases_of
 from vramscope.units import format_name
 
 from .names import place
+from .series import has_clock
 from .theme import BLUE, CATEGORY_COLOR, GRAY, GREEN, ORANGE, PHASE_COLOR, PURPLE, SKY, VERMILION, YELLOW
 
 WAYS = ("category", "phase", "module", "line", "age")
@@ -79,7 +80,7 @@ def by_module(owners: Owners, found: Allocations) -> Paint:
 def by_age(recording: Recording, found: Allocations) -> Paint:
     """Return the groups by lifetime: in time, or in events where there is no clock."""
     freed = found.free_event >= 0
-    if recording.trace.has_clock:
+    if has_clock(recording):
         lived = found.free_ns - found.alloc_ns
         limits = [limit for limit, _, _ in _AGES]
         names = [name for _, name, _ in _AGES]

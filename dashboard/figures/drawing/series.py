@@ -121,6 +121,11 @@ def series(recording: Recording, totals: Any, axis: str, known: SeriesParts | No
     )
 
 
+def has_clock(recording: Recording) -> bool:
+    """Return whether times are those of the program: those of a dry run are not."""
+    return recording.trace.has_clock and recording.source != "predicted"
+
+
 def origin_ns(recording: Recording, totals: Any) -> int:
     """Return the start of the time axis in ns: the first thing recorded, which stays while the run grows."""
     firsts = [totals.time_ns[:1], recording.steps.start_ns[:1], recording.phases.start_ns[:1]]
@@ -181,7 +186,7 @@ class Ruler:
 
 def ruler(recording: Recording, totals: Any, axis: str) -> Ruler:
     """Return the ruler of one recording; in events where it has no clock."""
-    axis = axis if recording.trace.has_clock else EVENTS
+    axis = axis if has_clock(recording) else EVENTS
     in_order, origin = _in_order(totals.time_ns), origin_ns(recording, totals)
     return Ruler(axis, in_order, origin, instants(axis, origin, in_order))
 

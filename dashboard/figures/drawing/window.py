@@ -12,6 +12,8 @@ from .series import EVENTS, Series
 
 _LONG_START = 0.2
 """Share of the axis before the first step from which on a run opens at its first step."""
+_LONG_FIRST_STEP = 0.5
+"""Share of all steps' length that the first one has if a run opens at its second step."""
 
 
 class Window(NamedTuple):
@@ -37,29 +39,28 @@ def zoomed(series: Series, t0: int | None, t1: int | None) -> Window:
 
 
 def training(series: Series) -> Window | None:
-    """Return the interval from the first step on, where a finished run opens; None for all of it."""
-    if not len(series.steps.start):
-        return None
-    start = float(series.steps.start.min())
-    n_before = int(np.searchsorted(series.position, start))
-    levels = series.allocated, series.reserved
-    return Window(start, series.extent[1]) if is_long_start(series.position, n_before, levels) else None
+    """Return the interval of the steps, where a finished run opens; None for all of it."""
+    starts = np.sort(series.steps.start)[:3]
+    instants = np.searchsorted(series.position, starts).tolist()
+    folded = folded_start(series.position, instants, (series.allocated, series.reserved))
+    return Window(float(starts[instants.index(folded)]), series.extent[1]) if folded else None
 
 
-def is_long_start(position: NDArray[Any], n_before: int, levels: Sequence[NDArray[Any]]) -> bool:
-    """Return whether a picture opens after the first *n_before* instants, which are those before its steps.
+def folded_start(position: NDArray[Any], starts: Sequence[int], levels: Sequence[NDArray[Any]]) -> int:
+    """Return the number of instants before those at which a picture opens; 0 where it opens on all.
 
-    Loading a model and compiling it can take 96 % of a short run's time, and the steps the rest. A run whose
-    memory is highest before its first step opens on all of it.
+    *starts* are the first instants of the first steps. Loading a model can take 96 % of a short run's time,
+    and compiling it, in the first step, most of the rest. What has the peak is never folded.
     """
-    if not 0 < n_before < len(position):
-        return False
-    share = float(position[n_before] - position[0]) / (float(position[-1] - position[0]) or 1.0)
-    highest = (
-        max(int(each[:n_before].max()) for each in levels),
-        max(int(each[n_before:].max()) for each in levels),
-    )
-    return _LONG_START <= share < 1 and highest[0] <= highest[1]
+    folded = 0
+    steps, shares = starts[: 2 if len(starts) > 2 else 1], (_LONG_START, _LONG_FIRST_STEP)
+    for at, begins, least in zip(steps, (0, *starts), shares, strict=False):
+        if not 0 < at < len(position):
+            continue
+        share = float(position[at] - position[begins]) / (float(position[-1] - position[begins]) or 1.0)
+        if least <= share < 1 and all(each[:at].max() <= each[at:].max() for each in levels):
+            folded = at
+    return folded
 
 
 def instants_in(series: Series, view: Window) -> tuple[int, int]:

@@ -94,6 +94,25 @@ def test_backward_works_for_the_module_whose_saved_activation_it_frees_next(reco
     assert found.forward.tolist() == [-1, -1, 1, 0, -1]
 
 
+def test_what_backward_makes_for_the_loss_belongs_to_no_module(recording):
+    phases = Phases.of(
+        phase=[Phase.FORWARD, Phase.LOSS, Phase.BACKWARD], step=[0] * 3, depth=[0] * 3,
+        start_event=[0, 1, 2], end_event=[1, 2, 6],
+    )  # fmt: skip
+    # The head's output and the loss's; backward makes a gradient before it frees each of them.
+    history = recording(
+        (A, 1, 10), (A, 2, 10), (A, 3, 10), (R, 2, 10), (A, 4, 10), (R, 1, 10),
+        marks=running((0, "blocks.1"), (1, "")), phases=phases,
+        steps=Steps.of(index=[0], start_event=[0], end_event=[6]),
+    )  # fmt: skip
+
+    assert owners(history)[1:] == [
+        ("", ModuleEvidence.NOT),
+        ("", ModuleEvidence.NOT),
+        ("blocks.1", ModuleEvidence.NEXT_FREED),
+    ]
+
+
 def test_a_workspace_is_not_the_first_users():
     builder = StackBuilder()
     stack = builder.add([("at::cuda::getNewWorkspace()", "??", 0), ("forward", "model.py", 3)])

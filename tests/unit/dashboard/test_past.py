@@ -90,7 +90,7 @@ def test_the_first_step_with_its_detail_is_looked_into(capped: tuple[Data, View]
     number = len(view.recording.past.steps)
     text = shown("phases", data, view, at=1)
 
-    assert f"Step {number} by category" in text
+    assert f"Anatomy of step {number}, by category" in text
     assert "Not retained" not in text
     assert "first step with retained allocations" in text
 

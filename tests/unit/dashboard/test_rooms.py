@@ -11,12 +11,16 @@ import plotly.utils
 import pytest
 import torch
 from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers import series_of
+from vramscope.dashboard.components.header import shown_outcome
 from vramscope.dashboard.components.panels.past import steps_with_past
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.figures.device import figure, positions, stacked
+from vramscope.dashboard.figures.drawing.series import TIME, has_clock
 from vramscope.dashboard.figures.drawing.theme import unpack
 from vramscope.dashboard.pages import Context, pages
 from vramscope.dashboard.pages.runs import row
+from vramscope.dashboard.pages.waterfall import _axis
 from vramscope.dashboard.queries.run_summaries import _verdict, summarize
 from vramscope.dashboard.runs import Pace
 
@@ -105,6 +109,40 @@ def test_a_leak_is_shown_with_its_line_and_its_rate(world: Data) -> None:
 
     assert "4.00 MiB more with every step" in text
     assert "remember model.py:77" in text
+
+
+def test_a_leak_is_shown_with_the_source_of_the_line_that_keeps_it() -> None:
+    data = Data(Path(__file__).parents[3] / "sample_traces")
+    text = shown("leaks", data, run(data, "gan-retain-graph"))
+
+    assert "Kept at " in text
+    assert "gan_retain_graph.py:41: history.append(loss_d)" in text
+    # The program was recorded elsewhere: its source is in the recording.
+    number, code = (text.index(word) for word in ('"  41 "', "        history.append(loss_d)"))
+    assert 0 < code - number < 200
+
+
+def test_a_prediction_ran_nothing_and_has_no_clock() -> None:
+    data = Data(Path(__file__).parents[3] / "sample_traces")
+    name = run(data, "predicted")
+    view = data.view(Address(run=name))
+
+    assert view.recording.trace.has_clock
+    assert not has_clock(view.recording)
+    assert "events (this source has no clock)" in shown("overview", data, name)
+    assert " ms · step" not in shown("overview", data, name)
+    assert shown_outcome(view.run.outcome, view.recording.source) is Outcome.FILE
+
+
+def test_the_samples_of_a_device_lie_where_the_timeline_has_them() -> None:
+    data = Data(Path(__file__).parents[3] / "sample_traces")
+    view = data.view(Address(run=run(data, "transformer-cuda")))
+    found, (origin, _) = data.ask(view, "waterfall"), _axis(data, view)
+    series = series_of(data, view, TIME)
+
+    x, _ = positions(found, view.recording.steps, origin)
+    at = series.device_used.position.tolist()
+    assert x.tolist() == pytest.approx(at, abs=1e-6)
 
 
 def test_the_absence_of_leaks_is_stated(world: Data) -> None:
@@ -197,11 +235,11 @@ def test_samples_without_a_clock_lie_at_their_steps(tmp_path: Path) -> None:
     (name,) = data.runs.paths()
     view = data.view(Address("/waterfall", run=name))
     found = data.ask(view, "waterfall")
-    x, word = positions(found, view.recording.steps)
+    x, word = positions(found, view.recording.steps, 0)
 
     assert (x.tolist(), word) == ([10, 25, 40], "step")
-    assert positions(found, Steps.of())[0].tolist() == [0, 1, 2]
-    drawn = figure(found, view.recording.steps, 0)
+    assert positions(found, Steps.of(), 0)[0].tolist() == [0, 1, 2]
+    drawn = figure(found, view.recording.steps, 0, 0)
     assert unpack(drawn["data"][0]["x"]).tolist() == [10, 25, 40, 55]  # the last level has room as well
     parts = stacked(found)
     assert parts["unallocated"].tolist() == [1 << 30] * 3
@@ -235,7 +273,7 @@ def test_the_areas_of_the_device_sum_up_to_what_is_used() -> None:
 @pytest.mark.parametrize(("last_ms", "tick"), [(148, "20 ms"), (9, "1 ms"), (1999, "1800 ms")])
 def test_ticks_of_a_short_stretch_are_whole_milliseconds_at_their_places(last_ms: int, tick: str) -> None:
     samples = Waterfall.of(time_ns=[0, last_ms * 10**6], used_bytes=[1 << 20, 2 << 20])
-    axis = figure(samples, Steps.of(), 0)["layout"]["xaxis"]
+    axis = figure(samples, Steps.of(), 0, 0)["layout"]["xaxis"]
     places = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
 
     assert places[tick] == float(tick.removesuffix(" ms")) / 1e3

@@ -145,31 +145,34 @@ def test_areas_are_named_with_their_highest_bytes_and_as_multiples_of_the_parame
         (Category.OPTIMIZER_STATE, np.array([20, 20, 20]) * MIB),
         (Category.GRADIENT, np.array([0, 5 * MIB, 10 * MIB + 512])),
         (Category.ACTIVATION, np.array([0, 20, 4]) * MIB),
-        (Category.WORKSPACE, np.array([1, 1, 1]) * MIB),
     ]
-    found = anatomy.labels(levels, np.array([0.0, 0.5, 2.0]))
 
-    assert [each["text"] for each in found] == [
-        "parameter 10.0 MiB",
-        "optimizer state 20.0 MiB = 2 × parameters",
-        "gradient 10.0 MiB ≈ parameters",
-        "activation 20.0 MiB",
+    assert list(anatomy.highest(levels).values()) == [
+        "10.0 MiB",
+        "20.0 MiB = 2 × parameters",
+        "10.0 MiB ≈ parameters",
+        "20.0 MiB",
     ]
-    assert [each["x"] for each in found] == [0.0, 0.0, 2.0, 0.5]
-    assert found[3]["y"] == (10 + 20 + 5 + 10) * MIB  # in the middle of its area
 
 
-def test_the_names_of_thin_areas_stand_apart() -> None:
-    flat = np.full(11, 8 * MIB)
-    levels = [(category, flat) for category in (Category.PARAMETER, Category.GRADIENT, Category.UNKNOWN)]
-    levels += [(Category.ACTIVATION, np.full(11, 100 * MIB))]
+BLOCKS = [f"blocks.{i}.{part}" for i in range(3) for part in ("attn", "mlp")]
 
-    found = anatomy.labels(levels, np.arange(11.0))
 
-    places = [(one["x"] / 10, one["y"] / (124 * MIB)) for one in found]
-    assert len(places) == 4
-    for at, (x, y) in enumerate(places):
-        assert all(abs(x - left) > 0.3 or abs(y - down) > 0.05 for left, down in places[:at])
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ([1, 2, 1, 2, 2, 1], "3 × 3.00 MiB in blocks.*"),
+        ([1, 2, 1, 2, 2, 2], ""),
+        ([0, 0, 0, 0, 0, 0], ""),
+    ],
+    ids=["like blocks", "blocks that differ", "blocks that keep nothing"],
+)
+def test_like_blocks_are_counted_with_what_each_adds_to_the_activations(gains: list[int], said: str) -> None:
+    found = [ModuleColumn(name, Phase.FORWARD, at) for at, name in enumerate(["embed", *BLOCKS])]
+    found.append(ModuleColumn("blocks.0.attn", Phase.BACKWARD, 7))
+    levels = np.cumsum([0, 5, *gains, -4]) * MIB
+
+    assert anatomy.of_blocks(found, np.arange(9), levels) == said
 
 
 def test_the_stack_by_module_has_the_exact_highest_level_and_each_column_its_room(view: Any) -> None:

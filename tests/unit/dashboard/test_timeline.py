@@ -14,7 +14,7 @@ from vramscope.dashboard.figures.drawing.series import (
     phase_bands,
 )
 from vramscope.dashboard.figures.drawing.theme import pack
-from vramscope.dashboard.figures.drawing.window import is_long_start, window
+from vramscope.dashboard.figures.drawing.window import folded_start, window
 from vramscope.dashboard.figures.timeline import QUANTITIES, figure
 from vramscope.dashboard.figures.track import MOST_FLAGS
 
@@ -175,19 +175,35 @@ def test_packing_loses_nothing(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "n_before", "levels", "expected"),
+    ("position", "starts", "levels", "expected"),
     [
-        ([0, 1, 90, 95, 100], 2, [1, 2, 1, 5, 3], True),
-        ([0, 1, 90, 95, 100], 2, [1, 6, 1, 5, 3], False),
-        ([0, 1, 10, 95, 100], 2, [1, 2, 1, 5, 3], False),
-        ([0, 1, 90, 95, 100], 0, [1, 2, 1, 5, 3], False),
-        ([7, 7, 7, 7, 7], 2, [1, 2, 1, 5, 3], False),
+        ([0, 1, 90, 95, 100], [2], [1, 2, 1, 5, 3], 2),
+        ([0, 1, 90, 95, 100], [2], [1, 6, 1, 5, 3], 0),
+        ([0, 1, 10, 95, 100], [2], [1, 2, 1, 5, 3], 0),
+        ([0, 1, 90, 95, 100], [0], [1, 2, 1, 5, 3], 0),
+        ([7, 7, 7, 7, 7], [2], [1, 2, 1, 5, 3], 0),
+        ([0, 50, 90, 95, 100], [1, 2, 3], [1, 5, 1, 5, 5], 2),
+        ([0, 50, 90, 95, 100], [1, 2, 3], [1, 6, 1, 5, 5], 1),
+        ([0, 50, 70, 90, 100], [1, 2, 3], [1, 5, 1, 5, 5], 1),
+        ([0, 50, 90, 95, 100], [1, 2], [1, 5, 1, 5, 5], 1),
+        ([0, 30, 90, 95, 100], [0, 1, 2], [1, 5, 1, 5, 5], 0),
+        ([0, 60, 90, 95, 100], [0, 1, 2], [1, 5, 1, 5, 5], 1),
     ],
-    ids=["long loading", "highest while it loads", "short loading", "no loading", "no clock"],
-)
+    ids=[
+        "long loading", "highest while it loads", "short loading", "no loading", "no clock",
+        "the first step compiles", "the first step is the highest", "steps alike", "two steps",
+        "steps alike without loading", "the first step compiles without loading",
+    ],
+)  # fmt: skip
 def test_a_run_opens_at_its_steps_where_loading_takes_a_fifth_and_not_the_peak(
-    position, n_before, levels, expected
+    position, starts, levels, expected
 ):
     at, level = np.array(position, "f8"), np.array(levels)
 
-    assert is_long_start(at, n_before, (level, level)) is expected
+    assert folded_start(at, starts, (level, level)) == expected
+
+
+def test_a_run_whose_peak_lies_before_its_steps_opens_on_it_though_reserved_stays():
+    at, levels = np.array([0, 1, 90, 100], "f8"), (np.array([1, 9, 3, 3]), np.array([9, 9, 9, 9]))
+
+    assert folded_start(at, [2], levels) == 0
