@@ -121,5 +121,6 @@ from vramscope.model.snapshot import Blocks as Blocks
 from vramscope.model.snapshot import Segments as Segments
 from vramscope.model.snapshot import Snapshot as Snapshot
 from vramscope.model.stacks import Frame as Frame
+from vramscope.model.stacks import SourceFile as SourceFile
 from vramscope.model.stacks import Stacks as Stacks
 from vramscope.model.trace import Trace as Trace

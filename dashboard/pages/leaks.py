@@ -26,7 +26,6 @@ from ..components.prose import claim_heading, sentence
 from ..data import Data, View
 from ..figures import curves
 from ..figures.drawing.names import place
-from ..queries.kept_sources import kept_sources
 from . import Context, Page, counting
 
 MOST_SHOWN = 8
@@ -113,13 +112,13 @@ def _card(leak: Leak, address: Address, view: View) -> Any:
     )
     basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps)."
     link = dcc.Link("Show its allocations", href=to.url, className="link")
-    at, begun, sources, kept = leak.kept_at, view.run.started_ns, kept_sources(view), None
+    at, kept = leak.kept_at, None
     if at:
         words = ["Kept at ", html.Bdi(place_of(at), className="dim")]
-        code = stack_table.code(Frame("", at.file, at.line), begun, sources)
+        code = stack_table.code(Frame("", at.file, at.line), view)
         kept = html.Div([html.P(words, className="card-where"), code])
     more = kept, path, facts(*lines, kind="lines"), html.P(basis, className="dim")
-    return cause.card(leak.finding, *more, links=link, recorded_ns=begun, kept=sources)
+    return cause.card(leak.finding, *more, links=link, view=view)
 
 
 def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:

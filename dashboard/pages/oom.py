@@ -33,7 +33,6 @@ from ..figures import approach
 from ..figures.approach import known_parts
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
-from ..queries.kept_sources import kept_sources
 from ..server.callbacks import Stored, view_or_nothing
 from . import Behind, Context, Page, counting
 
@@ -124,7 +123,7 @@ def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
     beside = (
         html.P(f"{figures[:1].upper()}{figures[1:]}.", className="dim") if why and not has_figures else None
     )
-    return cause.card(shown, beside, recorded_ns=view.run.started_ns, kept=kept_sources(view))
+    return cause.card(shown, beside, view=view)
 
 
 def _message(message: OomMessage) -> html.Section:
@@ -270,7 +269,7 @@ def _card(data: Data, view: View, failures: Any, row: int, finding: Finding, add
         className="card-links",
     )
     where = _room(room, view.recording) if room else None
-    return cause.card(finding, where, links=links, recorded_ns=view.run.started_ns, kept=kept_sources(view))
+    return cause.card(finding, where, links=links, view=view)
 
 
 def _room(room: Any, recording: Recording) -> Any:

@@ -97,7 +97,7 @@ class Settings:
         for key, value in _pairs(str(mapping.get("PYTORCH_CUDA_ALLOC_CONF", ""))):
             changes.update(_lenient(_parsed, key, value, torch))
         for key in _EXPORTED.keys() & mapping.keys():
-            changes.update(_lenient(_exported, key, mapping[key]))
+            changes.update(_lenient(lambda key, value: {key: _EXPORTED[key](value)}, key, mapping[key]))
         return cls(**changes)
 
     def rounded(self, size: int) -> int:
@@ -209,20 +209,12 @@ def _parsed(key: str, text: str, torch: str) -> dict[str, Any]:
         raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key}:{text} cannot be: {error}") from None
 
 
-def _exported(key: str, value: Any) -> dict[str, Any]:
-    return {key: _EXPORTED[key](value)}
-
-
 def _lenient(read: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """The result of *read* on untrusted values; nothing where they make no sense."""
     try:
         return read(*arguments)
     except (UsageError, ValueError, TypeError, OverflowError):
         return {}
-
-
-def _limit(value: Any) -> int:
-    return UNLIMITED if int(value) < 0 else int(value)
 
 
 def _exported_divisions(value: Any) -> tuple[int, ...]:
@@ -233,7 +225,7 @@ def _exported_divisions(value: Any) -> tuple[int, ...]:
 
 
 _EXPORTED: Mapping[str, Callable[[Any], Any]] = {
-    "max_split_size": _limit,
+    "max_split_size": lambda value: UNLIMITED if int(value) < 0 else int(value),
     "garbage_collection_threshold": float,
     "expandable_segments": lambda value: _truth(str(value)),
     "roundup_power2_divisions": _exported_divisions,

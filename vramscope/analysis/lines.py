@@ -318,7 +318,11 @@ def excerpt(
     lines = dict(enumerate(text.splitlines(), 1))
     if frame.line not in lines:
         return Excerpt(doubt=f"the file has {len(lines)} lines now: it is not the one that ran")
-    return Excerpt(_near(lines, frame, context), _doubt(text, frame, 0 < recorded_ns < modified_ns))
+    doubt = "the file has changed since the recording began: the line may be another"
+    doubt = doubt if 0 < recorded_ns < modified_ns else ""
+    if not _may_hold(text, frame):
+        doubt = f"the file has changed since the recording: line {frame.line} is not in {frame.function}()"
+    return Excerpt(_near(lines, frame, context), doubt)
 
 
 def kept_excerpt(
@@ -335,12 +339,6 @@ def _near(lines: Mapping[int, str], frame: Frame, context: int) -> tuple[SourceL
     return tuple(SourceLine(n, lines[n][:_LONGEST], n == frame.line) for n in near if n in lines)
 
 
-def _doubt(text: str, frame: Frame, is_newer: bool) -> str:
-    if not _may_hold(text, frame):
-        return f"the file has changed since the recording: line {frame.line} is not in {frame.function}()"
-    return "the file has changed since the recording began: the line may be another" if is_newer else ""
-
-
 def _may_hold(text: str, frame: Frame) -> bool:
     """Whether the line lies in a function or class of the frame's name; True where that cannot be decided."""
     if not frame.function.isidentifier():  # <module>, <lambda>, <listcomp> …
@@ -350,12 +348,10 @@ def _may_hold(text: str, frame: Frame) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    named = (node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == frame.function)
     return any(
-        isinstance(node, kinds) and node.name == frame.function and _reaches(node, frame.line)
-        for node in ast.walk(tree)
+        min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        <= frame.line
+        <= (node.end_lineno or 0)
+        for node in named
     )
-
-
-def _reaches(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, line: int) -> bool:
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return first <= line <= (node.end_lineno or node.lineno)

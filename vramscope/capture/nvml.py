@@ -21,10 +21,6 @@ _LARGEST = 1 << 50
 """A petabyte: no device has that, but a driver that does not know a number may report one."""
 
 
-def _bytes_of(reported: int | None) -> int:
-    return UNKNOWN if reported is None or not 0 <= int(reported) < _LARGEST else int(reported)
-
-
 class Memory(NamedTuple):
     """Memory of one device in bytes; −1 where the driver does not report it."""
 
@@ -138,7 +134,8 @@ class DeviceMemory:
                 listed += pynvml.nvmlDeviceGetGraphicsRunningProcesses(self._handle)
             except pynvml.NVMLError:
                 self._has_graphics = False
-        return {row.pid: _bytes_of(row.usedGpuMemory) for row in listed}
+        reported = ((row.pid, row.usedGpuMemory) for row in listed)
+        return {pid: UNKNOWN if n is None or not 0 <= int(n) < _LARGEST else int(n) for pid, n in reported}
 
     def _take_back(self, code: str) -> None:
         """Withdraw a note: before CUDA has its context, no driver lists the process, container or not."""

@@ -34,16 +34,8 @@ def _options(parser: ArgumentParser) -> list[Action]:
     return [action for action in parser._actions if action.option_strings and action.help != SUPPRESS]
 
 
-def _flags(parser: ArgumentParser) -> list[str]:
-    return [option for action in _options(parser) for option in action.option_strings]
-
-
 def _choices(action: Action) -> str:
     return " ".join(map(str, action.choices or ()))
-
-
-def _help(action: Action) -> str:
-    return _plain((action.help or "") % {"choices": _choices(action)})
 
 
 def _plain(text: str | None) -> str:
@@ -59,7 +51,11 @@ def _bash(parsers: Mapping[str, ArgumentParser]) -> str:
         for option in action.option_strings
         if action.choices
     ]
-    options = [f'    {name}) known="{" ".join(_flags(parser))}" ;;' for name, parser in parsers.items()]
+    flags = {
+        name: " ".join(option for action in _options(parser) for option in action.option_strings)
+        for name, parser in parsers.items()
+    }
+    options = [f'    {name}) known="{of}" ;;' for name, of in flags.items()]
     script = Path(__file__).with_suffix(".bash").read_text(encoding="utf-8")
     for name, lines in (("commands", [" ".join(parsers)]), ("choices", choices), ("options", options)):
         script = script.replace(f"@{name}@", "\n".join(lines))
@@ -79,7 +75,8 @@ def _fish(parsers: Mapping[str, ArgumentParser]) -> str:
             )
             value = f" -x -a '{_choices(action)}'" if action.choices else "" if action.nargs == 0 else " -r"
             where = f"-n '__fish_seen_subcommand_from {name}'"
-            lines.append(f"complete -c vramscope {where} {flags}{value} -d '{_help(action)}'")
+            about = _plain((action.help or "") % {"choices": _choices(action)})
+            lines.append(f"complete -c vramscope {where} {flags}{value} -d '{about}'")
     return "\n".join(lines) + "\n"
 
 

@@ -100,12 +100,10 @@ def _recording_page(recording: dict[str, Any]) -> Iterator[Block]:
     yield Heading(f"rank {recording['rank']}, device {recording['device']} ({recording['source']})")
     for note in recording["notes"]:
         yield Text(note["text"], "note")
-    rows = [(_title(key), _word(key, value)) for key, value in recording.items() if key != "notes"]
+    words = {key: _word(key, value) for key, value in recording.items() if key != "notes"}
+    titles = (key.removesuffix("_ns").removesuffix("_bytes").replace("_", " ") for key in words)
+    rows = zip(titles, words.values(), strict=True)
     yield Grid(("", ""), tuple(row for row in rows if row[1]), "ll")
-
-
-def _title(key: str) -> str:
-    return key.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
 
 
 def _word(key: str, value: Any) -> str:

@@ -217,6 +217,7 @@ def _recording(recording: Recording, words: _Replacements) -> Recording:
         process=words.process(recording.process),
         device=words.device(recording.device),
         prediction=None,
+        sources={},
         stacks=_stacks(recording.stacks, words),
         marks=_named(recording.marks, words),
         phases=_named(recording.phases, words),

@@ -109,9 +109,9 @@ def read_ranks(path: str | Path, engine: Engine = map) -> RanksRead:
             unreadable.append((_number(rank), summary))
         elif summary.process.rank in found:
             original = found[summary.process.rank][0].name
-            unreadable.append(
-                (_number(rank), f"{_shown(rank)}: has the data of {original}, and is not counted twice")
-            )
+            shown = rank.url if isinstance(rank, RemoteRank) else str(rank)
+            text = f"{shown}: has the data of {original}, and is not counted twice"
+            unreadable.append((_number(rank), text))
         else:
             found[summary.process.rank] = rank, summary
     if not found:
@@ -140,10 +140,6 @@ def rank_places(path: str | Path) -> tuple[Path, list[RankPlace]]:
         raise UnknownNameError(f"{path}: there is nothing; give the directory of a run")
     ranks = [directory] if is_rank(directory) else ranks_of(directory)
     return directory, [remote.get(rank, rank) for rank in ranks]
-
-
-def _shown(rank: RankPlace) -> str:
-    return rank.url if isinstance(rank, RemoteRank) else str(rank)
 
 
 def _number(rank: RankPlace) -> int:

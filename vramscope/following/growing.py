@@ -76,7 +76,8 @@ class WhatFindingsNeed:
 
     def _add_lives(self, blocks: Allocations, first: int) -> None:
         n_open, n_rows = len(self._open), len(self._lives["address"])
-        shifted = {name: _later(getattr(blocks, name), first) for name in _EVENTS}
+        events = {name: getattr(blocks, name) for name in _EVENTS}
+        shifted = {name: np.where(event >= 0, event + first, event) for name, event in events.items()}
         for name, column in (dict(blocks.columns()) | shifted).items():
             self._lives[name].extend(column[n_open:])
         # A block that waits was freed before the piece, which keeps that free.
@@ -86,10 +87,6 @@ class WhatFindingsNeed:
             self._lives[name].put(self._open[ended], column[ended])
         rows = np.concatenate([self._open, np.arange(n_rows, n_rows + len(blocks) - n_open)])
         self._open = rows[blocks.completed_event == ALIVE]
-
-
-def _later(event: Array, first: int) -> Array:
-    return np.where(event >= 0, event + first, event)
 
 
 AT_ONCE = 1 << 19

@@ -10,7 +10,7 @@ accumulation allocations annotations batch_fit by_module by_rank by_stack catego
 empty_cache evaluation_peak fit forecast fragmentation gathered_parameters gradient_storage held_once identity
 kept_activations leaks lifetimes logits oom own_peaks peak pinned_growth pins private_pools retained_graphs
 sampled_peaks scaling settings_advice small_allocations step_peaks strategies timeline tree verdicts waterfall
-what_if window
+what_if wide_results window
 """
 
 

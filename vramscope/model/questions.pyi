@@ -91,6 +91,7 @@ class Questions:
         total_bytes: int | None = None,
         memory_fraction: float | None = None,
     ) -> ReplayResult: ...
+    def wide_results(self) -> list[Finding]: ...
     def window(
         self,
         start_event: int = 0,

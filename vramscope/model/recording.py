@@ -15,7 +15,7 @@ from vramscope.model.past import Past
 from vramscope.model.prediction import Prediction
 from vramscope.model.questions import Questions
 from vramscope.model.snapshot import Snapshot
-from vramscope.model.stacks import Stacks, stacks_of
+from vramscope.model.stacks import Sources, Stacks, stacks_of
 from vramscope.model.trace import Action, Trace
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class Recording(Questions):
     notes: tuple[Note, ...] = ()
     outcome: Outcome = Outcome.FILE
     """How the process that recorded it ended, or that it still runs."""
+    sources: Sources = field(default_factory=dict)
+    """The program's lines around those in the stacks; empty for a file that torch wrote."""
     prediction: Prediction | None = None
     """For a dry run: the whole answer, with the verdict for each card and what it needs without a limit."""
 

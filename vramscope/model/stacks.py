@@ -1,8 +1,8 @@
 """Call stacks, each stored once under its stack_id."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -46,6 +46,22 @@ class Stacks(Table):
             found.append(self.frame(stack_id))
             stack_id = int(self.parent[stack_id])
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """The lines of one file around those that stacks name."""
+
+    lines: Mapping[int, str] = field(default_factory=dict)
+    """Text by line number, from 1 on."""
+    n_lines: int = 0
+    """The number of lines of the whole file."""
+    modified_ns: int = 0
+    """When the file was last changed when it was read, in Unix nanoseconds."""
+
+
+Sources: TypeAlias = Mapping[str, SourceFile]
+"""Lines of the program by path of the file."""
 
 
 class StackBuilder:

@@ -49,10 +49,11 @@ def retained_timeline(
         peaks.rows(peaks.event <= first),
         summarized,
     )
-    late = marks.rows(~early)
+    late, kept = marks.rows(~early), steps.rows(slice(n_past, None))
     return RetainedTimeline(
         replace(late, event=late.event - first),
-        _moved(steps.rows(slice(n_past, None)), first),
+        # They keep their index, the number that users know.
+        replace(kept, start_event=kept.start_event - first, end_event=kept.end_event - first),
         _kept(phases, first, n_past),
         past,
     )
@@ -76,11 +77,6 @@ def with_summarized(summarized: SummarizedSteps, steps: Steps, phases: Phases) -
     }
     steps = Steps(index=np.arange(n_summarized + len(steps)), **joined)
     return steps, replace(phases, step=np.where(step < 0, step, step + n_summarized))
-
-
-def _moved(steps: Steps, first: int) -> Steps:
-    """Return *steps* relative to the event *first*; they keep their index, the number that users know."""
-    return replace(steps, start_event=steps.start_event - first, end_event=steps.end_event - first)
 
 
 def _kept(phases: Phases, first: int, n_past: int) -> Phases:

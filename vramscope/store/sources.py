@@ -7,11 +7,10 @@ kept, with their neighbors; no other text of the disk is read.
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vramscope.model.stacks import Frame
+from vramscope.model.stacks import Frame, SourceFile
 from vramscope.store.read import side_file
 from vramscope.store.write.own_file import OwnFile, replace_file
 
@@ -24,18 +23,6 @@ _LARGEST_SOURCE = 2 << 20
 _LONGEST_LINE = 400
 _FORMAT, _MAJOR = "vramscope sources", 1
 _VALUE = json.JSONEncoder().encode
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """The kept lines of one file."""
-
-    lines: Mapping[int, str] = field(default_factory=dict)
-    """Text by line number, from 1 on."""
-    n_lines: int = 0
-    """The number of lines of the whole file."""
-    modified_ns: int = 0
-    """When the file was last changed when it was read, in Unix nanoseconds."""
 
 
 def collect(frames: Iterable[Frame]) -> dict[str, SourceFile]:

@@ -7,19 +7,16 @@ from dash import html
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
 
+from ...data import View
 from ...figures.drawing.names import place
-from ...queries.kept_sources import Kept
 from ..prose import prose
 from . import stack_table
 
 
-def card(
-    found: Finding, *more: Any, links: Any = None, recorded_ns: int = 0, kept: Kept | None = None
-) -> html.Section:
+def card(found: Finding, *more: Any, links: Any = None, view: View | None = None) -> html.Section:
     """Return the card of a finding.
 
-    *more* stands below the source, *links* beside the heading. A source file that changed after *recorded_ns*
-    is marked; *kept* are the source lines that the recording keeps.
+    *more* stands below the source, *links* beside the heading; the source is that of *view*'s recording.
     """
     cause = (found.cause or "").replace("_", " ")
     chips = [html.Span(found.severity, className=f"severity {found.severity}")]
@@ -29,12 +26,12 @@ def card(
         if found.advice
         else None
     )
-    shown = [html.H3(prose(found.claim[:700])), where(found, recorded_ns, kept), advice, *more]
+    shown = [html.H3(prose(found.claim[:700])), where(found, view), advice, *more]
     head = html.Div([html.Div(chips, className="chips"), links], className="card-head")
     return html.Section([head, *(each for each in shown if each is not None)], className="panel card")
 
 
-def where(found: Finding, recorded_ns: int = 0, kept: Kept | None = None) -> Any:
+def where(found: Finding, view: View | None = None) -> Any:
     """Return the line with its neighbors; None where it is unknown."""
     if not found.file:
         return None
@@ -45,4 +42,4 @@ def where(found: Finding, recorded_ns: int = 0, kept: Kept | None = None) -> Any
     line = html.P(
         [*name, html.Bdi(f" {place(frame)}", className="dim"), inside, *held], className="card-where"
     )
-    return html.Div([line, stack_table.code(frame, recorded_ns, kept)])
+    return html.Div([line, stack_table.code(frame, view)])

@@ -12,13 +12,12 @@ from dash import Input, Output, State, dcc, html
 
 from vramscope.analysis.folding import BytesByLine, Folded, user_files
 from vramscope.analysis.lines import CALLERS_SHOWN, NO_STACK, Excerpt, excerpt, kept_excerpt
-from vramscope.model.stacks import Frame, Stacks
+from vramscope.model.stacks import Frame, SourceFile, Stacks
 from vramscope.package_data import rows as rows_of
 from vramscope.units import format_bytes
 
 from ...data import View
 from ...figures.drawing.names import place
-from ...queries.kept_sources import Kept, kept_sources
 from ..scripts import in_browser
 
 MAX_ROWS = 500
@@ -161,7 +160,7 @@ def detail(view: View, stack: Any) -> Any:
     first = own[0] if own else frames[0]
     return [
         html.H4([html.Bdi(first.function[:200]), " ", html.Span(place(first), className="dim")]),
-        code(first, view.run.started_ns, kept_sources(view)),
+        code(first, view),
         html.Ol(_frame_items(frames[:MAX_FRAMES], mine), className="frames"),
         html.P(f"{len(frames) - MAX_FRAMES} outer frames left out", className="dim")
         if len(frames) > MAX_FRAMES
@@ -189,13 +188,16 @@ def source(frame: Frame, recorded_ns: int = 0) -> Excerpt | None:
         return None
 
 
-def code(frame: Frame, recorded_ns: int = 0, kept: Kept | None = None) -> Any:
+def code(frame: Frame, view: View | None = None) -> Any:
     """Return the line between its neighbors, where the recording or this machine has it.
 
-    A file that changed after *recorded_ns* is shown with a warning. The lines *kept* in the recording come
-    first, because they are those that ran.
+    A file that changed after the recording began is shown with a warning. The lines that the recording keeps
+    come first, because they are those that ran.
     """
-    found = _kept(frame, recorded_ns, kept or {}) or source(frame, recorded_ns)
+    began = 0 if view is None else view.run.started_ns
+    file = SourceFile() if view is None else view.recording.sources.get(frame.file, SourceFile())
+    kept = kept_excerpt(file.lines, frame, modified_ns=file.modified_ns, recorded_ns=began)
+    found = kept if kept.lines else source(frame, began)
     if found is None:
         return html.P("The source is neither in the recording nor on this machine.", className="dim hint")
     shown = html.Pre(
@@ -206,14 +208,6 @@ def code(frame: Frame, recorded_ns: int = 0, kept: Kept | None = None) -> Any:
     if not found.doubt:
         return shown
     return html.Div([shown, html.P(f"Careful: {found.doubt}.", className="dim hint")])
-
-
-def _kept(frame: Frame, recorded_ns: int, kept: Kept) -> Excerpt | None:
-    file = kept.get(frame.file)
-    if file is None:
-        return None
-    found = kept_excerpt(file.lines, frame, modified_ns=file.modified_ns, recorded_ns=recorded_ns)
-    return found if found.lines else None
 
 
 def _frame_items(frames: tuple[Frame, ...], mine: frozenset[str]) -> list[Any]:

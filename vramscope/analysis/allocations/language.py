@@ -157,18 +157,15 @@ def _meaning(body: str, known: tuple[str, int, int]) -> _Meaning:
 def _limit(field: Field, sign: str, value: str, known: tuple[str, int, int]) -> _Meaning:
     example = "64MiB" if field is Field.SIZE else "2s"
     try:
-        number = _bytes(value) if field is Field.SIZE else _nanoseconds(value)
+        # A size without a unit is in bytes.
+        n_bytes = int(value) if value.isdecimal() else value
+        number = float(parse_bytes(n_bytes)) if field is Field.SIZE else _nanoseconds(value)
     except ValueError:
         raise SearchError(f"{field} needs a number, such as {field}{sign}{example}", *known) from None
     # Sizes and times are whole numbers.
     low = {">": number + 0.5, ">=": number, "=": number}.get(sign, _ALL[0])
     high = {"<": number - 0.5, "<=": number, "=": number}.get(sign, _ALL[1])
     return field, "", low, high
-
-
-def _bytes(text: str) -> float:
-    """Return a size; in a filter a number without a unit is bytes."""
-    return float(parse_bytes(int(text) if text.isdecimal() else text))
 
 
 def _nanoseconds(text: str) -> float:

@@ -114,8 +114,9 @@ class Reading:
 
     def _pool_segments(self, traces: Sequence[Events | list[Any]]) -> list[Any]:
         """The segments without blocks if the pools of events need them (up to torch 2.11), else none."""
-        if any(map(_tells_pools, traces)):
-            return []
+        for trace in traces:
+            if trace.tells_pools if isinstance(trace, Events) else trace and "pool_id" in trace[0]:
+                return []
         segments = self.raw.snapshot["segments"]
         if all(segment.get("segment_pool_id", (0, 0)) == (0, 0) for segment in segments):
             return []
@@ -131,10 +132,6 @@ class Reading:
 def _new_events(trace: list[Any]) -> Events | list[Any]:
     """The entries as columns, or with the forward's stacks where only the general reader converts them."""
     return ring_events(trace) or _with_forward(trace)
-
-
-def _tells_pools(trace: Events | list[Any]) -> bool:
-    return trace.tells_pools if isinstance(trace, Events) else bool(trace) and "pool_id" in trace[0]
 
 
 _LINE = re.compile(r'\s*File "(.*)", line (\d+), in (.*)')

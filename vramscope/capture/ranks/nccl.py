@@ -85,7 +85,10 @@ def _backends(device: int) -> Iterator[Any]:
     seen: set[int] = set()
     for group in list(c10d._world.pg_map):
         backend = _backend_of(group, torch.device("cuda", device))
-        if backend is not None and id(backend) not in seen and _has_begun(group, backend):
+        if backend is None or id(backend) in seen:
+            continue
+        # Asked before it has a communicator, torch guesses the device and says so on stderr.
+        if group.bound_device_id is not None or backend._get_sequence_number_for_group() > 0:
             seen.add(id(backend))
             yield backend
 
@@ -96,11 +99,3 @@ def _backend_of(group: Any, device: Any) -> Any:
     except RuntimeError:  # a group for the host
         return None
     return backend if backend.name() == "nccl" else None
-
-
-def _has_begun(group: Any, backend: Any) -> bool:
-    """Whether the group has a communicator: bound to a device at its creation, or after its first collective.
-
-    Asked before, torch guesses the device and says so on stderr.
-    """
-    return group.bound_device_id is not None or backend._get_sequence_number_for_group() > 0

@@ -4,6 +4,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vramscope.columns.scratch import Scratch
 from vramscope.model.codes import NoteCode
@@ -12,7 +13,7 @@ from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording
 from vramscope.steps import StepFinder
 from vramscope.store import manifest as manifests
-from vramscope.store import parts, prediction
+from vramscope.store import parts, prediction, sources
 from vramscope.store.directory import COPY_INDEX, MANIFEST
 from vramscope.store.framing import StreamFile
 from vramscope.store.integrity import SUMMARY, Owner
@@ -91,6 +92,7 @@ class RankReader:
         stacks, stack_notes = assembly.stacks_of(self._stacks)
         predicted, unreadable = prediction.read(self.directory, self.manifest.id)
         of_rank = (*self.notes(), *stack_notes, *unreadable)
+        kept = sources.read(self.directory / sources.SOURCES_FILE, self.manifest.id)
         found = []
         for device, streams in sorted(self._devices.items()):
             ended, finder = (self.ended_ns(), self.outcome), self._finders[device]
@@ -103,7 +105,8 @@ class RankReader:
                 *assembly.limit_notes(self.manifest.error, device, written),
             )
             notes = of_rank + own + recording.notes
-            found.append(replace(recording, notes=notes, outcome=self.outcome, prediction=predicted))
+            facts: dict[str, Any] = {"outcome": self.outcome, "prediction": predicted, "sources": kept}
+            found.append(replace(recording, notes=notes, **facts))
         if HOST in self._devices and len(found) > 1:
             host = found.pop()
             found[0] = replace(found[0], pinned=host)

@@ -128,7 +128,8 @@ def _opening(real: Callable[..., Any]) -> Callable[..., Any]:
             buffer.name = os.fspath(file)
             return buffer
         is_binary = mode in ("wb", "bw") and not arguments and not options
-        if not is_binary or not isinstance(file, str | os.PathLike) or _is_ours(sys._getframe(1)):
+        is_ours = sys._getframe(1).f_code.co_filename.startswith(_OURS)
+        if not is_binary or not isinstance(file, str | os.PathLike) or is_ours:
             return real(file, mode, *arguments, **options)
         path = Path(os.fsdecode(file))
         is_new = not os.path.lexists(path)
@@ -140,10 +141,6 @@ def _opening(real: Callable[..., Any]) -> Callable[..., Any]:
         return _HeldBack(file, real)
 
     return open
-
-
-def _is_ours(frame: Any) -> bool:
-    return bool(frame.f_code.co_filename.startswith(_OURS))
 
 
 class _HeldBack(io.BufferedWriter):
