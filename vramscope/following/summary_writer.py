@@ -318,7 +318,7 @@ class _DeviceCourse:
             course = advanced(course, events, self._cuts)
             self._cuts = self._cuts[self._cuts > course.n_events]
             self._last_ns = max(self._last_ns, int(events.time_ns[-1]))
-        self._course = course
+            self._course = course  # not before: samples may come before the first state
         if len(self._marks) > self._settled_beyond:
             self._settle()
 

@@ -9,11 +9,16 @@ import vramscope
 from vramscope.fleet import known_summary, made_summary
 from vramscope.following import summary_writer
 from vramscope.following.rank_summary import in_order
-from vramscope.following.summary_writer import SummaryPace
+from vramscope.following.summary_writer import SummaryPace, SummaryWriter
+from vramscope.model.counters import Counters
+from vramscope.model.device import Device, Process
 from vramscope.model.recording import Outcome
+from vramscope.model.snapshot import Snapshot
+from vramscope.model.trace import Action, Trace
 from vramscope.recorder import Recorder, RecorderOptions
 from vramscope.store.sources import read as read_sources
 from vramscope.store.summaries import read_summary
+from vramscope.store.write.writer import Writer
 
 TRAIN = """
 import os, signal, sys, time, torch, vramscope
@@ -137,6 +142,23 @@ def test_a_failure_of_the_summary_leaves_the_recording_whole(tmp_path: Path, mon
     assert run.outcome is Outcome.FINISHED
     assert not (tmp_path / "run" / "rank0" / "summary.json").exists()
     assert len(run.recordings[0].trace)
+
+
+def test_samples_may_be_read_before_the_state_at_the_start(tmp_path: Path):
+    """A slow start: the driver's memory is asked for before the allocator's state is written."""
+    writer = Writer(tmp_path, source="cuda", process=Process(), devices=[Device()], started_ns=1)
+    summary = SummaryWriter(writer)
+    summary.append(Counters.of(time_ns=[5], device_used_bytes=[1 << 30]), 0)
+    early = summary.current()
+    summary.state(Snapshot(), 0, reported=False)
+    action = Action.ALLOC
+    summary.append(Trace.of(action=[action], time_ns=[9], address=[512], size=[700], block_size=[1024]), 0)
+    writer.close(Outcome.FINISHED)
+    summary.finish(Outcome.FINISHED, "", is_last=True)
+
+    assert early is not None
+    assert only(summary.current()).peak["allocated"].n_bytes == 1024
+    assert (writer.path / "summary.json").exists()
 
 
 @pytest.mark.exhaustive
