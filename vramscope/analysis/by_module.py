@@ -132,11 +132,12 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
 def owners_of(recording: Recording, found: Allocations, assigned: Assigned) -> Owners:
     """The module of every allocation, by the best evidence: name, running call, what is freed next."""
     names, called = recording.marks.names, _running(recording.marks, found.alloc_event)
+    is_workspace = assigned.category == Category.WORKSPACE
     # The first module that multiplies allocates the workspace, but all modules use it.
-    called = np.where(assigned.category == Category.WORKSPACE, 0, called)
+    called = np.where(is_workspace, 0, called)
     paths, named = _named(recording.labels, assigned, names)
     lives = lives_of(recording, found)
-    forward = _next_freed(lives, found, called)
+    forward = np.where(is_workspace, -1, _next_freed(lives, found, called))
     known = np.select(
         [named > 0, called > 0, forward >= 0],
         [ModuleEvidence.NAME, ModuleEvidence.CALL, ModuleEvidence.NEXT_FREED],

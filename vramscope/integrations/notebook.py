@@ -29,7 +29,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 def _record_cell(shell: Any, line: str, cell: str) -> None:
     words = shlex.split(line)
-    if len(words) > 1:
+    if len(words) > 1 or line.startswith("-"):
         raise UsageError("%%vramscope [DIRECTORY]: one directory at most")
     directory = words[0] if words else f"traces/cell-{datetime.now():%Y%m%d-%H%M%S-%f}"  # noqa: DTZ005
     recorder = record(directory, quiet=True)

@@ -232,7 +232,8 @@ class Prediction:
         """The answer as one line."""
         verdict = {True: "fits on", False: "does not fit on", None: "may or may not fit on"}[self.fits]
         card = f"the {self.card} ({format_bytes(self.capacity_bytes)})"
-        return f"{verdict} {card}: {self.needs}"
+        beside = "" if self.fits else f"; CUDA itself takes about {format_bytes(self.context_bytes)} of it"
+        return f"{verdict} {card}: {self.needs}{beside if self.context_bytes else ''}"
 
     @property
     def needs(self) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,14 +114,22 @@ def test_what_backward_makes_for_the_loss_belongs_to_no_module(recording):
     ]
 
 
-def test_a_workspace_is_not_the_first_users():
+@pytest.mark.parametrize("start", [2, 1])
+def test_a_workspace_is_not_the_first_users(start):
     builder = StackBuilder()
     stack = builder.add([("at::cuda::getNewWorkspace()", "??", 0), ("forward", "model.py", 3)])
-    trace = Trace.of(action=[A], address=[1], size=[10], block_size=[512], stack_id=[stack])
+    trace = Trace.of(
+        action=[A, A, R], address=[1, 2, 1], size=[10] * 3, block_size=[512] * 3, stack_id=[0, stack, 0]
+    )
+    phases = Phases.of(
+        phase=[Phase.FORWARD, Phase.BACKWARD], step=[0, 0], depth=[0, 0],
+        start_event=[0, start], end_event=[start, 3],
+    )  # fmt: skip
+    marks = running((0, "blocks.0"))
 
-    assert owners(Recording(trace=trace, stacks=builder.build(), marks=running((0, "blocks.0")))) == [
-        ("", ModuleEvidence.NOT)
-    ]
+    found = owners(Recording(trace=trace, stacks=builder.build(), marks=marks, phases=phases))
+
+    assert found == [("blocks.0", ModuleEvidence.CALL), ("", ModuleEvidence.NOT)]
 
 
 def test_a_module_holds_what_those_within_it_hold(recording):

@@ -95,3 +95,18 @@ def test_a_comparison_of_its_length_bounds_a_list_only_where_it_ends_its_growth(
 
     assert (None if bound is None else bound.n_items) == n_items
     assert [word[-1] for word in said] == ([] if n_items is None else [n_items])
+
+
+def test_no_way_leads_through_all_modules_or_operators_of_torch(monkeypatch):
+    monkeypatch.setattr(torch.ops, "marked", [torch.zeros(78)], raising=False)
+    monkeypatch.setattr(torch.ops.aten, "marked", [torch.zeros(79)], raising=False)
+    modules, ops, namespace = (
+        sys.modules,
+        torch.ops,
+        torch.ops.aten,
+    )  # as Triton and compiled programs name them
+
+    kinds = {kind for kind, _ in ways_to(78) | ways_to(79)}
+
+    assert (modules["torch"].ops, ops.aten) == (ops, namespace)
+    assert kinds <= {"unreachable"}

@@ -121,6 +121,8 @@ def test_what_runs_out_of_memory_says_what_it_needs_without_a_limit():
     verdicts = {card.card: card.fits for card in found.cards}
 
     assert found.fits is False
+    # Without it 400 MiB would seem to fit 842 MiB.
+    assert found.sentence.endswith("400 MiB reserved; CUDA itself takes about 742 MiB of it")
     assert found.without_limit is not None
     assert found.without_limit.peak_allocated_bytes == found.need.allocated_bytes == 400 * MIB
     assert found.need.is_whole

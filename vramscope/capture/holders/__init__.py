@@ -6,6 +6,7 @@ of saved tensors), ends at its deadline, and releases every reference before it 
 """
 
 import gc
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -96,7 +97,8 @@ class _HolderWalk:
         self._collects = collects
         self._ends_s = thread_time() + seconds
         self._deadline = perf_counter() + _MOST_CLOCK * seconds
-        self._met: dict[int, int] = {}
+        # A library may name all modules, as Triton does: theirs are looked through only where they are roots.
+        self._met: dict[int, int] = {id(sys.modules): -1}
         self._objects: list[Any] = []
         self._before: list[int] = []
         self._words: list[Word] = []

@@ -92,6 +92,8 @@ ATOMS = frozenset(
     | {types.CodeType, types.BuiltinFunctionType, types.ModuleType, types.WrapperDescriptorType}
     | {types.MethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType}
     | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, torch.Generator}
+    # Some 30,000 objects are behind the first, which hold no tensors.
+    | {type(torch.ops), torch._ops._OpNamespace, torch._ops.OpOverloadPacket, torch._ops.OpOverload}
 )
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset, deque})
 

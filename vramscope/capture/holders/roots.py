@@ -72,7 +72,8 @@ def of_modules(*, are_program: bool) -> Iterator[tuple[Any, Word]]:
 
 _LAST_ERROR = ("last_exc", "last_value", "last_traceback")
 # Libraries that hold no tensors of the program, and would take too much time.
-_QUIET = frozenset({*sys.stdlib_module_names, "numpy", "torch", "pyarrow", "pandas", "sympy", "scipy"})
+_QUIET = {*sys.stdlib_module_names, "numpy", "torch", "pyarrow", "pandas", "sympy", "scipy"}
+_QUIET |= {"cuda", "mpmath", "triton"}  # which come with torch's wheels for CUDA
 
 
 def locals_of(frame: Any) -> dict[str, Any]:
