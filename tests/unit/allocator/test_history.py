@@ -241,6 +241,17 @@ def test_events_of_older_torch_get_the_pool_of_their_segment():
     assert found.trace.pool.tolist() == [0, 1, 0]
 
 
+def test_an_address_that_the_driver_gave_before_was_no_part_of_the_pool_then():
+    moves = ("segment_alloc", "alloc", "free_requested", "free_completed", "segment_free")
+    events = [event(move, 512) for move in (*moves, "segment_alloc", "alloc")]
+    for entry in events:
+        del entry["pool_id"]
+
+    found = only(snapshot(events, [segment(512, block(512), segment_pool_id=(0, 1))]))
+
+    assert found.trace.pool.tolist() == [0, 0, 0, 0, 0, 1, 1]
+
+
 def annotation(name: str, stage: str, time_us: int, device: int = 0) -> dict[str, Any]:
     return {"name": name, "stage": stage, "time_us": time_us, "device": device}
 

@@ -292,11 +292,18 @@ def _order(trace: Trace, notes: list[Note]) -> Array | None:
 
 
 def _with_pools(trace: Trace, held: Segments) -> Trace:
-    """The pool of each event; torch ≤ 2.11 names none, so the segment at the address at the end gives it."""
+    """The pool of each event; torch ≤ 2.11 names none, so the segment at the address at the end gives it.
+
+    The driver gives a released address again: what was there before that segment counts as the default pool.
+    """
     order = np.argsort(held.address, kind="stable")
     start, size, pool = held.address[order], held.size[order], held.pool[order]
     at = np.searchsorted(start, trace.address, side="right") - 1
     inside = (at >= 0) & (trace.address - start[at] < size[at].astype("u8"))
+    made = np.flatnonzero(inside & (trace.action == Action.SEGMENT_ALLOC))
+    since = np.zeros(len(held), "i8")
+    np.maximum.at(since, at[made], made)
+    inside &= np.arange(len(trace)) >= since[at]
     columns = dict(trace.columns()) | {"pool": np.where(inside, pool[at], 0).astype("i4")}
     return Trace(**columns)
 
