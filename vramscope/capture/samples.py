@@ -251,7 +251,7 @@ class Sampler:
             self.ask_limit()
         self._n_samples += 1
         driver = DriverReading(memory, shares, self._memory.utilization(), drift_bytes, host_memory())
-        self._keep(now, self._levels(stats), driver)
+        self._keep(now, self._levels(stats), driver, n_retries=int(stats.get("num_alloc_retries", UNKNOWN)))
 
     def _torch_now(self) -> tuple[int, dict[str, Any]]:
         """torch's counters and their time (ns): no step or phase begins or ends between the two readings."""
@@ -269,11 +269,18 @@ class Sampler:
         levels = [_level(of, name) for of, name in places]
         return *(level["current"] for level in levels), levels[0]["peak"], levels[1]["peak"]
 
-    def _keep(self, now: int, levels: Row, driver: DriverReading, highest: Row = (UNKNOWN,) * 4) -> None:
+    def _keep(
+        self,
+        now: int,
+        levels: Row,
+        driver: DriverReading,
+        highest: Row = (UNKNOWN,) * 4,
+        n_retries: int = UNKNOWN,
+    ) -> None:
         memory, shares, utilization, drift_bytes, host = driver
         torchs = (*levels[:2], memory.used, memory.total, shares.ours, utilization, *levels[2:])
         drivers = memory.free, shares.others, drift_bytes, *host, self.communicators.n_bytes
-        self._rows.append((now, UNKNOWN, *torchs, *drivers, *highest))
+        self._rows.append((now, UNKNOWN, *torchs, *drivers, *highest, n_retries))
 
 
 def _level(stats: dict[str, Any], name: str) -> Mapping[str, int]:

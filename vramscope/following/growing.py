@@ -15,7 +15,7 @@ from vramscope.allocator.layout import Used, blocks_of, segments_after
 from vramscope.allocator.levels import levels, tensor_bytes
 from vramscope.allocator.state_index import StateIndex
 from vramscope.analysis import analyses
-from vramscope.analysis.churn import retry_events
+from vramscope.analysis.churn import for_a_request, release_events
 from vramscope.analysis.findings import collect
 from vramscope.analysis.fragmentation import Parts, parts_of, parts_over_time
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
@@ -165,7 +165,7 @@ class Following:
         """What ``churn.retry_events`` of the recording returns."""
         self.follow(recording)
         found = self._retries.view()
-        return found[found < len(recording.trace) - 1]
+        return for_a_request(recording, found[found < len(recording.trace) - 1])
 
     def last_oom(self, recording: Recording) -> int:
         """The event of the last allocation that failed; −1 where none did."""
@@ -230,7 +230,7 @@ class Following:
         self._ooms.extend(first + np.flatnonzero(new.action == Action.OOM))
         # Only the event after a retry shows that it was the last one of its request.
         pairs = slice(max(first - 1, 0), end)
-        found = retry_events(replace(recording, trace=recording.trace.rows(pairs)))
+        found = release_events(replace(recording, trace=recording.trace.rows(pairs)))
         self._retries.extend(found + pairs.start)
         self._advance(piece)
 

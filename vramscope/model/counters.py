@@ -70,6 +70,10 @@ class Counters(Table):
     reserved_highest_bytes: Int64
     requested_highest_bytes: Int64
     active_highest_bytes: Int64
+    retries: Int64
+    """torch's own ``num_alloc_retries``: how often the cache was released because a request did not fit,
+    since the process began.
+    """
 
     @property
     def has_clock(self) -> bool:

@@ -20,9 +20,9 @@ from vramscope.model.snapshot import Blocks, Segments
 from vramscope.model.table import Table
 from vramscope.model.trace import Trace
 
-WHOLE = (1, 6)
+WHOLE = (1, 7)
 """The major and minor version of a trace in one part."""
-IN_PARTS = (2, 5)
+IN_PARTS = (2, 6)
 """The version of a trace in several parts: an older reader would take the first part for the whole."""
 FIRST_WITH_CHECKSUMS: Mapping[int, int] = {1: 3, 2: 2}
 """Maps a major to the first minor version whose files carry checksums and the id of their trace."""

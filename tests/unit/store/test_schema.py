@@ -24,7 +24,7 @@ SCHEMA = {
     " reserved_peak_bytes:int64 device_free_bytes:int64 others_used_bytes:int64 reserved_drift_bytes:int64"
     " host_resident_bytes:int64 host_pinned_bytes:int64 host_pinned_active_bytes:int64 nccl_bytes:int64"
     " allocated_highest_bytes:int64 reserved_highest_bytes:int64"
-    " requested_highest_bytes:int64 active_highest_bytes:int64",
+    " requested_highest_bytes:int64 active_highest_bytes:int64 retries:int64",
     "peaks": "event:int64 requested:int64 allocated:int64 active:int64 reserved:int64",
     "steps": "start_event:int64 end_event:int64 start_ns:int64 end_ns:int64 is_joined:bool requested:int64"
     " allocated:int64 active:int64 reserved:int64",
