@@ -1,15 +1,18 @@
 """What came from the driver and went back is counted, and nothing of it is lost."""
 
+from dataclasses import replace
+
 import captures
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis.churn import GAINS, Churn, churn_of
+from vramscope.analysis.churn import GAINS, Churn, churn_of, retry_events
 from vramscope.analysis.driver_calls import driver_calls
 from vramscope.analysis.what_if import what_if
 from vramscope.formats.torch_snapshot import read
+from vramscope.model.counters import Counters
 from vramscope.model.device import Process
 from vramscope.model.marks import Steps
 from vramscope.model.recording import Recording
@@ -64,6 +67,25 @@ def test_a_part_of_the_cache_that_goes_by_itself_is_no_retry(recording, settings
     made = recording(*rows, process=Process(allocator=settings))
 
     assert churn_of(made).n_retries == n_retries
+
+
+@pytest.mark.parametrize(
+    ("counted", "later", "n_retries"),
+    [([], 4096, 1), ([], 4097, 0), ([0, 0], 4096, 0), ([3, 3, 5], 4097, 2), ([-1, 7, -1], 4096, 1)],
+    ids=["as full as ever", "room was there", "torch counted none", "torch counted two", "one sample"],
+)
+def test_what_torch_counted_decides_and_without_it_whether_there_was_room(
+    recording, counted, later, n_retries
+):
+    """Reserved are 8192 bytes when the cache goes and 4096 are requested: 12,288 would not have fitted."""
+    rows = [(MADE, 0, 4096), (MADE, 8192, 4096), (GONE, 0, 4096), (MADE, 0, 4096), (MADE, 1 << 20, later)]
+    made = recording(*rows)
+    times = np.linspace(made.trace.time_ns[0], made.trace.time_ns[-1], len(counted)).astype("i8")
+
+    found = replace(made, counters=Counters.of(time_ns=times, retries=counted))
+
+    assert churn_of(found).n_retries == n_retries
+    assert len(retry_events(found)) == min(n_retries, 1)
 
 
 MIB = 1 << 20
