@@ -22,7 +22,6 @@ from vramscope.analysis.leaks.edits import NO_SELF
 from vramscope.analysis.leaks.holders import (
     OF_NOTEBOOKS,
     holder_name,
-    is_of_optimizer,
     keep_self,
     recorded_holdings,
 )
@@ -66,8 +65,6 @@ def held_once(recording: Recording) -> list[Finding]:
     assigned, holdings = undivided(assign(recording, found)), recorded_holdings(recording, found)
     line = fold(recording.stacks).of[found.stack_id]
     copies = _copies(recording, found, assigned, live, at)
-    # State of a step before the recording, of which no hook of an optimizer told.
-    copies[[row for row, each in holdings.items() if is_of_optimizer(each)]] = False
     loose = live & ~np.isin(assigned.category, _OF_MODEL)
     is_loaded = np.logical_or(*(passes_through(recording.stacks, *loader) for loader in _LOADERS))
     read, models = is_loaded[found.stack_id], _models(recording, found, assigned)
