@@ -393,8 +393,8 @@ CHANGES: dict[Rule, list[tuple[str, str, str]]] = {
         (A, "", "\n`recording.nothing_of_that_name()`\n"),
     ],
     the_trace_format_names_versions_and_sources: [
-        (FORMAT, "schema 1.6 and", "schema 1.5 and"),
-        (FORMAT, '"minor": 6', '"minor": 5'),
+        (FORMAT, "schema 1.7 and", "schema 1.6 and"),
+        (FORMAT, '"minor": 7', '"minor": 6'),
         (FORMAT, "; or `predicted`: the", "; or: the"),
         ("vramscope/capture/x.py", "", "SOURCE = Source('rocm', a, b)"),
     ],
