@@ -94,10 +94,10 @@
     compose(context, figure, picture, painter(context));
     return out.toDataURL("image/png");
   }
-  function asSvg(figure, picture, painter) {
-    const { width, height } = sizeOf(figure, picture), context = new window.vramscope.Svg(width, height);
+  function asPage(figure, picture, painter, Page) {
+    const { width, height } = sizeOf(figure, picture), context = new Page(width, height);
     compose(context, figure, picture, painter(context));
-    return URL.createObjectURL(new Blob([context.text(css("--sans"))], { type: "image/svg+xml" }));
+    return URL.createObjectURL(context.blob());
   }
 
   // The page colors Plotly by its style sheet; a file must contain the colors.
@@ -129,10 +129,19 @@
       const drawn = figure.querySelector(".icicle-boxes, .plot"), canvas = drawn || figure.querySelector("canvas.raster");
       const paint = drawn && (drawn.matches(".plot") ? window.vramscope.paintPlot : window.vramscope.paintIcicle);
       const painter = (context) => (...place) => (drawn ? paint(context, drawn, ...place) : context.drawImage(canvas, ...place));
-      save((format === "png" ? onCanvas : asSvg)(figure, canvas, painter), `${name(figure)}.${format}`);
+      const Page = { svg: window.vramscope.Svg, pdf: window.vramscope.Pdf }[format];
+      save(Page ? asPage(figure, canvas, painter, Page) : onCanvas(figure, canvas, painter), `${name(figure)}.${format}`);
       return;
     }
     const { width, height } = gd.getBoundingClientRect();
+    if (format === "pdf") {
+      const page = new window.vramscope.Pdf(width, height + TOP + 50), image = new Image();
+      image.src = await Plotly.toImage(alone(gd, figure), { format: "png", width, height: height + TOP + 50, scale: 4 });
+      await image.decode();
+      page.drawImage(image, 0, 0, width, height + TOP + 50);
+      save(URL.createObjectURL(page.blob()), `${name(figure)}.pdf`);
+      return;
+    }
     save(await Plotly.toImage(alone(gd, figure), { format, width, height: height + TOP + 50, scale: format === "png" ? 2 : 1 }), `${name(figure)}.${format}`);
   }
   // A name that looks like a formula must not run in a spreadsheet.
@@ -164,6 +173,26 @@
     save(URL.createObjectURL(new Blob([lines.join("\n")], { type: "text/csv" })), `${name(table)}.csv`);
   }
 
+  // The numbers that a figure draws, as a spreadsheet takes them.
+  const cell = (value) => (typeof value === "string" ? safe(value.replace(/[\t\n]/g, " ")) : String(value));
+  const numbers = (rows) => button("Numbers", "Copy the numbers of the figure, to paste into a spreadsheet",
+    (made) => window.vramscope.copy(made, rows().map((row) => row.map(cell).join("\t")).join("\n")));
+  function rowsOfFigure(figure) {
+    const gd = figure.querySelector(".js-plotly-plot"), drawn = figure.querySelector(".icicle-boxes, .plot");
+    if (!gd) return drawn.matches(".plot") ? window.vramscope.plotRows(drawn) : window.vramscope.icicleRows(drawn);
+    const { xaxis, yaxis } = gd._fullLayout, unit = (axis) => [axis.tickprefix, axis.ticksuffix].join("").trim();
+    const map = gd._fullData.find(({ z }) => z), last = map ? (map.colorbar.ticksuffix || "value").trim() : unit(yaxis) || "y";
+    const found = [[map ? unit(yaxis) || "row" : "series", unit(xaxis) || (/ ms$/.test((xaxis.ticktext || [])[0]) ? "s" : "x"), last]];
+    // Cells may be given by their edges.
+    const middles = (edges, n) => (edges.length > n ? Array.from({ length: n }, (_, i) => (edges[i] + edges[i + 1]) / 2) : [...edges]);
+    for (const { name: series, uid, x, y, z } of gd._fullData) {
+      if (uid === "cursor") continue;
+      if (z) middles(y, z.length).forEach((row, r) => middles(x, z[r].length).forEach((column, c) => found.push([row, column, z[r][c]])));
+      else if (x && y) [...x].forEach((at, i) => found.push([series.replace(/[\u2066-\u2069]/g, ""), at, y[i]]));
+    }
+    return found;
+  }
+
   // A table of few rows is only as tall as its rows, those included that a search hides.
   function fit(table) {
     const api = table.id && window.dash_ag_grid && dash_ag_grid.getApi(table.id);
@@ -193,9 +222,8 @@
   function offerAll() {
     for (const figure of document.querySelectorAll("figure.figure:not([data-saves])")) {
       figure.dataset.saves = "yes";
-      const drawn = figure.classList.contains("strip");
-      offer(figure, button("PNG", "Save the figure as PNG", () => picture(figure, "png")),
-        ...(drawn ? [] : [button("SVG", "Save the figure as SVG", () => picture(figure, "svg"))]));
+      const drawn = figure.classList.contains("strip"), kept = (word) => button(word, `Save the figure as ${word}`, () => picture(figure, word.toLowerCase()));
+      offer(figure, kept("PNG"), ...(drawn ? [] : [kept("SVG")]), kept("PDF"), ...(drawn ? [] : [numbers(() => rowsOfFigure(figure))]));
     }
     for (const table of document.querySelectorAll(".table:not([data-saves])")) {
       table.dataset.saves = "yes";
@@ -217,4 +245,5 @@
     queued = true;
     requestAnimationFrame(() => { queued = false; offerAll(); });
   }).observe(document.documentElement, { childList: true, subtree: true });
+  window.vramscope = Object.assign(window.vramscope || {}, { numbers });
 })();

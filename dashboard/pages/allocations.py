@@ -48,7 +48,7 @@ def _layout(context: Context) -> Any:
         [legend.axis_choice(view, address), segments("Color by", links)], className="chart-controls"
     )
     look = {"type": "search", "className": "search wide", "maxLength": MAX_SEARCH}
-    words = "Find: model.py:13  category:activation  size>64MiB"
+    words = "Find: model.py:13  category:input"
     box = scripts.box("al-search", address.q, placeholder=words, **look)
     name = html.Span("Find allocations", className="unseen")
     return [

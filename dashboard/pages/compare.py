@@ -240,7 +240,8 @@ def _words(change: Any) -> tuple[str, str]:
         via = f": {place.via}" if place.via else ""
         module = f" [{change.module}]" if change.module else ""
         return f"{place.function}{via}", place_words(place.file, place.line) + module
-    return change.name.replace("_", " "), ""
+    is_between = (change.kind, change.name) == ("phase", "other")
+    return "between phases" if is_between else change.name.replace("_", " "), ""
 
 
 def _choice(data: Data, view: View, address: Address) -> html.Section:

@@ -107,7 +107,7 @@ def test_it_is_drawn_where_plotly_never_comes(guest: Any, visit: Any) -> None:
 
 def test_a_theme_and_a_file_have_the_whole_chart(phases: Any, tmp_path: Path) -> None:
     phases.theme("dark")
-    for word in ("PNG", "SVG"):
+    for word in ("PNG", "SVG", "PDF"):
         with phases.page.expect_download() as download:
             phases.page.locator(f"#ph-graph-frame .save:has-text('{word}')").evaluate("b => b.click()")
         download.value.save_as(tmp_path / word)
@@ -118,3 +118,23 @@ def test_a_theme_and_a_file_have_the_whole_chart(phases: Any, tmp_path: Path) ->
     words = {part.text for part in parts if part.tag.endswith("text")}
     assert {"Peaks by step", "forward", "backward", "step 10", "0 MiB"} <= words
     assert len([part for part in parts if part.tag.endswith("path") and part.get("stroke")]) >= 4
+    printed = (tmp_path / "PDF").read_bytes().decode("latin-1")
+    assert printed.startswith("%PDF-1.4")
+    assert all(
+        f"({word})" in printed for word in ("Peaks by step", "forward", "backward", "step 10", "0 MiB")
+    )
+    at = [int(row.split()[0]) for row in printed.split("xref\n", 1)[1].splitlines()[2:8]]
+    assert [printed[begin:].split()[0] for begin in at] == [str(number) for number in range(1, 7)]
+
+
+def test_the_numbers_of_a_chart_are_copied_exactly(phases: Any) -> None:
+    (run,) = Data(phases.root).runs.paths()
+    recording = Data(phases.root).view(Address(run=run)).recording
+    phases.page.evaluate("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    phases.page.locator("#ph-graph-frame .save:text-is('Numbers')").evaluate("b => b.click()")
+    head, *rows = (row.split("\t") for row in phases.until("window.copied").splitlines())
+    peaks = recording.step_peaks().per_step.allocated_bytes
+
+    assert head == ["series", "step", "bytes"]
+    steps = [(int(step), int(n_bytes)) for series, step, n_bytes in rows if series == "step"]
+    assert steps == list(zip(recording.steps.index.tolist(), peaks.tolist(), strict=True))

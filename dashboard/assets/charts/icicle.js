@@ -188,7 +188,11 @@
     return window.dash_clientside.no_update;
   }
 
-  window.vramscope = Object.assign(window.vramscope || {}, { paintIcicle: paint });
+  function icicleRows(host) {
+    const { data: { boxes }, places } = known.get(host);
+    return [["depth", "call", "bytes", "in words"], ...places.map(({ i, depth }) => [depth, boxes[i][NAMES][0], boxes[i][WIDTH], boxes[i][DETAIL]])];
+  }
+  window.vramscope = Object.assign(window.vramscope || {}, { paintIcicle: paint, icicleRows });
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.vramscope = Object.assign({}, window.dash_clientside.vramscope, { rootChosen });
 })();

@@ -339,5 +339,12 @@
     scene(context, known.get(host), { left, top, width, height }, window.vramscope.draw.theme({}));
   }
 
-  window.vramscope = Object.assign(window.vramscope || {}, { paintPlot });
+  // And its numbers; a column with a name of its own has that for its place.
+  function plotRows(host) {
+    const { traces, layout: { xaxis } } = known.get(host), names = xaxis.ticktext;
+    const found = [["series", xaxis.tickprefix.trim() || "position", ...(names ? ["in"] : []), "bytes"]];
+    for (const { name, xs, ys } of traces.filter(isNamed)) xs.forEach((x, i) => found.push([name, x, ...(names ? [names[Math.min(Math.floor(x), names.length - 1)]] : []), ys[i]]));
+    return found;
+  }
+  window.vramscope = Object.assign(window.vramscope || {}, { paintPlot, plotRows });
 })();

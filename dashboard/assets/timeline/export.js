@@ -50,9 +50,10 @@
       this.parts.push(`<text x="${round(x)}" y="${round(y)}" font-size="${size}" font-weight="${(weight || "400").trim()}" text-anchor="${anchor}" dominant-baseline="${line}" ${look}>${escaped(text)}</text>`);
     }
     drawImage(source, x, y, w, h) { this.parts.push(`<image href="${source.toDataURL("image/png")}" x="${round(x)}" y="${round(y)}" width="${round(w)}" height="${round(h)}" preserveAspectRatio="none" style="image-rendering:pixelated"/>`); }
-    text(sans) {
-      const [width, height] = this.size;
-      return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="${escaped(sans)}">${this.parts.join("")}</svg>`;
+    blob() {
+      const [width, height] = this.size, { sans } = window.vramscope.draw.theme({});
+      const text = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="${escaped(sans)}">${this.parts.join("")}</svg>`;
+      return new Blob([text], { type: "image/svg+xml" });
     }
   }
 
@@ -122,10 +123,10 @@
     const width = track.figure.clientWidth, height = track.figure.clientHeight, link = document.createElement("a");
     const run = new URLSearchParams(location.search).get("run") || "run";
     link.download = `${run}-timeline.${format}`.toLowerCase().replace(/[^a-z0-9.-]+/g, "-");
-    if (format === "svg") {
-      const context = new Svg(width, height + HEAD);
+    if (format !== "png") {
+      const context = new (format === "svg" ? Svg : window.vramscope.Pdf)(width, height + HEAD);
       compose(context, track, width, height);
-      link.href = URL.createObjectURL(new Blob([context.text(window.vramscope.draw.theme({}).sans)], { type: "image/svg+xml" }));
+      link.href = URL.createObjectURL(context.blob());
     } else {
       const canvas = document.createElement("canvas");
       [canvas.width, canvas.height] = [2 * width, 2 * (height + HEAD)];
@@ -142,7 +143,7 @@
     if (track.figure.querySelector(":scope > .saves")) return;
     const box = document.createElement("div");
     box.className = "saves";
-    for (const format of ["png", "svg"]) {
+    for (const format of ["png", "svg", "pdf"]) {
       const button = document.createElement("button");
       Object.assign(button, { type: "button", className: "save", textContent: format.toUpperCase(), title: `Save the figure as ${format.toUpperCase()}` });
       button.setAttribute("aria-label", button.title);
@@ -150,6 +151,7 @@
       for (const kind of ["pointerdown", "pointerup", "dblclick"]) button.addEventListener(kind, (event) => event.stopPropagation());
       box.append(button);
     }
+    box.append(window.vramscope.numbers(() => window.vramscope.timeline.rows(track)));
     track.figure.append(box);
   }
 

@@ -80,8 +80,9 @@
     if (!isFolded) return;
     const before = training[0] - begin;
     button.textContent = `◂ ${isEvents(track) ? `${Math.round(before).toLocaleString("en-US")} events` : `${before.toPrecision(before < 100 ? 2 : 3)} s`} before${place.plot.width > 400 ? " the first step shown" : ""}`;
-    button.style.left = `${place.plot.left + 4}px`;
-    button.style.top = `${place.plot.top + 2}px`;
+    // Over the part of the small picture that it stands for, where it hides no curve in view.
+    button.style.left = `${place.map.left + 2}px`;
+    button.style.top = `${place.map.top + (place.map.height - button.offsetHeight) / 2}px`;
   }
 
   function learn(its, instants) {
@@ -728,10 +729,19 @@
 
   const frames = () => first()?.frames ?? 0, comments = () => first()?.comments ?? [];
 
+  // What is drawn in view, as numbers: a level holds to the next row of its series.
+  function rows(track) {
+    const { a, b } = view(track), data = finest(track, (a + b) / 2), parts = Object.keys(data.colors.part);
+    const series = track.of.parts ? parts.map((name) => [name, "part.x", `part.${name}`]) : track.shown.map((name) => [name, `${name}.x`, `${name}.y`]);
+    const found = [["series", isEvents(track) ? "instant" : "seconds", "bytes"]];
+    for (const [name, x, y] of series) for (const [i, at] of [...data[x] || []].entries()) if (at >= a && at <= b) found.push([name, at, data[y][i]]);
+    return found;
+  }
+
   const shown = () => (first() && first().data.whole ? first().data.whole : null);
   window.vramscope = Object.assign(window.vramscope || {}, {
     timeline: {
-      keys, boxOf, scene, frames, comments, drawn, redraw, columns,
+      keys, boxOf, scene, rows, frames, comments, drawn, redraw, columns,
       phaseName: (kind) => (shown() ? shown().phases[kind] : ""),
       whole: () => (shown() ? shown().extent : [null, null]),
       look: (a, b, lo, hi) => { if (first()) look(first(), a, b, hi === undefined ? {} : { lo, hi }); },
