@@ -19,10 +19,13 @@ class StepPace(NamedTuple):
 
 
 def pace(steps: Steps) -> StepPace | None:
-    """Return how far a run is; None where it has no steps."""
+    """Return how far a run is; None where it has no steps.
+
+    A first step compiles and loads libraries, so it counts only beside one other.
+    """
     if not len(steps):
         return None
-    began_ns = steps.start_ns[-_LATEST:]
+    began_ns = steps.start_ns[len(steps) > 2 :][-_LATEST:]
     span_ns = int(began_ns[-1] - began_ns[0]) if int(began_ns[0]) > 0 else 0
     per_s = (len(began_ns) - 1) * 1e9 / span_ns if span_ns > 0 else None
     return StepPace(int(steps.index[-1]), per_s)
@@ -32,7 +35,7 @@ def pace_of_rows(rows: StepRows) -> StepPace | None:
     """Return the same from a summary, whose rows are groups of steps in a long run."""
     if not len(rows):
         return None
-    latest = rows.rows(slice(-_LATEST, None))
+    latest = rows.rows(slice(max(len(rows) - _LATEST, len(rows) > 2), None))
     span_ns = int(latest.start_ns[-1] - latest.start_ns[0]) if int(latest.start_ns[0]) > 0 else 0
     n_steps = int(latest.step[-1] - latest.step[0])
     return StepPace(

@@ -153,8 +153,9 @@
       if (room < ROOM_PX) continue;
       context.textAlign = "center";
       context.textBaseline = "middle";
-      const [r, g, b] = /^#(..)(..)(..)/.exec(trace.fillcolor).slice(1).map((hex) => parseInt(hex, 16));
-      context.fillStyle = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1F2933" : "#fff";
+      const [r, g, b] = /^#(..)(..)(..)/.exec(trace.fillcolor).slice(1).map((hex) => (parseInt(hex, 16) / 255) ** 2.2);
+      // Whichever has more contrast with an area of that luminance.
+      context.fillStyle = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.22 ? "#1F2933" : "#fff";
       context.fillText(words, x, y);
       return;
     }

@@ -20,6 +20,11 @@ def test_the_pace_follows_the_latest_twenty_steps() -> None:
     assert found.steps_per_s == 2.0
 
 
+def test_a_first_step_that_compiles_is_no_pace_once_others_are_known() -> None:
+    assert pace(steps([1.0, 61.0])) == (6, 1 / 60)
+    assert pace(steps([1.0, 61.0, 61.5, 62.0])) == (8, 2.0)
+
+
 def test_without_two_times_there_is_no_pace() -> None:
     assert pace(Steps.of()) is None
     assert pace(steps([3.0])) == (5, None)
