@@ -105,11 +105,8 @@ def _card(leak: Leak, address: Address, view: View) -> Any:
     ]
     frame = leak.lines[0].frame if leak.lines else None
     to = address.go(path="/allocations", q=f"{frame.function} alive" if frame else "alive", at=None)
-    path = (
-        html.P([html.Span("Held by ", className="dim"), html.Code(html.Bdi(leak.path[:300]))])
-        if leak.path
-        else None
-    )
+    held = [html.Span("Held by ", className="dim"), html.Code(html.Bdi((leak.path or "")[:300]))]
+    path = html.P(held) if leak.path else None
     basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps)."
     link = dcc.Link("Show its allocations", href=to.url, className="link")
     at, kept = leak.kept_at, None

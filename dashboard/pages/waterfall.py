@@ -204,8 +204,7 @@ def _register(app: Any, data: Data) -> None:
         found = data.ask(view, "waterfall")
         if row is None or not 0 <= row < len(found):
             raise PreventUpdate
-        picture = _picture(data, view, row)
-        return _opening(found, row), _bars(data, view, row), picture
+        return _opening(found, row), _bars(data, view, row), _picture(data, view, row)
 
 
 def _clicked(click: Any) -> int | None:
