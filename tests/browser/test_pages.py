@@ -216,8 +216,8 @@ def test_a_step_is_looked_into_by_keyboard(trained: Any) -> None:
     page.keyboard.press("j")
     trained.until("was => document.querySelector('#ph-inside h3').innerText !== was", before)
 
-    number = int(before.split()[1])
-    assert page.inner_text("#ph-inside h3").startswith(f"Step {number + 1} by category")
+    number = int(before.split()[3].rstrip(","))
+    assert page.inner_text("#ph-inside h3").startswith(f"Anatomy of step {number + 1}, by category")
     assert page.inner_text("#ph-phases h3") == f"Step {number + 1} by phase"
 
 
