@@ -177,7 +177,7 @@ def test_events_switch_on_and_off_between_steps_and_most_steps_have_none(runs):
 def test_every_state_follows_from_the_events(runs):
     _, found = runs
 
-    assert {note.code for note in found["every"].notes} == {"no_stack", "some_steps"}
+    assert {note.code for note in found["every"].notes} == {"some_steps"}
     assert found["every"].timeline().allocated_bytes[-1] == found["full"].timeline().allocated_bytes[-1]
 
 
@@ -223,7 +223,7 @@ def test_under_tracemalloc_few_of_torchs_slow_dictionaries_are_made(runs, mode, 
 
     assert float(answers[f"{mode} asked"]) < 2.5
     told = {note.code for note in found[mode].notes} - {"holders_incomplete"}  # it takes longer, too
-    assert told == {"no_stack", "tracemalloc"} | codes
+    assert told == {"tracemalloc"} | codes
 
 
 def test_under_tracemalloc_marks_have_their_places_by_time(runs):
