@@ -19,12 +19,7 @@ from vramscope.analysis.folding import fold, heaviest_line, passes_through
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.leaks.causes import ADVICE
 from vramscope.analysis.leaks.edits import NO_SELF
-from vramscope.analysis.leaks.holders import (
-    OF_NOTEBOOKS,
-    holder_name,
-    keep_self,
-    recorded_holdings,
-)
+from vramscope.analysis.leaks.holders import OF_NOTEBOOKS, holder_name, keep_self, recorded_holdings
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import timeline

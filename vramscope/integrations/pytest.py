@@ -65,7 +65,6 @@ def _steps(steps: int = 20) -> int:
 
 
 def _recorded(call: Callable[[], None], n_calls: int) -> "tuple[Recording, ...]":
-    from vramscope.loading import load
     from vramscope.recorder import record
 
     with TemporaryDirectory(prefix="vramscope-") as directory:
@@ -75,7 +74,7 @@ def _recorded(call: Callable[[], None], n_calls: int) -> "tuple[Recording, ...]"
                 call()
                 if n_calls > 1:
                     recorder.step()
-        return load(recorder.directory).recordings
+        return recorder.load().recordings
 
 
 def _check_limit(recordings: "tuple[Recording, ...]", limit: int) -> None:

@@ -279,6 +279,7 @@ class Recorder:
         """
         from vramscope.loading import load
 
+        self._blocks.await_pause()
         return load(self.directory)
 
     def flush(self) -> None:

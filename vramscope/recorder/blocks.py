@@ -11,6 +11,7 @@ import threading
 from _thread import get_ident, start_new_thread
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Final
 
 from vramscope.capture.undisturbed import Guarded, is_of_a_signal_handler, undisturbed, unheld
@@ -19,7 +20,7 @@ from vramscope.model.marks import MarkKind, Phase
 from vramscope.recorder.messages import warn
 from vramscope.recorder.pipeline import Ended, Pipeline, outcome_of
 from vramscope.recorder.wrapping import untraced
-from vramscope.stalls import is_stalled
+from vramscope.stalls import LOOK_EVERY_S, is_stalled
 
 if TYPE_CHECKING:
     from vramscope.capture import Capture
@@ -239,6 +240,11 @@ class RecordedBlocks:
         self._n_entered_at_pause = self._n_entered
         self.pipeline.miss(n_missed)
 
+    def await_pause(self) -> None:
+        """Wait until the last block is written, which was left before that if the disk stalled."""
+        while not self._inside and self._settling is not None and not self._settling.is_over:
+            sleep(LOOK_EVERY_S)
+
     def end(self) -> None:
         """Leave an open block (a notebook's, a thread's) when the interpreter ends, and write the rest."""
         with self._lock:
@@ -255,7 +261,7 @@ class RecordedBlocks:
 
     def disown(self) -> None:
         """Detach from the run in a forked child, which copies locks as they are."""
-        self._lock, self._transition = threading.RLock(), threading.Lock()
+        self._lock, self._transition, self._settling = threading.RLock(), threading.Lock(), None
         self.pipeline.disown()
 
 

@@ -166,19 +166,6 @@ def test_data_on_the_device_are_no_copy_of_the_weights(tmp_path):
     assert findings_of(recording) == {}
 
 
-def test_state_of_an_optimizer_from_before_the_recording_is_no_copy(tmp_path):
-    net = net_of()
-    optimizer = torch.optim.AdamW(net.parameters())
-    train(net, optimizer)
-
-    with vramscope.record(tmp_path, device="simulated", quiet=True):
-        # The step fails before its optimizer, whose hook would say what is its state.
-        net(torch.randn(64, 384)).square().mean().backward()
-    (recording,) = vramscope.load(tmp_path).recordings
-
-    assert findings_of(recording) == {}
-
-
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_kept_exception_holds_what_its_call_had(tmp_path, keeps):
     failures = {}

@@ -56,7 +56,7 @@ INCOMPLETE = {
     "stopped": {"notes": (Note(NoteCode.STOPPED, "…"),)},
     "recorder failed": {"notes": (Note(NoteCode.RECORDING_FAILED, "…"),)},
     "running": {"outcome": Outcome.RUNNING},
-    "raised an error": {"outcome": Outcome.FAILED},
+    "an exception ended": {"outcome": Outcome.FAILED},
 }
 COMPLETE = {
     "finished": {},

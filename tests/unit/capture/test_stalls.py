@@ -120,6 +120,20 @@ def test_a_flush_that_stalls_loses_nothing_of_a_loop_in_one_block(tmp_path: Path
     assert NoteCode.GAP not in {note.code for note in recording.notes}
 
 
+def test_what_is_loaded_after_a_block_waits_for_the_disk(tmp_path: Path, disk: Disk) -> None:
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True) as recorder:
+        trained(3, torch.enable_grad)
+        disk.is_awake.clear()
+    assert disk.is_asked.is_set()  # the block was left all the same
+    threading.Timer(1.0, disk.is_awake.set).start()
+
+    run = recorder.load()
+
+    assert disk.is_awake.is_set()
+    assert run.outcome == Outcome.FINISHED
+    assert len(run.recordings[0].steps) == 3
+
+
 def test_blocks_that_are_entered_while_a_flush_stalls_are_recorded(tmp_path: Path, disk: Disk) -> None:
     recorder = vramscope.record(tmp_path / "run", device="simulated", quiet=True)
     with recorder:

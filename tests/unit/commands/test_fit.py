@@ -493,7 +493,7 @@ INCOMPLETE = {
     "died": ({"notes": (Note("died", "…"),)}, "the process is gone and wrote no end"),
     "stopped": ({"notes": (Note("stopped", "…"),)}, "writing stopped before the run ended"),
     "running": ({"outcome": Outcome.RUNNING}, "the run is still running"),
-    "failed": ({"outcome": Outcome.FAILED}, "the program raised an error"),
+    "failed": ({"outcome": Outcome.FAILED}, "an exception ended the program"),
     "estimate": ({"notes": (Note("prediction", "…", 1),)}, "an estimate or lower bounds"),
 }
 

@@ -169,9 +169,7 @@ class Simulated(LabelingListener, SimulatedDevice):
                 )
             found.append(Note(NoteCode.NOTHING_SEEN, text))
         if self._storages.n_late:
-            text = (
-                "some storages were first seen after their creation: created outside of the blocks or in C++"
-            )
+            text = "some storages were first seen after their creation, in C++ or outside of recorded blocks"
             found.append(Note(NoteCode.SEEN_LATE, text, self._storages.n_late))
         if self._other_threads:
             text = (
