@@ -83,7 +83,7 @@ def _pace(row: "RankStanding") -> str:
 def _limit(row: "RankStanding") -> str:
     found = row.outlook.forecast
     if found is None:
-        return "" if row.outlook.steady_steps is None else "steady"
+        return "" if row.outlook.steady_steps is None else "not in sight"
     return f"{found.step:,}"
 
 

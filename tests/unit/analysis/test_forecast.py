@@ -140,12 +140,13 @@ def test_a_steady_run_is_called_so_over_the_steps_that_it_plans() -> None:
     flat = Peaks(rows(np.full(50, BASE)))
 
     assert outlook_of(flat, Reservable(800 * MIB), total_steps=1050).text == (
-        "steady: no limit in sight over the 1,000 steps left"
+        "no limit in sight over the 1,000 steps left"
     )
     assert outlook_of(flat, Reservable(800 * MIB)).text == ""
-    # What grows and ends before the limit is steady enough.
+    # What grows may end before the limit, and is not called steady.
     grows = Peaks(rows(BASE + MIB * np.arange(100)))
-    assert outlook_of(grows, Reservable(2000 * MIB), total_steps=200).steady_steps == 100
+    ends = outlook_of(grows, Reservable(2000 * MIB), total_steps=200)
+    assert (ends.steady_steps, ends.text) == (100, "no limit in sight over the 100 steps left")
     assert outlook_of(grows, Reservable(800 * MIB), total_steps=1000).forecast is not None
 
 

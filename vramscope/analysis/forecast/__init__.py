@@ -92,7 +92,7 @@ class Outlook:
             return f"at this rate the limit of {limit} is reached {_near(self.forecast)}"
         if self.steady_steps is None:
             return ""
-        return f"steady: no limit in sight over the {format_count(self.steady_steps, 'step')} left"
+        return f"no limit in sight over the {format_count(self.steady_steps, 'step')} left"
 
     @property
     def short(self) -> str:
