@@ -40,7 +40,7 @@ class Picture(NamedTuple):
 PICTURES = (
     Picture("runs", ""),
     Picture("overview", "transformer-cuda"),
-    Picture("phases", "transformer-cuda"),
+    Picture("phases", "transformer-cuda", height=1240),
     Picture("allocations", "transformer-cuda"),
     Picture("peak", "transformer-cuda"),
     Picture("fragmentation", "transformer-cuda"),
