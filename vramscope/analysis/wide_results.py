@@ -25,17 +25,21 @@ from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, SourceFile
 
 _LEAST_SHARE, _LEAST_BYTES = 0.15, 1 << 20
-_OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+_NO_RESULTS = (
+    Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.WORKSPACE,
+)  # fmt: skip
 _FARTHEST = 4
 """Lines before and after that a statement may have: as many as are kept."""
 _IN_PLACE = frozenset({"expand", "repeat", "detach", "float", "half", "to", "contiguous", "clone"})
 """Methods whose result has the dimensions of the tensor."""
+_VIEWS = ("unsqueeze", "squeeze", "expand_as", "permute", "transpose", "view")
 _HARMLESS = _IN_PLACE | {
-    *("unsqueeze", "squeeze", "expand_as", "permute", "transpose", "view", "reshape", "flatten", "type_as"),
+    *(*_VIEWS, "reshape", "flatten", "type_as"),
     *("pow", "square", "abs", "sqrt", "exp", "neg", "clamp", "sum", "mean", "norm", "min", "max", "bool"),
     *("size", "int", "len", "one_hot", "repeat_interleave"),
 }
 """Calls beside which nothing else in a statement makes a large tensor."""
+_PARTS: tuple[Any, ...] = (ast.Call, ast.BinOp)
 
 
 def wide_results(recording: Recording) -> list[Finding]:
@@ -48,7 +52,7 @@ def wide_results(recording: Recording) -> list[Finding]:
         return []
     at = int(level.argmax())
     least = max(_LEAST_BYTES, _LEAST_SHARE * int(level[at]))
-    live = found.allocated_at(at) & ~np.isin(undivided(assign(recording, found)).category, _OF_MODEL)
+    counts = ~np.isin(undivided(assign(recording, found)).category, _NO_RESULTS)
     in_backward = lives_of(recording, found).phase == Phase.BACKWARD
     said: dict[int, Finding] = {}
     # The innermost frame: what a layer makes that a line calls is the layer's.
@@ -62,10 +66,13 @@ def wide_results(recording: Recording) -> list[Finding]:
         kind, text = _statement(source.lines, frame.line) if is_what_ran else ("", "")
         if not kind:
             continue
-        size = int(found.size[np.isin(found.stack_id, mine)].max())
+        own = np.isin(found.stack_id, mine) & counts
+        size = int(found.size[own].max(initial=0))
+        if kind == "products" and size in (0, int(found.size[own][-1:].sum())):
+            continue  # the last is the product itself, which is no copy of an operand
         near = [stack for other, those in places.items() if other[:2] == frame[:2] for stack in those]
         rows = (found.size == size) & (in_backward | np.isin(found.stack_id, near)) & (kind != "one_hot")
-        rows = live & (rows | np.isin(found.stack_id, mine))
+        rows = found.allocated_at(at) & (rows & counts | own)
         n_bytes = int(found.block_size[rows].sum())
         if n_bytes >= least and size not in said:
             share, kind = f"{100 * n_bytes / int(level[at]):.0f}", f"{kind}.{FindingKind.WIDE_RESULTS}"
@@ -98,19 +105,28 @@ def _parsed(lines: Mapping[int, str], first: int, last: int) -> ast.stmt | None:
 
 def _kind(statement: ast.stmt, inserted: Mapping[str, int | None]) -> str:
     """Return how a statement makes a tensor wider; '' if it does not, or does more than that."""
-    nodes = list(ast.walk(statement))
-    names = {_name(node) for node in nodes if isinstance(node, ast.Call)}
-    if not names <= _HARMLESS or any(isinstance(node, ast.MatMult) for node in nodes):
+    calls, of_two = ([each for each in ast.walk(statement) if isinstance(each, kind)] for kind in _PARTS)
+    names = {_name(call) for call in calls}
+    if "matmul" in names or any(isinstance(node.op, ast.MatMult) for node in of_two):
+        is_alone = len(of_two) + ("matmul" in names) == 1 and names <= {"matmul", *_VIEWS}
+        return "products" if is_alone else ""
+    if not names <= _HARMLESS:
         return ""
-    for node in nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Mult | ast.Add):
+    for node in of_two:
+        if isinstance(node.op, ast.Sub | ast.Mult | ast.Add):
             left, right = _inserted(node.left, inserted), _inserted(node.right, inserted)
             if left is not None and right is not None and left != right and (left < 0) == (right < 0):
                 return "differences" if isinstance(node.op, ast.Sub) else "pairs"
-    if "one_hot" in names:
+    chain = _chain(getattr(statement, "value", None))
+    if "one_hot" in chain:
         return "one_hot"
-    is_filled = "expand" in names and names & {"contiguous", "clone"}
-    return "copies" if "repeat" in names or is_filled else ""
+    is_filled = "expand" in chain and {"contiguous", "clone", "reshape"} & {*chain[: chain.index("expand")]}
+    return "copies" if "repeat" in chain or is_filled else ""
+
+
+def _chain(node: Any) -> list[str]:
+    """Return the calls of an expression that is nothing else, the last first: ``x.expand(3).clone()``."""
+    return [_name(node), *_chain(getattr(node.func, "value", None))] if isinstance(node, ast.Call) else []
 
 
 def _inserted(node: ast.AST, known: Mapping[str, int | None]) -> int | None:

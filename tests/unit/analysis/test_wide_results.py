@@ -1,5 +1,6 @@
 """Statements that make tensors much larger than their operands: what the peak is without them."""
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 import vramscope
-from vramscope.analysis.wide_results import wide_results
+from vramscope.analysis.wide_results import _kind, wide_results
 from vramscope.model.stacks import SourceFile
 from vramscope.store import manifest as manifests
 from vramscope.store import sources
@@ -129,6 +130,65 @@ def test_a_mask_that_is_repeated_is_named(tmp_path, is_copied, n_said):
     said = wide_results(with_source(vramscope.load(tmp_path).recordings[0]))
 
     assert ["`mask = mask.repeat(4, 8, 1, 1)`" in each.claim for each in said] == [True] * n_said
+
+
+def repeated_heads(keys):
+    return keys[:, :, None].expand(2, 2, 16, 256, 32).reshape(2, 32, 256, 32)
+
+
+def read_in_place(keys):
+    return keys[:, :, None].expand(2, 2, 16, 256, 32)
+
+
+@pytest.mark.parametrize(("heads", "n_said"), [(repeated_heads, 1), (read_in_place, 0)])
+def test_heads_that_share_keys_are_copied_by_reshape_alone(tmp_path, heads, n_said):
+    """Keys of 2 heads for 32: 2 × 32 × 256 × 32 numbers are 2 MiB."""
+    layer = nn.Linear(32, 32)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(3):
+            heads(layer(torch.randn(2, 2, 256, 32))).cos().sum().backward()
+    said = wide_results(with_source(vramscope.load(tmp_path).recordings[0]))
+
+    assert [each.function for each in said] == ["repeated_heads"] * n_said
+
+
+def shared(rows, keys):
+    return torch.matmul(rows[:, :, None], keys)
+
+
+def shared_by_einsum(rows, keys):
+    return torch.einsum("bhk,hkm->bhm", rows, keys[0])
+
+
+def one_matrix(rows, keys):
+    return rows.flatten(1) @ keys.view(2048, 64).detach()
+
+
+def scored(path, product):
+    layer, keys = nn.Linear(256, 256), nn.Parameter(torch.randn(1, 8, 256, 64))
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(3):
+            product(layer(torch.randn(32, 8, 256)), keys).sum().backward()
+    return with_source(vramscope.load(path).recordings[0])
+
+
+def test_an_operand_that_a_product_copies_for_each_row_is_named(tmp_path):
+    """8 × 256 × 64 numbers, once for each of 32 rows: 16 MiB; the product itself has 64 KiB."""
+    copied, other = scored(tmp_path / "copied", shared), scored(tmp_path / "other", shared_by_einsum)
+
+    (said,) = wide_results(copied)
+
+    assert said.claim.endswith("copies, 16.0 MiB each, with other tensors of that size here and in backward")
+    assert other.peak().allocated.n_bytes <= copied.peak().allocated.n_bytes - 16 * MIB
+    assert wide_results(other) == []
+    assert wide_results(scored(tmp_path / "plain", one_matrix)) == []
+
+
+def test_a_sum_of_a_copy_is_not_called_a_copy():
+    """What the line makes is the sum, and the copy may be gone."""
+    assert _kind(ast.parse("y = x.expand(4, 8) + z.contiguous()").body[0], {}) == ""
+    assert _kind(ast.parse("y = x.repeat(4, 1) * z").body[0], {}) == ""
+    assert _kind(ast.parse("y = x.repeat(4, 1).float()").body[0], {}) == "copies"
 
 
 def test_a_hostile_source_is_no_statement(tmp_path):

@@ -48,19 +48,11 @@ def matching(terms: Sequence[Term], columns: Columns, text: str = "") -> Array:
     return hit
 
 
-def _size(term: Term, columns: Columns, _: str) -> Array:
-    return _between(columns.found.block_size, term)
-
-
 def _life(term: Term, columns: Columns, _: str) -> Array:
     """Compare lifetimes; they are infinite where there is no free, or no allocation within the recording."""
     found = columns.found
     has_both = (found.free_event >= 0) & (found.alloc_event >= 0)
     return _between(np.where(has_both, found.free_ns - found.alloc_ns, np.inf), term)
-
-
-def _stream(term: Term, columns: Columns, _: str) -> Array:
-    return _between(columns.found.stream, term)
 
 
 def _step(term: Term, columns: Columns, _: str) -> Array:
@@ -179,10 +171,6 @@ def _annotation(term: Term, columns: Columns, _: str) -> Array:
     return hit
 
 
-def _alive(_: Term, columns: Columns, __: str) -> Array:
-    return columns.found.free_event == -1
-
-
 def _live(term: Term, columns: Columns, text: str) -> Array:
     try:
         at = named_instant(columns.recording, term.value)
@@ -200,14 +188,13 @@ def _address(term: Term, columns: Columns, _: str) -> Array:
     return within < np.maximum(found.block_size, 1).astype("u8")
 
 
-def _before(_: Term, columns: Columns, __: str) -> Array:
-    return columns.found.alloc_event < 0
-
-
 _CONDITIONS: dict[Field, Callable[[Term, Columns, str], Array]] = {
     Field.WORD: _word, Field.EXACT: _exact, Field.PLACE: _place, Field.CATEGORY: _category,
     Field.PHASE: _phase, Field.MODULE: _module, Field.STEP: _step, Field.FILE: _file_or_function,
-    Field.FUNCTION: _file_or_function, Field.STREAM: _stream, Field.LINE: _line, Field.LIVE: _live,
-    Field.ADDRESS: _address, Field.SIZE: _size, Field.LIFE: _life, Field.ANNOTATION: _annotation,
-    Field.ALIVE: _alive, Field.BEFORE: _before,
+    Field.FUNCTION: _file_or_function, Field.LINE: _line, Field.LIVE: _live, Field.ADDRESS: _address,
+    Field.LIFE: _life, Field.ANNOTATION: _annotation,
+    Field.STREAM: lambda term, columns, _: _between(columns.found.stream, term),
+    Field.SIZE: lambda term, columns, _: _between(columns.found.block_size, term),
+    Field.ALIVE: lambda _, columns, __: columns.found.free_event == -1,
+    Field.BEFORE: lambda _, columns, __: columns.found.alloc_event < 0,
 }  # fmt: skip

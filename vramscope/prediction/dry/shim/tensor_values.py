@@ -66,10 +66,6 @@ def _formatted(tensor: Any, form: str) -> str:
     return format(_zero(tensor) if value is None else value.item(), form)
 
 
-def _described(tensor: Any, **_: Any) -> str:
-    return f"tensor(size={tuple(tensor.shape)}, dtype={tensor.dtype}, device='cuda:0')"
-
-
 READING = {
     "item": item,
     "tolist": listed,
@@ -80,6 +76,6 @@ READING = {
     "__int__": _asked(int, "int()", _assumed),
     "__index__": _asked(int, "a size or an index", _assumed),
     "__format__": _formatted,
-    "__repr__": _described,
+    "__repr__": lambda each, **_: f"tensor(size={(*each.shape,)}, dtype={each.dtype}, device='cuda:0')",
 }
 """By the name of the method of a tensor."""
