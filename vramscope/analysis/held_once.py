@@ -43,6 +43,8 @@ _KEEPERS = {OF_NOTEBOOKS: "notebook.", "sys.": "sys.", "an unnamed ": "handled."
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _LEAST_STEPS = 4
 """Steps each of which leaves something, from which on it is a collection: inputs with gradients, results."""
+_LEAST_RESIDENT = 0.3
+"""Share of the peak from which on data that are there all the time are worth a word."""
 _OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 
@@ -77,6 +79,7 @@ def held_once(recording: Recording) -> list[Finding]:
     }
     others = loose & ~np.isin(np.arange(len(loose)), np.concatenate([*rows.values()]))
     rows |= {
+        FindingKind.RESIDENT_DATA: _resident(recording, found, assigned, others),
         FindingKind.STEPS_KEPT: _of_steps(recording, found, others, line, at),
         FindingKind.STEP_BEFORE_KEPT: _of_the_step_before(recording, found, others, at),
     }
@@ -133,6 +136,21 @@ def _of_evaluations(recording: Recording, found: Allocations, live: Array, at: i
     lives, steps = lives_of(recording, found), recording.steps
     is_of = (lives.phase == Phase.EVAL) & (lives.step < 0) & (found.alloc_event >= steps.end_event[0])
     return np.flatnonzero(live & is_of & (steps_of(steps, np.array([at - 1])) >= 0))
+
+
+def _resident(recording: Recording, found: Allocations, assigned: Assigned, live: Array) -> Array:
+    """Return the *live* rows from before the first step that stay to the end and are of no model, if many.
+
+    One batch for all steps is no data set; the simulated device counts what is in host memory, too.
+    """
+    stays = (found.free_event == ALIVE) | (found.free_event >= recording.steps.end_event[-1])
+    stays &= live & (found.alloc_event < recording.steps.start_event[0])
+    is_input = stays & (assigned.category == Category.INPUT)
+    rest = stays & (assigned.category == Category.UNKNOWN) & (assigned.reason != Reason.IDENTITY)
+    rows = np.flatnonzero(rest | is_input if np.count_nonzero(is_input) >= _LEAST_STEPS else rest)
+    trains = (recording.phases.phase == Phase.OPTIMIZER).any() and recording.source != "simulated"
+    is_much = found.block_size[rows].sum() >= _LEAST_RESIDENT * timeline(recording).allocated_bytes.max()
+    return rows if trains and is_much else rows[:0]
 
 
 def _of_steps(recording: Recording, found: Allocations, live: Array, line: Array, at: int) -> Array:

@@ -151,6 +151,7 @@ class FindingKind(Code):
     GRAPHS_BEFORE_BACKWARD = "graphs_before_backward"
     GRAPHS_WITHOUT_BACKWARD = "graphs_without_backward"
     GROWING_BATCH = "growing_batch"
+    RESIDENT_DATA = "resident_data"
     WIDE_RESULTS = "wide_results"
     LARGE_LOGITS = "large_logits"
     LEAK = "leak"

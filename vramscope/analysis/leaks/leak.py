@@ -15,6 +15,7 @@ from vramscope.model.table import EqualByValue
 from vramscope.units import format_bytes
 
 _MOST_LINES = 5
+_OF_BUFFERS = "where that is too much, .detach().cpu() what goes in, and move back what a step reads"
 _SUMMED = ("bytes_per_step", "n_bytes", "level_bytes")
 
 
@@ -95,7 +96,7 @@ class Leak(EqualByValue):
             holder=self.holder,
             n_bytes=self.n_bytes,
             bytes_per_step=round(self.bytes_per_step),
-            advice=self.edit if kind is not FindingKind.FILLING_BUFFER else "",
+            advice=self.edit if kind is not FindingKind.FILLING_BUFFER else _OF_BUFFERS,
             evidence=_evidence(self),
         )
 

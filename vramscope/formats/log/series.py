@@ -93,9 +93,10 @@ def _recording(place: PlaceFigures) -> Recording:
     times = _times([item for item, _ in rows], len(samples))
     counters = _counters(rows, times, with_events=bool(len(builder)))
     tables = [item for item in place.items if isinstance(item, SummaryTable)]
+    pid = next((sample.pid for sample in reversed(samples) if sample.pid), 0)
     return Recording(
         source=_source(place, messages, tables),
-        process=Process(rank=place.rank, pid=_pid(place), command=place.command, restarts=place.number - 1),
+        process=Process(rank=place.rank, pid=pid, command=place.command, restarts=place.number - 1),
         device=Device(place.device, place.kind, place.name, int(counters.device_total_bytes.max(initial=0))),
         trace=builder.trace(),
         marks=_marks(rows),
@@ -109,10 +110,6 @@ def _source(place: PlaceFigures, messages: list[Message], tables: list[SummaryTa
     if messages or tables:
         return "snapshot"
     return "telemetry" if {series.column for series in place.most} <= _DRIVERS else "log"
-
-
-def _pid(place: PlaceFigures) -> int:
-    return next((item.pid for item in reversed(place.items) if isinstance(item, Sample) and item.pid), 0)
 
 
 def _fail(builder: TotalsTrace, message: Message) -> None:

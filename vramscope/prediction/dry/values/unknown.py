@@ -158,14 +158,6 @@ def _arithmetic() -> dict[str, Any]:
     return found
 
 
-def _truth(value: Any) -> bool:
-    return decide("a branch", bool(plain(value)), sys._getframe(1))
-
-
-def _floating(value: Any) -> float:
-    return count_as("float()", float(plain(value)), sys._getframe(1))
-
-
 def _whole(value: Any) -> int:
     assume("int()", int(plain(value)), sys._getframe(1))
     return int(plain(value))
@@ -200,22 +192,14 @@ for _name in _READINGS.split():
     setattr(UnknownText, _name, _read(_name))
 
 
-def _text(value: Any) -> str:
-    return UnknownText(repr(plain(value)))
-
-
-def _formatted(value: Any, form: str) -> str:
-    return UnknownText(format(plain(value), form))
-
-
 _CONVERTED = {
     "__hash__": _hashed,
-    "__str__": _text,
-    "__format__": _formatted,
-    "__bool__": _truth,
+    "__str__": lambda value: UnknownText(repr(plain(value))),
+    "__format__": lambda value, form: UnknownText(format(plain(value), form)),
+    "__bool__": lambda value: decide("a branch", bool(plain(value)), sys._getframe(1)),
     "__int__": _whole,
     "__trunc__": _whole,
-    "__float__": _floating,
+    "__float__": lambda value: count_as("float()", float(plain(value)), sys._getframe(1)),
 }
 
 
