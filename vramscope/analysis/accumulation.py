@@ -91,23 +91,35 @@ def _unused(recording: Recording) -> list[Finding]:
     Of what a forward with gradients makes, its results alone may be kept without a graph: they come from one
     module, so each forward must keep blocks of several.
     """
-    found, forward = lifetimes(recording), _forward_of(recording, lifetimes(recording))[0]
-    dies = _dies_unused(recording, found)
+    found = lifetimes(recording)
+    dies, is_used = _dies_unused(recording, found), _freed_by_backward(recording, found)
     parts = _graphs_at_peak(recording, dies)
-    if not parts:
-        return []
+    if parts and (len(parts) >= _LEAST_FORWARDS or _evaluates(recording, parts, dies, ~dies)):
+        return _without(recording, parts)
+    # The names of an evaluation may keep its last graphs through the steps after it.
+    parts = _graphs_at_peak(recording, (found.free_event >= 0) & ~is_used)
+    return _without(recording, parts) if parts and _evaluates(recording, parts, ~is_used, is_used) else []
+
+
+def _evaluates(recording: Recording, parts: list[Array], dies: Array, is_used: Array) -> bool:
+    """Return whether the call of the *parts* is one that never trains, of a model that other calls train."""
+    # A batch that a training skips is of a call that trains. An untrained module keeps no graph.
+    found, forward = lifetimes(recording), _forward_of(recording, lifetimes(recording))[0]
     kind = _calls(recording, found, parts[0])
-    if len(parts) < _LEAST_FORWARDS:
-        # One or two graphs may be those of a batch that a training skips: its line is one that trains, too.
-        # And a module that is never trained keeps no graph, whatever it returns.
-        mine = (forward >= 0) & np.isin(found.stack_id, list(kind[0]))
-        trained = set(modules_at(recording.marks, found.alloc_event[(forward >= 0) & ~dies]))
-        # A loss may keep another tensor than the result, as cross entropy does its own logarithms.
-        inside = kind[1].difference(modules_at(recording.marks, found.alloc_event[parts[-1][-1:]]))
-        is_trained = bool(inside) and inside <= trained
-        if len(np.unique(forward[mine])) < _LEAST_CALLS or not dies[mine].all() or not is_trained:
-            return []
-    return _without(recording, parts)
+    mine = (forward >= 0) & np.isin(found.stack_id, list(kind[0]))
+    trained = set(modules_at(recording.marks, found.alloc_event[(forward >= 0) & is_used]))
+    # A loss may keep another tensor than the result, as cross entropy does its own logarithms.
+    inside = kind[1].difference(modules_at(recording.marks, found.alloc_event[parts[-1][-1:]]))
+    is_never_used = len(np.unique(forward[mine])) >= _LEAST_CALLS and bool(dies[mine].all())
+    return is_never_used and set() < inside <= trained
+
+
+def _freed_by_backward(recording: Recording, found: Allocations) -> Array:
+    """Return which allocations a backward frees; all where one keeps a graph, which is freed at any time."""
+    lives, marks = lives_of(recording, found), recording.marks
+    asks = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
+    is_backward = np.append(np.isin(lives.phases.phase, (Phase.BACKWARD, Phase.RECOMPUTE)), False)
+    return is_backward[lives.freed_in] | (marks.value[asks] % BackwardKeeps.RETURNS).any()
 
 
 def _without(recording: Recording, parts: list[Array]) -> list[Finding]:

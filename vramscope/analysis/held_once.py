@@ -43,8 +43,7 @@ _KEEPERS = {OF_NOTEBOOKS: "notebook.", "sys.": "sys.", "an unnamed ": "handled."
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
 _LEAST_STEPS = 4
 """Steps each of which leaves something, from which on it is a collection: inputs with gradients, results."""
-_LEAST_RESIDENT = 0.3
-"""Share of the peak from which on data that are there all the time are worth a word."""
+_LEAST_RESIDENT = 0.3  # of the peak, for data that are there all the time
 _OF_WEIGHTS = (FindingKind.WEIGHTS_COPIED, FindingKind.MODELS_LEFT)
 _LOADERS = (("load", "torch/serialization.py"), ("load_file", "safetensors/torch.py"))
 

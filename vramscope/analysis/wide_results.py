@@ -82,8 +82,6 @@ def wide_results(recording: Recording) -> list[Finding]:
 
 def _statement(lines: Mapping[int, str], line: int) -> tuple[str, str]:
     """Return how the statement at a line makes a tensor wider, and its text; '' if it does not."""
-    if line not in lines:
-        return "", ""
     inserted: dict[str, int | None] = {}
     for number in range(line - _FARTHEST, line):
         node = _parsed(lines, number, number)

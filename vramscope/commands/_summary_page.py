@@ -8,7 +8,6 @@ from vramscope import package_data
 from vramscope.analysis.findings import Shared, located, ranks_words, shared
 from vramscope.analysis.leaks.holders import holder_words
 from vramscope.analysis.lines import NO_STACK, Line, LiveBytes, line_words, lines, module_words, place_words
-from vramscope.analysis.peak import PeakPoint
 from vramscope.analysis.private_pools import pool_words
 from vramscope.analysis.summary import StepPeak, Summary, has_allocator, pinned_words
 from vramscope.analysis.verdicts.missing import why_stopped
@@ -247,15 +246,15 @@ def _quantities(summary: Summary) -> Grid:
     shown = [
         ("unknown", "unknown", "")
         if quantity in unknown
-        else (format_bytes(summary.end[quantity]), format_bytes(high.n_bytes), _when(high))
+        else (
+            format_bytes(summary.end[quantity]),
+            format_bytes(high.n_bytes),
+            high.where or (f"event {high.instant:,}" if high.instant > 0 else "the start"),
+        )
         for quantity, high in ((quantity, summary.peak[quantity]) for quantity in QUANTITIES)
     ]
     rows = tuple(zip(("at the end", "peak", "peak in"), *shown, strict=True))
     return Grid(("", *QUANTITIES), rows, "lrrrr")
-
-
-def _when(high: PeakPoint) -> str:
-    return high.where or (f"event {high.instant:,}" if high.instant > 0 else "the start")
 
 
 def _private_pools(summary: Summary) -> Iterator[Block]:

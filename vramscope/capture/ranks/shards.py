@@ -51,12 +51,9 @@ def category_of(category: Category, tensor: Any, storage: Any, shard_numel: int)
         return category
     with suppress(Exception):
         if hasattr(type(tensor), "_local_tensor"):
-            return of_shard if any(map(_divides, tensor.placements)) else category
+            # torch has two classes of placements that give each rank a part, and neither is the other's.
+            kinds = ((each.is_shard(), type(each).__name__) for each in tensor.placements)
+            return of_shard if any(is_one or name == "_StridedShard" for is_one, name in kinds) else category
         if shard_numel and storage.nbytes() == shard_numel * tensor.element_size():
             return of_shard
     return category
-
-
-def _divides(placement: Any) -> bool:
-    """Whether a placement gives each rank a part; torch has two classes for it and neither is the other's."""
-    return bool(placement.is_shard()) or type(placement).__name__ == "_StridedShard"

@@ -174,7 +174,8 @@ def amounts(line: Shaped, *, is_cut: bool = False, names_gpu: bool = False) -> l
         n_bytes = _bytes(place.wording, number, place.unit)
         if least_bytes <= n_bytes < _LARGEST and place.end not in ends[: 1 if place.unit else 2]:
             device = int(line.number(place.device).partition(",")[0]) if place.device >= 0 else UNKNOWN
-            found.append(Amount(place.wording, n_bytes, device, place.name or _name(line, *place.span)))
+            name = place.name or _clean_name(line.text[slice(*map(line.at, place.span))])
+            found.append(Amount(place.wording, n_bytes, device, name))
     return found
 
 
@@ -246,10 +247,6 @@ def _rows_in(shape: str) -> tuple[Wording, ...]:
 
 def _has_needs(row: Wording, shape: str) -> bool:
     return not row.needs or re.search(row.needs, shape, re.IGNORECASE) is not None
-
-
-def _name(line: Shaped, start: int, end: int) -> str:
-    return _clean_name(line.text[line.at(start) : line.at(end)])
 
 
 def _clean_name(name: str) -> str:

@@ -120,11 +120,6 @@ def _added(
     return tuple(plan)
 
 
-def _chosen(source: Any, indices: Any) -> Any:
-    """What known masks choose has a size, though its values are unknown: masks become places."""
-    return _INDEX(source, [place for one in indices for place in _places(one)])
-
-
 def _places(index: Any) -> list[Any]:
     value = known.value_of(index) if _is_mask(index) and index.dim() else None
     if value is None:
@@ -139,4 +134,8 @@ def _selected(source: Any, mask: Any) -> Any:
     return source.new_empty(known.count(value, torch.broadcast_shapes(source.shape, mask.shape)))
 
 
-SHAPES = {_INDEX: _chosen, _SELECT: _selected}
+SHAPES = {
+    # What known masks choose has a size, though its values are unknown: masks become places.
+    _INDEX: lambda source, indices: _INDEX(source, [place for one in indices for place in _places(one)]),
+    _SELECT: _selected,
+}

@@ -1,0 +1,71 @@
+"""Evaluations that run with gradients on, and whose names live through the training that follows."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import vramscope
+from vramscope.analysis.accumulation import accumulation
+
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
+MIB = 1 << 20
+
+
+def whole(model, rows, labels):
+    """All rows in one forward."""
+    scores = model(rows)
+    return scores, cross_entropy(scores, labels)
+
+
+def added_up(model, rows, labels):
+    """Three forwards, whose losses are added up."""
+    return sum(cross_entropy(model(*each), labels[:1024]) for each in zip(rows.chunk(4)[:3], strict=True))
+
+
+def said_of(path, evaluate, mode, keeps_graph=False):
+    """What is said of epochs of some steps, each with an evaluation whose results live until the next."""
+    model = nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows, labels = torch.randn(4096, 16), torch.arange(4096) % 4
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(4):
+            for part in range(3):
+                at = slice(64 * part, 64 * part + 64)
+                loss = cross_entropy(model(rows[at]), labels[at])
+                optimizer.zero_grad()
+                loss.backward(retain_graph=keeps_graph)
+                optimizer.step()
+            with mode():
+                kept = evaluate(model, rows, labels)
+    assert kept is not None
+    return accumulation(vramscope.load(path).recordings[0])
+
+
+@pytest.mark.parametrize("evaluate", [whole, added_up])
+def test_the_graphs_of_an_evaluation_are_named_though_its_results_live_on(tmp_path, evaluate):
+    (said,) = said_of(tmp_path, evaluate, nullcontext)
+
+    assert said.kind == "graphs_without_backward"
+    assert said.n_bytes >= 2 * MIB
+    assert said.function in (evaluate.__name__, "<genexpr>")
+    assert "torch.no_grad()" in said.advice
+
+
+@pytest.mark.parametrize("evaluate", [whole, added_up])
+def test_without_gradients_nothing_is_said(tmp_path, evaluate):
+    assert said_of(tmp_path, evaluate, torch.no_grad) == []
+
+
+def test_graphs_that_a_backward_retains_are_no_evaluations(tmp_path):
+    """What such a graph keeps is freed at any time, by no backward, though one used it."""
+
+    def trained(model, rows, labels):
+        loss = cross_entropy(model(rows), labels)
+        loss.backward(retain_graph=True)
+        return loss
+
+    assert said_of(tmp_path, trained, nullcontext, keeps_graph=True) == []
