@@ -94,9 +94,5 @@ def restore(sent: Mapping[str, Any] | None) -> Address:
         q=words.get("q", "")[:MAX_SEARCH],
         other=words.get("other", "") if _RUN.fullmatch(words.get("other", "")) else "",
         sel=words.get("sel", "") if _SELECTED.fullmatch(words.get("sel", "")) else "",
-        **{name: _integer(words.get(name, "")) for name in _NUMBERS},
+        **{name: int(words[name]) for name in _NUMBERS if _INTEGER.fullmatch(words.get(name, ""))},
     )
-
-
-def _integer(text: str) -> int | None:
-    return int(text) if _INTEGER.fullmatch(text) else None

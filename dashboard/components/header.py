@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlencode
 
-from dash import dcc, html
+from dash import html
 
 from vramscope.analysis.pace import StepPace, left_s, pace
 from vramscope.analysis.verdicts.missing import Part, missing_parts
@@ -148,7 +148,7 @@ def recording_choice(view: View, address: Address) -> Any:
     if len(view.run.recordings) < 2:
         return html.Span()
     links = [
-        dcc.Link(
+        html.A(
             [html.Span(name_of(recording)), html.Span(f"{len(recording.trace):,} events", className="dim")],
             href=_to(recording, address).url,
             className="choice here" if recording is view.recording else "choice",

@@ -67,7 +67,7 @@ def axis_choice(view: View, address: Address) -> Any:
         return html.Span("events (this source has no clock)", className="dim axis-only")
     now = EVENTS if address.axis == EVENTS else TIME
     links = [
-        dcc.Link(word, href=address.go(axis=axis, **UNZOOMED).url, className="here" if name == now else "")
+        html.A(word, href=address.go(axis=axis, **UNZOOMED).url, className="here" if name == now else "")
         for name, axis, word in ((TIME, "", "Time"), (EVENTS, EVENTS, "Events"))
     ]
     return html.Nav(links, className="segments", id="axis-choice", **{"aria-label": "Horizontal axis"})

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dash import dcc, html
+from dash import html
 
 from .definitions import explained
 
@@ -65,7 +65,7 @@ def segments(name: str, links: Iterable[tuple[str, str, bool]]) -> Any:
 
     *links* are word, address and whether it is the current one, for each value.
     """
-    shown = [dcc.Link(word, href=url, className="here" if here else "") for word, url, here in links]
+    shown = [html.A(word, href=url, className="here" if here else "") for word, url, here in links]
     label = html.Span(name, className="segments-name")
     nav = html.Nav(shown, className="segments", **{"aria-label": name})
     return html.Div([label, nav], className="choice-of")

@@ -60,7 +60,7 @@ def nothing_recorded(live: bool, view: View | None = None, lacks: str = "who all
             "No memory was recorded", "There was no CUDA device, so steps alone were recorded.", on_cpu
         )
     most = most_known(view) if view else ""
-    fall = dcc.Link("Waterfall", href=Address("/waterfall", *view.here).url, className="link") if view else ""
+    fall = html.A("Waterfall", href=Address("/waterfall", *view.here).url, className="link") if view else ""
     sampled = [getattr(view.recording.counters, f"{name}_bytes") for name in _SAMPLED] if view else []
     has_samples = any((column >= 0).any() for column in sampled)
     return state(
@@ -107,9 +107,8 @@ def without_answer(title: str, why: str) -> html.Section:
 
 def failure(message: str) -> html.Section:
     """Return the message for a page that cannot be shown."""
-    return state(
-        "This cannot be shown", message, html.A("Back to all runs", href="/", className="link"), tone="error"
-    )
+    back = html.A("Back to all runs", href="/", target="_self", className="link")
+    return state("This cannot be shown", message, back, tone="error")
 
 
 def working(title: str, is_reading: bool, read: ReadProgress | None = None) -> html.Section:
@@ -172,7 +171,7 @@ def gone(why: str = "") -> html.Div:
     word = "Damaged. " if why else "Gone. "
     text = f"This run can no longer be read: {why} " if why else "This run was moved or deleted. "
     shown = [html.Strong(word), text, "What you see is the last state that was read. "]
-    return html.Div([*shown, html.A("All runs", href="/")], className="banner", role="alert")
+    return html.Div([*shown, html.A("All runs", href="/", target="_self")], className="banner", role="alert")
 
 
 def copyable(text: str) -> Any:

@@ -29,7 +29,7 @@ def content(data: Data, view: View, _: int, at: int) -> Any:
     links = [
         blocks_link(view, "All blocks", f"live:{at}"),
         *(
-            dcc.Link(word, href=Address(path, *view.here, at=at).url, className="link")
+            html.A(word, href=Address(path, *view.here, at=at).url, className="link")
             for path, word in (("/peak", "By call"), ("/fragmentation", "Segments"))
         ),
     ]

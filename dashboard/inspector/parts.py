@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import dcc, html
+from dash import html
 
 from vramscope.units import format_bytes
 
@@ -41,7 +41,7 @@ def amount(n_bytes: int, *, is_lower_bound: bool = False) -> html.Span:
 
 def blocks_link(view: View, words: str, search: str) -> Any:
     """Return a link to the allocations that a search finds."""
-    return dcc.Link(words, href=Address("/allocations", *view.here, q=search).url, className="link")
+    return html.A(words, href=Address("/allocations", *view.here, q=search).url, className="link")
 
 
 def stack_section(view: View, stack: int) -> html.Section:

@@ -258,7 +258,7 @@ def _choice(data: Data, view: View, address: Address) -> html.Section:
               for name, path in found if name != view.run_id]  # fmt: skip
     others = [(str(place), name) for place, name in places]
     links = [
-        html.Li(dcc.Link(html.Bdi(name), href=address.go(other=to, at=None, **UNZOOMED).url,
+        html.Li(html.A(html.Bdi(name), href=address.go(other=to, at=None, **UNZOOMED).url,
                          className="link here" if to == address.other else "link"))
         for name, to in (own + others)[:MOST_CHOICES]
     ]  # fmt: skip

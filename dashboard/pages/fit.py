@@ -271,7 +271,7 @@ def _notch(fit: FitAnswer, total_bytes: int) -> int:
 
 def _cards(data: Data, search: SettingsSearch, here: DeviceVerdict, address: Address) -> list[Any]:
     return [
-        dcc.Link(
+        html.A(
             [
                 html.Span(_name_of(each), className="fit-size"),
                 html.Span(

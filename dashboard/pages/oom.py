@@ -62,7 +62,7 @@ def content(data: Data, view: View, address: Address, found: Remedies | None = N
     failures = data.ask(view, "oom")
     if not len(failures):
         peak = address.go(path="/peak", at=None).url
-        near = dcc.Link("The highest use: the peak", href=peak, className="link")
+        near = html.A("The highest use: the peak", href=peak, className="link")
         return [states.state(*_without_failure(view), near)]
     question = analysis.analyses()["oom"]
     findings = question.findings(failures) if question.findings else []
@@ -164,7 +164,7 @@ def _pinned(data: Data, view: View, finding: Finding, event: int, address: Addre
     if not rows:
         return []
     shown = table(("Line", "Keeps free", "In segments", "Its blocks"), "lrrr", rows)
-    there = dcc.Link("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
+    there = html.A("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
     summed = f"{format_bytes(found.total_bytes)} free in segments more than half free · "
     return [_panel("What kept the free memory in pieces", shown, aside=[summed, there])]
 
@@ -187,8 +187,8 @@ def _pinning(code: Folded, each: PinningLine) -> html.Tr:
 def _live(data: Data, view: View, event: int, address: Address) -> html.Section:
     live = held(data, view, event)
     rows = stack_table.rows(folded(data, view), live)[:MOST_LINES]
-    more = dcc.Link("All of it in Peak", href=address.go(path="/peak", at=event).url, className="link")
-    segments = dcc.Link("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
+    more = html.A("All of it in Peak", href=address.go(path="/peak", at=event).url, className="link")
+    segments = html.A("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
     shown = table(("Line", "Allocated", "Share", ""), "lrrl", [_line(row) for row in rows])
     aside = [f"{stack_table.summary(live)} · ", more, " · ", segments]
     return _panel("Live at the failure, by line", shown, aside=aside)
@@ -213,8 +213,13 @@ def _line(row: dict[str, Any]) -> html.Tr:
 def _helps(data: Data, view: View, address: Address, found: Remedies | None) -> html.Section:
     """Return the panel of what would have helped, which is filled after the page is drawn."""
     if found is not None:
+<<<<<<< HEAD
         return _panel("What would help", *helps(found))
     fit = dcc.Link("All of it in Fit", href=address.go(path="/fit", at=None).url, className="link")
+=======
+        return _panel("What would have helped", *helps(found))
+    fit = html.A("All of it in Fit", href=address.go(path="/fit", at=None).url, className="link")
+>>>>>>> e47c28d7 (What no callback knows is sent as data: Dash has a third of the components to compare at each change)
     if view.is_live or len(view.recording.trace) > data.pace.events_at_once:
         text = html.P(["The search takes a while for a run of this size: ", fit], className="dim nothing")
         return _panel("What would help", text)
@@ -263,8 +268,8 @@ def _card(data: Data, view: View, failures: Any, row: int, finding: Finding, add
     links = html.Span(
         [
             html.Span(moment(data, view, event).words, className="dim"),
-            dcc.Link("What was live then", href=address.go(path="/peak", at=event).url, className="link"),
-            dcc.Link("Segments then", href=address.go(path="/fragmentation", at=event).url, className="link"),
+            html.A("What was live then", href=address.go(path="/peak", at=event).url, className="link"),
+            html.A("Segments then", href=address.go(path="/fragmentation", at=event).url, className="link"),
         ],
         className="card-links",
     )

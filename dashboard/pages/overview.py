@@ -159,7 +159,7 @@ def _finding(view: View, found: Finding, *, is_said: bool = False) -> html.Li:
     page = _PAGE_OF_KIND.get(found.kind)
     text = _MORE[found.kind] if is_said else found.claim[:600]
     claim = (
-        dcc.Link(prose(text), href=_at(view, page).url, className="link" if is_said else "plain-link")
+        html.A(prose(text), href=_at(view, page).url, className="link" if is_said else "plain-link")
         if page
         else prose(text)
     )
@@ -246,7 +246,7 @@ def _card(name: str, label: str, n_bytes: int | None, below: Any = "") -> html.D
 
 def _way(view: View, path: str, at: int | None, words: str) -> Any:
     """Return the link below a key figure to the page that breaks it down."""
-    return dcc.Link(words, href=_at(view, path, at).url, className="plain-link") if words else ""
+    return html.A(words, href=_at(view, path, at).url, className="plain-link") if words else ""
 
 
 def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, str]:

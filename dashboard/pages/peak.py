@@ -16,7 +16,6 @@ from ..data import Data, View
 from ..figures import icicle
 from ..queries.headline import bound, past_peak, past_words
 from ..server.callbacks import Stored, view_or_nothing
-from ..server.plain import plain
 from . import Context, Page, counting
 
 _NO_BOX = {"display": "contents"}
@@ -37,7 +36,7 @@ def _content(data: Data, view: View, address: Address) -> Any:
     if not view.recording.has_allocations:
         return states.nothing_recorded(view.is_live, view)
     if not held(data, view, at).total_bytes:
-        peak = dcc.Link("Go to the peak", href=address.go(at=None).url, className="link")
+        peak = html.A("Go to the peak", href=address.go(at=None).url, className="link")
         nothing = states.state("Nothing is live here", "At this instant no tensor holds memory.", peak)
         return [_opening(data, view, at, address), nothing]
     tree = tree_at(data, view, at)
@@ -45,9 +44,9 @@ def _content(data: Data, view: View, address: Address) -> Any:
     sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
     return [
         html.Div(_opening(data, view, at, address), id="pk-opening", style=_NO_BOX),
-        html.Div(plain(breakdown.layout(data, view, at)), id="pk-bars", style=_NO_BOX),
+        html.Div(breakdown.layout(data, view, at), id="pk-bars", style=_NO_BOX),
         call_tree.panel("pk", "Live memory by call", tree, icicle.icicle(tree, root), sentence),
-        html.Div(plain(breakdown.modules(data, view, at)), id="pk-modules", style=_NO_BOX),
+        html.Div(breakdown.modules(data, view, at), id="pk-modules", style=_NO_BOX),
         live_set.layout("pk", data, view, at, address),
     ]
 
@@ -77,7 +76,7 @@ def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html
     end = len(data.view(address).recording.trace)
     choices = (("Peak", peak), ("← Step", before), ("Step →", after), ("End", end))
     links = [
-        dcc.Link(
+        html.A(
             word, href=address.go(at=to).url, className="here" if to == at and word in ("Peak", "End") else ""
         )
         for word, to in choices
@@ -148,9 +147,9 @@ def _follow(app: Any, data: Data) -> None:
         # New crumbs are asked for their clicks, so the same ones stay.
         trail = (call_tree.crumbs("pk", tree, 0), 0) if root else (no_update, no_update)
         return (
-            _opening(data, view, now, address), plain(breakdown.layout(data, view, now)),
+            _opening(data, view, now, address), breakdown.layout(data, view, now),
             call_tree.as_data(icicle.icicle(tree)), *trail,
-            plain(breakdown.modules(data, view, now)), *live_set.content(data, view, now, address),
+            breakdown.modules(data, view, now), *live_set.content(data, view, now, address),
         )  # fmt: skip
 
 

@@ -51,9 +51,7 @@ def _layout(context: Context) -> Any:
             "No steps were found",
             "The recording has no optimizer step and no recorder.step(), so there is nothing to compare.",
             ["Mark them yourself: ", states.command("recorder.step()")],
-            dcc.Link(
-                "The whole run on the overview", href=address.go(path="/overview").url, className="link"
-            ),
+            html.A("The whole run on the overview", href=address.go(path="/overview").url, className="link"),
         )
     row = _row(data, view, address.at)
     base = _base(address)
@@ -110,7 +108,7 @@ def _first_step(data: Data, view: View) -> Any:
     """Return what is known of a run that goes on and has no step yet."""
     known, at = totals(data, view).allocated_bytes, fullest(data, view)
     now, most = format_bytes(int(known[-1])), format_bytes(int(known[at]))
-    there = dcc.Link(f"at most {most}", href=Address("/overview", run=view.run_id).url, className="link")
+    there = html.A(f"at most {most}", href=Address("/overview", run=view.run_id).url, className="link")
     return states.state(
         "No step has ended so far",
         "The program builds its model, loads its data, or is inside of its first step: no forward, backward, "

@@ -165,7 +165,7 @@ def _item(word: str, tone: str, who: Any, text: str) -> html.Li:
 
 
 def _rank_link(rank: int, address: Address) -> Any:
-    return dcc.Link(f"Rank {rank}", href=address.go(rank=rank, **UNZOOMED).url, className="link")
+    return html.A(f"Rank {rank}", href=address.go(rank=rank, **UNZOOMED).url, className="link")
 
 
 def _notes(found: RankAnswers) -> list[Any]:

@@ -15,9 +15,7 @@ _NICENESS = 5
 LONGEST_S = 20.0
 """The longest pause in seconds, so that a page that hangs does not keep what others need."""
 _RESTS, _LONGEST_REST_S = 9, 0.25
-"""How many times longer than it worked a piece of a long computation rests while pages are asked for, and at
-most how many seconds.
-"""
+"""How many times longer than it worked long work rests while a hand moves, and at most how many seconds."""
 
 
 class Precedence:
@@ -83,8 +81,7 @@ class Precedence:
     def rest_s(self, worked_s: float) -> float:
         """Return how long work in the background rests after a piece that took *worked_s* seconds.
 
-        Not at all while no hand moves, which asks more often than a page of a run that grows. Else a multiple
-        of the piece, so that the work ends also where somebody moves for minutes or a page hangs.
+        Not at all while no hand moves. Else it goes on slowly: it ends also where somebody moves for minutes.
         """
         with self._changed:
             is_quiet = not self._n_pages and monotonic() >= self._last_page_s + self._quiet_s / 2

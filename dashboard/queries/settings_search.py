@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from vramscope.analysis.fit import FitProgress, Question, fit
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Target
 from vramscope.analysis.settings_advice import Candidate, SettingTrial, replayed
-from vramscope.analysis.what_if import ReplayResult, device_total, in_pieces, request_sequence
+from vramscope.analysis.what_if import BETWEEN, ReplayResult, device_total, request_sequence
 from vramscope.errors import VramscopeError
 from vramscope.model.cards import CARDS
 from vramscope.model.recording import Recording
@@ -99,9 +99,9 @@ class SettingsSearch:
 
     def _run(self) -> None:
         let_others_go_first()
+        BETWEEN.set(self._data.precedence.resting())
         try:
-            with in_pieces(self._data.precedence.resting()):
-                self._look(self.view.recording)
+            self._look(self.view.recording)
         except VramscopeError as error:
             self.problem = str(error)
         except Exception as error:  # noqa: BLE001 — shown on the page, as with any other page

@@ -1,7 +1,7 @@
 """Dash components as plain HTML, so that a report shows what the page shows, without a server."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..components.graph import DRAWN
 from ..data import Data
 from ..figures.drawing.theme import in_unit
 from ..runs import Follower, Library
+from ..server.plain import text_of
 
 MAX_ROWS = 100
 _KEPT = ("title", "style", "role", "src", "alt", "colSpan", "scope", "open")
@@ -55,7 +56,7 @@ class Printer:
             return _table(part.rowData, part.columnDefs)
         if kind == "Tooltip":
             return f'<span title="{escape(str(part.label))}">{self.html(part.children)}</span>'
-        tag = "span" if kind == "Link" else kind.lower()
+        tag = "span" if kind == "A" else kind.lower()
         inside = self.html(getattr(part, "children", None))
         return f"<{tag}{_attributes(part)}>" + ("" if tag in _EMPTY else f"{inside}</{tag}>")
 
@@ -64,14 +65,8 @@ def _attributes(part: Component) -> str:
     props = part.to_plotly_json()["props"]
     found = {"class": props.get("className"), **{name: props.get(name) for name in _KEPT}}
     found |= {name: value for name, value in props.items() if name.startswith("aria-")}
-    return "".join(f' {name}="{escape(_text(value))}"' for name, value in found.items() if value is not None)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return str(value)
-    dashed = {"".join(f"-{c.lower()}" if c.isupper() else c for c in name): v for name, v in value.items()}
-    return "; ".join(f"{name}: {v}" for name, v in dashed.items())
+    texts = {name: text_of(value) for name, value in found.items()}
+    return "".join(f' {name}="{escape(text)}"' for name, text in texts.items() if text is not None)
 
 
 def _table(rows: list[dict[str, Any]] | None, columns: list[dict[str, Any]]) -> str:

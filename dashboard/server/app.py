@@ -30,7 +30,7 @@ from . import api, compression
 from .callbacks import OutcomeWord, Ready, Standing, Stored, guard, view_or_nothing
 from .compression import compress
 from .pending_pages import PendingPages
-from .plain import plain
+from .plain import ThinDash, thinned
 from .security import Access, protect
 
 _LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _STORES = ("address", "version", "key", "ready", "title", "sink", "stand", "ente
 
 def build_app(data: Data, allowed: Access) -> Dash:
     """Return the dashboard as a Dash app."""
-    app = Dash(
+    app = ThinDash(
         __package__.rpartition(".")[0],  # the folder with assets/
         title="vramscope",
         update_title=None,
@@ -61,7 +61,6 @@ def build_app(data: Data, allowed: Access) -> Dash:
     index = index.replace("{palette}", palette_css())
     app.index_string = index.replace("{sheets}", bundles["css"]).replace("{ours}", bundles["js"])
     all_pages = pages()
-    app.layout = _shell(data.pace.idle_ms)
     _route(app, data, {page.path: page for page in all_pages})
     _watch(app, data, {page.path for page in all_pages if not page.reads_events})
     data.is_read_only = not allowed.hosts <= LOOPBACK
@@ -72,6 +71,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
     api.register(app)
     for page in all_pages:
         page.register(app, data)
+    app.layout = thinned(_shell(data.pace.idle_ms), app.known_ids)
     # Last, because the hashes must cover every inline script that callbacks add.
     protect(app.server, allowed, app.csp_hashes())
     compress(app.server)
@@ -82,7 +82,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
 def _shell(idle_ms: int) -> Any:
     rail = html.Aside(
         [
-            dcc.Link("vramscope", href="/", className="brand"),
+            html.A("vramscope", href="/", className="brand"),
             html.Nav(id="menu", className="menu", **{"aria-label": "Pages"}),
             html.Div(
                 [
@@ -115,7 +115,7 @@ def _help() -> Any:
     ]
     close = html.Button("Close", id="help-close", className="quiet")
     content = [html.H2("Keyboard"), html.Dl(rows), close]
-    return plain(html.Dialog(content, id="help", className="help", **{"aria-label": "Keyboard"}))
+    return html.Dialog(content, id="help", className="help", **{"aria-label": "Keyboard"})
 
 
 def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
@@ -282,7 +282,7 @@ def _menu_link(entry: Page, data: Data, address: Address, behind: Behind) -> Any
     )  # read aloud, the space parts it from the name
     name = [entry.title, count] if behind.n_shown else entry.title
     classes = " ".join([*(["here"] if here else []), *(["nothing"] if behind.nothing else [])])
-    link = dcc.Link(name, href=target.url, className=classes, title=behind.nothing)
+    link = html.A(name, href=target.url, className=classes, title=behind.nothing)
     more = {"aria-current": "page"} if here else {}
     return html.Span(link, **more, **({} if entry.reads_events else {"data-own-view": "yes"}))
 

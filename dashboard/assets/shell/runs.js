@@ -268,7 +268,7 @@
   document.addEventListener("click", (event) => {
     const here = event.target.closest(".runs-list");
     if (!here) return;
-    const tag = event.target.closest("button.tag"), sort = event.target.closest("button.sort"), filter = event.target.closest("[data-filter]"), to = event.target.closest("a");
+    const tag = event.target.closest("button.tag"), sort = event.target.closest("button.sort"), filter = event.target.closest("[data-filter]");
     if (tag) {
       search(`tag:${tag.dataset.tag}`);
     } else if (sort) {
@@ -282,11 +282,6 @@
       remember();
       draw();
       here.querySelector(`[data-filter="${view.filter}"]`).focus();
-    } else if (to && !event.defaultPrevented && event.button === 0 && !(event.metaKey || event.ctrlKey || event.shiftKey || event.altKey)) {
-      event.preventDefault();
-      history.pushState({}, "", to.getAttribute("href"));
-      window.dispatchEvent(new PopStateEvent("popstate"));
-      window.scrollTo(0, 0);
     }
   });
 

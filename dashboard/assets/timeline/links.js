@@ -26,16 +26,18 @@
     return { to, isToReveal: isOwnInstant && own("at") !== (here.get("at") || "") };
   }
 
-  const internal = (target) => target && target.closest && target.closest("a[href]:not([download]):not([target=_blank])");
+  const internal = (target) => target && target.closest && target.closest('a[href^="/"]:not([download]):not([target])');
+  // A link within the dashboard shows its page without loading the browser's.
   document.addEventListener("click", function (event) {
     const link = internal(event.target);
-    if (!link || !document.querySelector(".track") || link.closest("[data-own-view]") || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-    const target = carried(link);
-    if (!target || target.to.href === link.href) return;
-    window.vramscope.timeline.revealNext(target.isToReveal);
+    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    const target = document.querySelector(".track") && !link.closest("[data-own-view]") ? carried(link) : null;
+    if (target && target.to.href !== link.href) {
+      window.vramscope.timeline.revealNext(target.isToReveal);
+      event.stopPropagation();
+    }
     event.preventDefault();
-    event.stopPropagation();
-    history.pushState({}, "", target.to);
+    history.pushState({}, "", target ? target.to : link.href);
     window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
     window.scrollTo(0, 0);
   }, true);

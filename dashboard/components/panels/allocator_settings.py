@@ -84,7 +84,7 @@ def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Addres
     for trial in advice.trials:
         name = trial.candidate.name
         here = chosen is not None and trial is chosen
-        link = dcc.Link(name, href=address.go(q=name).url, className="link")
+        link = html.A(name, href=address.go(q=name).url, className="link")
         badge = html.Span("advised", className="badge badge-cuda") if trial is advice.advised else html.Span()
         rows.append(
             html.Tr(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import dcc, html
+from dash import html
 
 from ...address import Address
 from ...answers import folded, held, kept_by, moment
@@ -35,7 +35,7 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
         ("/overview", "Show on the timeline") if address.path == "/peak" else ("/peak", "Open in Peak")
     )
     recording = (address.run, address.rank, address.device, address.restart)
-    more = dcc.Link(word, href=Address(path, *recording, at=at, axis=address.axis).url, className="link")
+    more = html.A(word, href=Address(path, *recording, at=at, axis=address.axis).url, className="link")
     blocks = Address("/allocations", *recording, at=at, q=f"live:{at}", axis=address.axis).url
     exact = f"instant {at:,}"
     heading = [
@@ -50,7 +50,7 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
                 f"{stack_table.summary(live)} · ",
                 more,
                 " · ",
-                dcc.Link("List its blocks", href=blocks, className="link"),
+                html.A("List its blocks", href=blocks, className="link"),
             ],
             className="dim",
         ),

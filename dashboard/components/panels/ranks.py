@@ -74,7 +74,7 @@ def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]
     )
     there = Address("/peak", view.run_id, rank, device)
     late = "" if found.is_within[i] else "not recorded at that moment; the nearer end of its recording"
-    label = [dcc.Link(name, href=there.go(path="/overview").url, className="link"),
+    label = [html.A(name, href=there.go(path="/overview").url, className="link"),
              html.Span(late, className="dim late")]  # fmt: skip
     return html.Tr(
         [
@@ -91,7 +91,7 @@ def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]
 
 def _to(address: Address, n_bytes: int) -> Any:
     title = f"{n_bytes:,} bytes: what was live there"
-    return dcc.Link(format_bytes(n_bytes), href=address.url, className="plain-link", title=title)
+    return html.A(format_bytes(n_bytes), href=address.url, className="plain-link", title=title)
 
 
 def ranks_in_words(ranks: tuple[int, ...]) -> str:
@@ -189,9 +189,9 @@ def _links(found: RankAnswers, address: Address, rank: int, other: int) -> list[
         device = _fullest(found.read.summaries[other]).device.index
         one = Address("/overview", run=address.run, rank=rank)
         both = one.go(path="/compare", other=f"{address.run}.r{other}.d{device}")
-    links = [dcc.Link(f"Open rank {rank}", href=one.url, className="link")]
+    links = [html.A(f"Open rank {rank}", href=one.url, className="link")]
     if other != rank:
-        links.append(dcc.Link("Compare both step by step", href=both.url, className="link"))
+        links.append(html.A("Compare both step by step", href=both.url, className="link"))
     return links
 
 
@@ -216,7 +216,7 @@ def _group_row(group: RankGroup, address: Address) -> html.Tr:
                 (group.allocated_median_bytes, group.allocated_max_bytes),
                 (group.reserved_median_bytes, group.reserved_max_bytes),
             )),
-            html.Td(dcc.Link(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
+            html.Td(html.A(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
                     className="number"),
             html.Td(html.Bdi(group_words(group)[:300]), className="dim"),
         ]

@@ -22,7 +22,6 @@ from ...figures.drawing.window import training, window
 from ...queries.comments import comments
 from ...server import api
 from ...server.callbacks import Pressed, Stored, view_or_nothing
-from ...server.plain import plain
 from .. import legend
 from ..scripts import in_browser
 
@@ -39,7 +38,7 @@ def strip(data: Data, view: View, address: Address, stores: Mapping[str, str]) -
     if not len(view.recording.trace) or not view.recording.has_allocations:
         return html.Span()
     series = series_of(data, view, address.axis or TIME)
-    readings = plain(html.Div([legend.readings(series), legend.position()], className="strip-values"))
+    readings = html.Div([legend.readings(series), legend.position()], className="strip-values")
     return html.Section(
         [readings, frame(series, view, "Memory over time.", TrackStyle(STRIP, stores=stores))],
         className="panel chart timeline-strip", **{"aria-label": "Timeline"},

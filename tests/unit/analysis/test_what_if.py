@@ -6,7 +6,7 @@ import captures
 import pytest
 
 from vramscope.analysis.settings_advice import Candidate, candidates, environment_line, settings_advice
-from vramscope.analysis.what_if import in_pieces, what_if
+from vramscope.analysis.what_if import BETWEEN, what_if
 from vramscope.analysis.what_if.epochs import epochs
 from vramscope.errors import UsageError
 from vramscope.loading import load
@@ -51,19 +51,20 @@ def test_the_driver_gives_whole_segments():
 
 
 def test_a_replay_in_pieces_has_the_same_result_and_each_piece_is_a_small_part():
-    recording, here, elsewhere = nines(5000), [], []
+    recording, rests, outcomes = nines(5000), [], []
 
-    with in_pieces(lambda: here.append(1)):
-        outcome = what_if(recording)
-        other = Thread(target=lambda: elsewhere.append(what_if(recording)))
-        n_here = len(here)
-        other.start()
-        other.join()
+    def resting() -> None:
+        BETWEEN.set(lambda: rests.append(1))
+        outcomes.append(what_if(recording))
 
-    assert 5000 / n_here <= 10
-    assert len(here) == n_here  # a user waits for a replay of another thread, which goes on without a rest
-    assert outcome == elsewhere[0] == what_if(recording)
-    assert len(here) == n_here
+    other = Thread(target=resting)
+    other.start()
+    other.join()
+
+    n_rests = len(rests)
+    assert 5000 / n_rests <= 10
+    assert outcomes == [what_if(recording)]
+    assert len(rests) == n_rests  # a user waits for the replay of this thread, which goes on without a rest
 
 
 def test_a_capacity_ends_it_where_a_request_does_not_fit():

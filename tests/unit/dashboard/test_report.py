@@ -80,7 +80,7 @@ def test_it_is_written_where_it_was_asked_for(run_at: Any, tmp_path: Path) -> No
 
 def test_components_become_html_with_everything_escaped() -> None:
     part = html.Div(
-        [dcc.Store(id="s"), html.P("a < b", title='"x"', style={"flexGrow": "2"}), dcc.Link("go", href="/x")],
+        [dcc.Store(id="s"), html.P("a < b", title='"x"', style={"flexGrow": "2"}), html.A("go", href="/x")],
         className="box",
     )
 

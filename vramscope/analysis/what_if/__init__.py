@@ -5,8 +5,7 @@ allocator and the driver did in the recording is ignored, except ``empty_cache``
 itself. The replay does not foresee a program that would do something else under other settings.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -32,7 +31,8 @@ _SOME_STREAM = 1 << 63
 """A stand-in stream: which stream a block waits for is not recorded, and does not matter."""
 _N_POINTS = 1000
 """The number of points of the curve over time."""
-_BETWEEN: ContextVar[Callable[[], object]] = ContextVar("between", default=lambda: None)
+BETWEEN: ContextVar[Callable[[], object]] = ContextVar("between", default=lambda: None)
+"""Called some thousand times in each replay of a thread: one in the background rests there."""
 
 
 class AllocatorOp(IntEnum):
@@ -250,19 +250,6 @@ def _with_ops(
     return replace(program, **more)
 
 
-@contextmanager
-def in_pieces(between: Callable[[], object]) -> Iterator[None]:
-    """Call *between* some thousand times in each replay of this thread.
-
-    A replay is seconds of Python: without a rest no other thread of the process runs well beside it.
-    """
-    token = _BETWEEN.set(between)
-    try:
-        yield
-    finally:
-        _BETWEEN.reset(token)
-
-
 def replay(
     program: RequestSequence,
     settings: Settings,
@@ -341,7 +328,7 @@ class _Replayer:
         program, allocator = self._program, self._allocator
         columns = (program.op, program.row, program.size, program.stream, program.pool)
         stride = max(1, len(program) // _N_POINTS)
-        address, between = self._address, _BETWEEN.get()
+        address, between = self._address, BETWEEN.get()
         last = int(np.flatnonzero(program.op == AllocatorOp.REQUEST)[-1:].sum())
         for at, (op, row, size, stream, pool) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
