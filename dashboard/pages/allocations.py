@@ -66,7 +66,6 @@ def _layout(context: Context) -> Any:
             html.H2("Largest allocations", id="al-heading"), html.Div(_table(), className="table-frame"),
             beside=_beside(address), label="Allocations found",
         ),
-        dcc.Store(id="al-view", data=[address.t0, address.t1]),
         dcc.Store(id="al-done"), dcc.Store(id="al-group", data=_group(address)),
     ]  # fmt: skip
 

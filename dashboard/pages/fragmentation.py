@@ -51,8 +51,7 @@ def _layout(context: Context) -> Any:
         )
     series = series_of(data, view, address.axis or TIME)
     at = _first_shown(data, view, address, series)
-    stores = {"at": "fr-at", "view": "fr-view"}
-    look = timeline.TrackStyle("fr-track", "parts-track", stores, ("reserved",), has_parts=True)
+    look = timeline.TrackStyle("fr-track", "parts-track", {"at": "fr-at"}, ("reserved",), has_parts=True)
     asks = {"url": "/api/segments", "info": "/api/block", "axis": series.axis, "at": at}
     return [
         html.Section(_opening(data, view), id="fr-opening", className="opening"),
@@ -75,8 +74,7 @@ def _layout(context: Context) -> Any:
             beside=_SUMS, kind="chart", label="Segments and blocks",
         ),
         reserved.panel(data, view, at, state_of(data, view, at)),
-        dcc.Store(id="fr-view", data=[address.t0, address.t1]), dcc.Store(id="fr-at", data=at),
-        dcc.Store(id="fr-done"),
+        dcc.Store(id="fr-at", data=at), dcc.Store(id="fr-done"),
     ]  # fmt: skip
 
 
@@ -298,22 +296,16 @@ def _tell(app: Any, data: Data) -> None:
     def go_on(_: Any, stored: Stored | None) -> Any:
         return reserved.rows(data, view_or_nothing(data, restore(stored)))
 
+    # One request: each costs the browser as much as what it shows.
     @app.callback(
-        Output("fr-jump", "children"), Input("fr-at", "data"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def explain(at: int | None, stored: Stored | None) -> Any:
-        return reserved.sentence(data, view_or_nothing(data, restore(stored)), at)
-
-    @app.callback(
-        Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
+        Output("fr-jump", "children"), Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
         Input("fr-at", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def tell(at: int | None, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
         chosen = _instant(data, view, at)
         heading, rows = reserved.pin_rows(data, view, chosen, state_of(data, view, chosen))
-        return rows, heading
+        return reserved.sentence(data, view, at), rows, heading
 
 
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,

@@ -15,9 +15,8 @@ def under_axes(name: str, series: Series, view: View, sentence: str, asks: dict[
 
     *asks* has URL and parameters of what the script fetches and paints.
     """
-    stores = {"view": f"{name.partition('-')[0]}-view"}
     more = {"data-asks": json.dumps(asks)}
-    look = TrackStyle(f"{name}-frame", "bands", stores, ("allocated",), more)
+    look = TrackStyle(f"{name}-frame", "bands", shown=("allocated",), more=more)
     return frame(series, view, sentence, look, *_canvases())
 
 
