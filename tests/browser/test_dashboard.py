@@ -57,6 +57,26 @@ def test_a_zoom_brings_finer_data_and_the_exact_maximum(gpt: Any) -> None:
         gpt.until("edges => location.search.includes(edges)", f"t0={start}&t1={end}")
 
 
+def test_the_table_follows_the_view_until_an_instant_is_chosen(gpt: Any) -> None:
+    gpt.go(f"/overview?run={gpt.run}&axis=events").plotted()
+    gpt.look(500, 560)
+    top = 500 + int(known(gpt.root).allocated_bytes[500:561].argmax())
+    gpt.until(f"document.querySelector('#ov-live').innerText.includes('instant {top}')")
+
+    gpt.page.focus(".track")
+    gpt.page.keyboard.press("ArrowRight")
+    gpt.until(f"!document.querySelector('#ov-live').innerText.includes('instant {top}')")
+    gpt.at_rest()
+    chosen, told = gpt.page.inner_text("#ov-live"), []
+    gpt.page.on("request", lambda sent: told.append("ov-view.data" in (sent.post_data or "")))
+    gpt.look(700, 760)
+    gpt.at_rest()
+
+    assert gpt.page.inner_text("#ov-live") == chosen
+    assert told
+    assert not any(told)
+
+
 def test_a_long_run_shows_its_chart_first_and_the_rest_later(gpt: Any, serve_at: Any, visit: Any) -> None:
     at_once = gpt.go(f"/overview?run={gpt.run}").page
     gpt.plotted()

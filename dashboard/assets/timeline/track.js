@@ -431,16 +431,18 @@
     for (const [, , text] of (track.data.whole.notes || []).filter(([from, to]) => near(from, to)).slice(0, 3)) lines.push(["tip-when", text]);
     const comment = commentAt(track, its.x, its.y);
     if (comment) lines.push(["tip-when", comment.text.slice(0, 200)]);
-    tip.replaceChildren(...lines.map(function ([kind, name, value]) {
+    const said = JSON.stringify(lines);
+    if (tip.said !== said) tip.replaceChildren(...lines.map(function ([kind, name, value]) {
       const line = document.createElement("div");
       line.className = kind;
       line.append(...[name, value].filter((text) => text !== undefined).map((text) => Object.assign(document.createElement("span"), { textContent: text })));
       return line;
     }));
     tip.hidden = false;
-    const wide = tip.offsetWidth, left = its.x + 14 + wide > track.figure.clientWidth ? its.x - 14 - wide : its.x + 14;
-    tip.style.left = `${Math.max(4, left)}px`;
-    tip.style.top = `${Math.max(2, Math.min(its.y - 10, track.figure.clientHeight - tip.offsetHeight - 4))}px`;
+    // Its size takes a layout, its place takes none.
+    if (tip.said !== said) Object.assign(tip, { said, size: [tip.offsetWidth, tip.offsetHeight] });
+    const [wide, tall] = tip.size, { clientWidth, clientHeight } = track.figure, left = its.x + 14 + wide > clientWidth ? its.x - 14 - wide : its.x + 14;
+    tip.style.transform = `translate(${Math.max(4, left)}px, ${Math.max(2, Math.min(its.y - 10, clientHeight - tall - 4))}px)`;
   }
 
   // ------------------------------------------------------------------------------- pointer
