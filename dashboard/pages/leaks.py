@@ -105,11 +105,10 @@ def _card(leak: Leak, address: Address, view: View) -> Any:
     ]
     frame = leak.lines[0].frame if leak.lines else None
     to = address.go(path="/allocations", q=f"{frame.function} alive" if frame else "alive", at=None)
-<<<<<<< HEAD
     held = [html.Span("Held by ", className="dim"), html.Code(html.Bdi((leak.path or "")[:300]))]
     path = html.P(held) if leak.path else None
     basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps)."
-    link = dcc.Link("Show its allocations", href=to.url, className="link")
+    link = html.A("Show its allocations", href=to.url, className="link")
     at, kept = leak.kept_at, None
     if at:
         words = ["Kept at ", html.Bdi(place_of(at), className="dim")]
@@ -117,19 +116,6 @@ def _card(leak: Leak, address: Address, view: View) -> Any:
         kept = html.Div([html.P(words, className="card-where"), code])
     more = kept, path, facts(*lines, kind="lines"), html.P(basis, className="dim")
     return cause.card(leak.finding, *more, links=link, view=view)
-=======
-    kept = f"Kept at {place_of(leak.kept_at)}" if leak.kept_at else ""
-    path = (
-        html.P([html.Span("Held by ", className="dim"), html.Code(html.Bdi(leak.path[:300]))])
-        if leak.path
-        else None
-    )
-    basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps). {kept}"
-    link = html.A("Show its allocations", href=to.url, className="link")
-    more = path, facts(*lines, kind="lines"), html.P(basis, className="dim")
-    begun, kept_code = view.run.started_ns, kept_sources(view)
-    return cause.card(leak.finding, *more, links=link, recorded_ns=begun, kept=kept_code)
->>>>>>> e47c28d7 (What no callback knows is sent as data: Dash has a third of the components to compare at each change)
 
 
 def _line(view: View, frame: Any, in_backward: bool) -> list[Any]:

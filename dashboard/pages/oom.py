@@ -213,13 +213,8 @@ def _line(row: dict[str, Any]) -> html.Tr:
 def _helps(data: Data, view: View, address: Address, found: Remedies | None) -> html.Section:
     """Return the panel of what would have helped, which is filled after the page is drawn."""
     if found is not None:
-<<<<<<< HEAD
         return _panel("What would help", *helps(found))
-    fit = dcc.Link("All of it in Fit", href=address.go(path="/fit", at=None).url, className="link")
-=======
-        return _panel("What would have helped", *helps(found))
     fit = html.A("All of it in Fit", href=address.go(path="/fit", at=None).url, className="link")
->>>>>>> e47c28d7 (What no callback knows is sent as data: Dash has a third of the components to compare at each change)
     if view.is_live or len(view.recording.trace) > data.pace.events_at_once:
         text = html.P(["The search takes a while for a run of this size: ", fit], className="dim nothing")
         return _panel("What would help", text)
