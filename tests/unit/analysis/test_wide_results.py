@@ -178,7 +178,7 @@ def test_an_operand_that_a_product_copies_for_each_row_is_named(tmp_path):
 
     (said,) = wide_results(copied)
 
-    assert said.claim.endswith("copies, 16.0 MiB each, with other tensors of that size here and in backward")
+    assert said.claim.endswith("makes, 16.0 MiB each, with other tensors of that size here and in backward")
     assert other.peak().allocated.n_bytes <= copied.peak().allocated.n_bytes - 16 * MIB
     assert wide_results(other) == []
     assert wide_results(scored(tmp_path / "plain", one_matrix)) == []
