@@ -3,7 +3,6 @@
 import os
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from vramscope.commands import described
@@ -31,9 +30,9 @@ def _list() -> int:
     from vramscope.commands._attached_process import command_of
     from vramscope.recorder.from_outside.address import listening
 
-    found = {pid: command_of(pid) for pid in listening(os.getuid()) if Path(f"/proc/{pid}").exists()}
-    for pid, command in found.items():
-        print(f"{pid:>8}  {command}")
+    found = listening(os.getuid())
+    for pid in found:
+        print(f"{pid:>8}  {command_of(pid)}")
     if not found:
         print("vramscope: no process of this user listens (docs: attach and detach)", file=sys.stderr)
     return 0

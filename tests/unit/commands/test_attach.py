@@ -121,6 +121,20 @@ def test_a_refused_execution_is_named_with_its_usual_reason(python):
         answer_of(process.pid, DETACH, execute=refuse)
 
 
+def test_whoever_has_the_number_of_a_killed_process_does_not_listen(started, capsys):
+    with running(started, "bash", "-c", "echo ready; sleep 100; true") as process:
+        path = address.socket_path(process.pid, os.getuid())
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+            left.listen()
+            assert main(["attach"]) == 0
+            assert f"{process.pid}  bash" in capsys.readouterr().out
+        assert main(["attach"]) == 0
+        path.unlink()
+
+    assert f"{process.pid}  bash" not in capsys.readouterr().out
+
+
 def test_a_directory_of_another_owner_is_refused():
     nobody = 424242
     folder = Path(f"/tmp/vramscope-attach-{nobody}")

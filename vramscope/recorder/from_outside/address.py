@@ -6,7 +6,7 @@ import socket
 import stat
 import struct
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,16 @@ def socket_path(pid: int, user: int) -> Path:
 
 
 def listening(user: int) -> list[int]:
-    """The processes of a user that have a socket; one that was killed may be among them."""
-    return sorted(int(path.stem) for path in private_home(user).glob(f"*{_SUFFIX}") if path.stem.isdecimal())
+    """The processes of a user that listen: one of another program may have the number of a killed one."""
+    sockets = [path for path in private_home(user).glob(f"*{_SUFFIX}") if path.stem.isdecimal()]
+    return sorted(int(path.stem) for path in sockets if _is_taken(path))
+
+
+def _is_taken(path: Path) -> bool:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as line, suppress(OSError):
+        line.connect(str(path))
+        return True
+    return False
 
 
 def ask(path: Path, message: Mapping[str, Any], longest_s: float) -> dict[str, Any]:
