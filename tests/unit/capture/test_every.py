@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import vramscope
+from vramscope.analysis.fit import fit
+from vramscope.analysis.fit.answer import FitVerdict, Target
 from vramscope.analysis.leaks.all_steps import levels_by_counters
 from vramscope.analysis.peak import findings
 from vramscope.capture.hooks.open_phases import Listener
@@ -61,6 +63,16 @@ def test_peaks_of_every_step_are_those_of_all_events(pair):
     for name in ("requested", "allocated", "active", "reserved"):
         assert some.peak().highest(name).n_bytes == whole.peak().highest(name).n_bytes
     assert len(some.trace) < len(whole.trace) / 2
+
+
+def test_fit_decides_by_the_peak_of_all_steps(pair):
+    (some, _), (whole, _) = pair
+    most_bytes, found = whole.peak().highest("reserved").n_bytes, fit(some)
+    enough, little = (Target("", most_bytes + found.outside_bytes + more) for more in (most_bytes // 20, -1))
+
+    assert found.recorded_peak_bytes == found.most_bytes[0] == most_bytes
+    assert found.recorded_verdict(enough) is FitVerdict.FITS
+    assert found.recorded_verdict(little) is not FitVerdict.FITS
 
 
 def test_steps_with_events_have_them_all(pair):

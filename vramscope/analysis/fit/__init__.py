@@ -153,12 +153,12 @@ def _counted_peaks(recording: Recording, missing: Sequence[Missing]) -> tuple[in
     """Return the peaks of reserved and allocated bytes by torch's counters, where they are of every step.
 
     Both are 0 where more is missing than the events of steps, or where torch counts a higher peak from
-    before the recording, which may be the program's as well.
+    before the recording, which may be the program's as well. The simulated device counts none before.
     """
     if [each.code for each in missing] not in ([NoteCode.SOME_STEPS], [NoteCode.COUNTERS_ONLY]):
         return 0, 0
     peaks, of_process = sampled_peaks(recording), recording.counters.reserved_peak_bytes.max(initial=0)
-    is_whole = peaks.is_exact and peaks.reserved_bytes == of_process
+    is_whole = peaks.is_exact and (is_simulated(recording) or peaks.reserved_bytes == of_process)
     return (peaks.reserved_bytes, peaks.allocated_bytes) if is_whole else (0, 0)
 
 
