@@ -99,7 +99,8 @@ class SettingsSearch:
 
     def _run(self) -> None:
         let_others_go_first()
-        BETWEEN.set(self._data.precedence.resting())
+        if self._is_long():  # a page waits for a short search, which must not rest for that page
+            BETWEEN.set(self._data.precedence.resting())
         try:
             self._look(self.view.recording)
         except VramscopeError as error:
@@ -141,8 +142,11 @@ class SettingsSearch:
         with self._changed:
             while not self._stop.is_set() and not self._is_looked_at():
                 self._changed.wait()
-        if len(self.view.recording.trace) > self._data.pace.events_at_once:
+        if self._is_long():
             self._data.precedence.until_quiet()  # even at rest most of the time, a replay delays a hand
+
+    def _is_long(self) -> bool:
+        return len(self.view.recording.trace) > self._data.pace.events_at_once
 
     def _is_looked_at(self) -> bool:
         return self._n_waiting > 0 or monotonic() - self._asked_s < self._data.pace.left_s

@@ -106,6 +106,23 @@ def test_while_somebody_moves_for_minutes_each_replay_rests_often_and_the_search
     assert all(rest_s > 0 for rest_s in rests)
 
 
+def test_a_short_search_does_not_rest_for_the_page_that_waits_for_it(data: Data, view: View) -> None:
+    rests = list[float]()
+
+    class Watched(Precedence):
+        def rest_s(self, worked_s: float) -> float:
+            rests.append(worked_s)
+            return super().rest_s(worked_s)
+
+    data.precedence = Watched()
+    with data.precedence.page():
+        search = searches(data).of(view)
+        assert search.wait(LONGEST_S)
+
+    assert search.is_whole
+    assert rests == []
+
+
 def test_stopped_while_it_pauses_it_ends(data: Data, view: View, held: Any) -> None:
     search = searches(data).of(view)
     assert held.at_replay.wait(LONGEST_S)
