@@ -219,7 +219,7 @@ class Sampler:
         levels, (allocated, reserved, *_), highest = peaks.cut()
         if self._is_first:  # what was before it is of no interval
             self._is_first, highest = False, tuple(levels)
-        self._keep(now, (*levels, allocated, reserved), _UNASKED, highest[:4])
+        self._keep(now, (*levels, allocated, reserved, UNKNOWN), _UNASKED, highest[:4])
 
     def step_ends(self) -> None:
         """Read NCCL's communicators; of the first steps, which may be short, keep a sample of host memory."""
@@ -251,7 +251,7 @@ class Sampler:
             self.ask_limit()
         self._n_samples += 1
         driver = DriverReading(memory, shares, self._memory.utilization(), drift_bytes, host_memory())
-        self._keep(now, self._levels(stats), driver, n_retries=int(stats.get("num_alloc_retries", UNKNOWN)))
+        self._keep(now, self._levels(stats), driver)
 
     def _torch_now(self) -> tuple[int, dict[str, Any]]:
         """torch's counters and their time (ns): no step or phase begins or ends between the two readings."""
@@ -262,25 +262,19 @@ class Sampler:
         return now, stats
 
     def _levels(self, stats: dict[str, Any]) -> tuple[int, ...]:
-        """The levels and the two peaks that a sample has of torch's counters."""
+        """The levels, the two peaks and the number of retries that a sample has of torch's counters."""
         # torch 2.0 and older do not count requested bytes; cudaMallocAsync leaves both of these at 0.
         native = stats if self._is_native else {}
         places = zip((stats, stats, native, stats, native), FIRST, strict=True)
         levels = [_level(of, name) for of, name in places]
-        return *(level["current"] for level in levels), levels[0]["peak"], levels[1]["peak"]
+        retries = int(stats.get("num_alloc_retries", UNKNOWN))
+        return *(level["current"] for level in levels), levels[0]["peak"], levels[1]["peak"], retries
 
-    def _keep(
-        self,
-        now: int,
-        levels: Row,
-        driver: DriverReading,
-        highest: Row = (UNKNOWN,) * 4,
-        n_retries: int = UNKNOWN,
-    ) -> None:
+    def _keep(self, now: int, levels: Row, driver: DriverReading, highest: Row = (UNKNOWN,) * 4) -> None:
         memory, shares, utilization, drift_bytes, host = driver
-        torchs = (*levels[:2], memory.used, memory.total, shares.ours, utilization, *levels[2:])
+        torchs = (*levels[:2], memory.used, memory.total, shares.ours, utilization, *levels[2:-1])
         drivers = memory.free, shares.others, drift_bytes, *host, self.communicators.n_bytes
-        self._rows.append((now, UNKNOWN, *torchs, *drivers, *highest, n_retries))
+        self._rows.append((now, UNKNOWN, *torchs, *drivers, *highest, levels[-1]))
 
 
 def _level(stats: dict[str, Any], name: str) -> Mapping[str, int]:
