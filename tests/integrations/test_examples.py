@@ -85,7 +85,13 @@ def test_every_example_has_its_output_and_is_run():
     assert {file.stem for file in EXAMPLES.glob("*.txt")} == programs
 
 
-@pytest.mark.parametrize("name", NEEDS)
+# 15 to 24 s each, most of it imports; what they show has tests of its own, beside the libraries.
+SLOW = ("accelerate_loop", "lightning_trainer", "opentelemetry_metrics", "prometheus_metrics")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in SLOW)) for name in NEEDS]
+)
 def test_an_example_prints_what_stands_beside_it(name, tmp_path):
     missing = [package for package in NEEDS[name] if not has(package)]
     if missing:

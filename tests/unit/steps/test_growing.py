@@ -65,7 +65,7 @@ def assert_same(found, truth):
     "turn",
     [
         STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, FRAME, WITH_EVALUATION,
-        META, LONG_CALLS, (*LONG_CALLS, *STEP), TRAINER,
+        META, LONG_CALLS, pytest.param((*LONG_CALLS, *STEP), marks=pytest.mark.exhaustive), TRAINER,
     ],
 )  # fmt: skip
 def test_each_look_finds_what_the_whole_says(turn):
