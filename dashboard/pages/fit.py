@@ -385,7 +385,7 @@ def _follow(app: Any, data: Data) -> None:
         Output("fi-curves", "children"), Output("fi-savings", "children"), Output("fi-batch", "children"),
         Output("fi-progress", "children"), Output("fi-shown", "data"), Output("fi-tick", "disabled"),
         Output("fi-body", "children"),
-        Input("fi-tick", "n_intervals"), State("address", "data"), State("fi-by", "data"),
+        Input("fi-tick", "n_intervals"), Input("address", "data"), State("fi-by", "data"),
         State("fi-shown", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def look(_: Any, stored: Stored | None, by: str | None, shown: list[int] | None) -> tuple[Any, ...]:

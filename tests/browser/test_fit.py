@@ -57,6 +57,32 @@ def test_a_card_and_a_setting_are_chosen_and_stay_in_the_address(pieces: Any) ->
     assert "by=a100-40-gb" in page.url
 
 
+def test_an_answer_about_the_card_before_does_not_replace_the_chosen_one(pieces: Any) -> None:
+    kept: list[Any] = []
+
+    def late(route: Any) -> None:
+        if "fi-progress.children" in (route.request.post_data or "") and not kept:
+            kept.append((route, route.fetch()))
+        else:
+            route.continue_()
+
+    page = pieces.page
+    page.route("**/_dash-update-component*", late)
+    pieces.go(f"/fit?run={pieces.run}")
+    page.wait_for_selector(".fit-card.here")
+    for _ in range(1000):
+        if kept:
+            break
+        page.wait_for_timeout(20)
+    page.click(".fit-card:has-text('A100'):has-text('40 GB')")
+    page.wait_for_selector(".fit-card.here:has-text('A100'):has-text('40 GB')")
+    route, answer = kept[0]
+    route.fulfill(response=answer)
+    pieces.at_rest()
+
+    assert page.locator(".fit-card.here:has-text('A100'):has-text('40 GB')").count() == 1
+
+
 def test_the_line_to_set_can_be_copied_and_both_curves_are_drawn(pieces: Any) -> None:
     page = pieces.go(f"/fit?run={pieces.run}").page
     page.wait_for_selector("#fi-graph .js-line", state="attached")
