@@ -20,6 +20,7 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # the network is cut off
 )  # fmt: skip
 RUNS = Path(__file__).parents[1] / "unit" / "dashboard" / "conftest.py"
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
 @pytest.fixture(scope="session")
@@ -286,3 +287,22 @@ def _turn(visitor: Visit) -> Iterator[Visit]:
 def turn_of() -> Callable[[Visit], AbstractContextManager[Visit]]:
     """``with turn_of(visitor):`` the part of one test in a visit; nothing of it reaches the next."""
     return _turn
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy: a summary is kept beside a recording that has none."""
+    return shutil.copytree(SAMPLES, tmp_path_factory.mktemp("samples") / "traces")
+
+
+@pytest.fixture(scope="module")
+def guest(staying: Any, samples: Path) -> Iterator[Any]:
+    """Who visits the samples, but where a file of tests has its own."""
+    with staying(samples) as visitor:
+        yield visitor
+
+
+@pytest.fixture
+def visitor(guest: Any, turn_of: Any) -> Iterator[Any]:
+    with turn_of(guest):
+        yield guest

@@ -1,6 +1,5 @@
 """axe-core finds nothing, not even moderate, on any page, in either theme."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import pages
 
 pytestmark = pytest.mark.browser
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 THERE = ".claim, .state h2, #al-table .ag-row, .others, .runs a, .page section:not(.working)"
 
 
@@ -23,27 +21,9 @@ IN_PIECES = """[...document.querySelectorAll('main *')].filter(each => {
 
 
 @pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy: a summary is kept beside a recording that has none."""
-    return shutil.copytree(SAMPLES, tmp_path_factory.mktemp("samples") / "traces")
-
-
-@pytest.fixture(scope="module")
 def leaky(samples: Path) -> str:
     found: list[str] = [name for name in Data(samples).runs.paths() if "gan" in name]
     return found[0]
-
-
-@pytest.fixture(scope="module")
-def guest(staying: Any, samples: Path) -> Iterator[Any]:
-    with staying(samples) as visitor:
-        yield visitor
-
-
-@pytest.fixture
-def visitor(guest: Any, turn_of: Any) -> Iterator[Any]:
-    with turn_of(guest):
-        yield guest
 
 
 @pytest.fixture

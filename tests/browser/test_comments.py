@@ -23,12 +23,6 @@ def guest(staying_with_run: Any, tmp_path_factory: pytest.TempPathFactory) -> It
             yield visitor
 
 
-@pytest.fixture
-def visitor(guest: Any, turn_of: Any) -> Iterator[Any]:
-    with turn_of(guest):
-        yield guest
-
-
 def kept(visitor: Any) -> dict[int, str]:
     data = Data(visitor.root)
     return comments(data, data.view(Address(run=visitor.run)))

@@ -96,12 +96,6 @@ def guest(staying: Any, runs: Any, tmp_path_factory: pytest.TempPathFactory, axe
         yield visitor
 
 
-@pytest.fixture
-def visitor(guest: Any, turn_of: Any) -> Iterator[Any]:
-    with turn_of(guest):
-        yield guest
-
-
 def assert_whole(visitor: Any, url: str, room: Page, name: str, themes: Sequence[str] = THEMES) -> None:
     """The view that is open has its titles, says something, and axe finds nothing at all in these themes."""
     page = visitor.page

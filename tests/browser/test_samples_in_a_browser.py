@@ -1,7 +1,5 @@
 """What only the samples show in a browser: the anatomy of a step in a file, and what the menu counts."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +7,6 @@ import pytest
 from vramscope.dashboard.data import Data
 
 pytestmark = pytest.mark.browser
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
-
-
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy: a summary is kept beside a recording that has none."""
-    return shutil.copytree(SAMPLES, tmp_path_factory.mktemp("samples") / "traces")
-
-
-@pytest.fixture(scope="module")
-def guest(staying: Any, samples: Path) -> Iterator[Any]:
-    with staying(samples) as visitor:
-        yield visitor
-
-
-@pytest.fixture
-def visitor(guest: Any, turn_of: Any) -> Iterator[Any]:
-    with turn_of(guest):
-        yield guest
 
 
 def named(samples: Path, name: str) -> str:

@@ -347,9 +347,8 @@ def for_a_request(recording: Recording, releases: Array) -> Array:
     highest = np.maximum.accumulate(level[::-1])[::-1]
     after = np.searchsorted(moves, releases, side="right")
     before = np.maximum.accumulate(np.where(np.append(True, gains), np.arange(len(level)), 0))[after]
-    failed = trace.action[releases + 1] == Action.OOM
     is_full = level[before] + trace.size[releases + 1] >= highest[after]
-    return releases[failed | is_full]
+    return releases[is_full | (trace.action[releases + 1] == Action.OOM)]
 
 
 def _counted(recording: Recording) -> tuple[Array, Array]:

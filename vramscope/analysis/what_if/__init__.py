@@ -16,7 +16,7 @@ import numpy as np
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
 from vramscope.analysis import Analysis
-from vramscope.analysis.churn import GAINS, LOSSES, release_events, retry_events
+from vramscope.analysis.churn import GAINS, LOSSES, for_a_request, release_events
 from vramscope.analysis.folding import passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.recorded_settings import recorded_settings
@@ -215,7 +215,8 @@ def _empty_cache_events(recording: Recording) -> Array:
     following = np.append(action, 255)[ends + 1]
     by_name = passes_through(recording.stacks, "empty_cache")[stack_id[begins]]
     has_no_stack = stack_id[begins] == 0
-    has_room = np.isin(ends, np.setdiff1d(release_events(recording), retry_events(recording)))
+    releases = release_events(recording)
+    has_room = np.isin(ends, np.setdiff1d(releases, for_a_request(recording, releases)))
     return begins[by_name | has_room | (has_no_stack & ~np.isin(following, (*GAINS, Action.OOM)))]
 
 
