@@ -172,8 +172,10 @@ def _forward_of(recording: Recording, found: Allocations) -> tuple[Array, Array]
 
     Forwards of several threads that overlap make none.
     """
-    phases = recording.phases
-    rows = np.flatnonzero((phases.depth == 0) & (phases.phase == Phase.FORWARD))
+    phases, begun = recording.phases, recording.marks.of_phase(MarkKind.PHASE_BEGIN, Phase.FORWARD)
+    # One with gradients, in training or in an evaluation.
+    has_graph = np.isin(phases.phase, (Phase.FORWARD, Phase.EVAL)) & np.isin(phases.start_ns, begun.time_ns)
+    rows = np.flatnonzero((phases.depth == 0) & has_graph)
     rows = rows[np.argsort(phases.start_event[rows], kind="stable")]
     starts, ends = phases.start_event[rows], phases.end_event[rows]
     forward = np.searchsorted(starts, found.alloc_event, side="right") - 1

@@ -16,7 +16,7 @@ class Phase(IntEnum):
     RECOMPUTE = 4
     """A forward inside backward (activation checkpointing)."""
     EVAL = 5
-    """A forward with gradients disabled."""
+    """A forward with gradients disabled, or of an evaluation that runs with gradients on."""
     ZERO_GRAD = 6
     DATA = 7
     LOSS = 8
@@ -109,8 +109,8 @@ class Marks(Table):
     thread: Int64
     """Ident of the Python thread."""
     value: Int64
-    """Identity of the optimizer, loader or module of a phase, a ``BackwardKeeps`` for BACKWARD ones, nesting
-    depth for ENTER and EXIT, see ``MarkKind``."""
+    """Identity of the optimizer, loader or module of a phase, negative for a FORWARD in evaluation mode; a
+    ``BackwardKeeps`` for BACKWARD ones, nesting depth for ENTER and EXIT, see ``MarkKind``."""
     name: Int32
     """Index into ``names``: module class, optimizer class or the user's name; '' where there is none."""
     names: tuple[str, ...] = ("",)

@@ -23,6 +23,7 @@ from vramscope.steps.stretches import (
     Stretch,
     losses,
     marks_at,
+    name_evaluations,
     nest,
     stretches_of,
     working_alone,
@@ -149,6 +150,8 @@ class StepFinder:
         if len(left := without_loops(stretches)) < len(stretches):
             nest(stretches := left, helpers)
         trainers = before.trainers | {s.owner for s in stretches if s.phase == Phase.BACKWARD}
+        is_over = outcome is Outcome.FINISHED and bool(trainers)
+        name_evaluations(stretches, is_over=is_over)
         program = Program(rows, stretches, before, end.n_rows, outcome)
         spans, rules = spans_of(program)
         rules = replace(rules, alone=alone, helpers=before.helpers | helpers, trainers=trainers)

@@ -255,7 +255,8 @@ def _with_optimizers(rules: Rules, updates: list[Stretch], outer: list[Stretch])
 
 
 def _identity(stretch: Stretch) -> tuple[int, int]:
-    return stretch.mark.value, stretch.mark.name
+    # A module in evaluation mode has its identity with a minus.
+    return abs(stretch.mark.value), stretch.mark.name
 
 
 def _ends_of_stepping(stretches: list[Stretch]) -> list[int]:

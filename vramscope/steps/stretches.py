@@ -152,6 +152,26 @@ def outermost(stretches: Iterable[Stretch]) -> list[Stretch]:
     return [stretch for stretch in stretches if stretch.within == 0 and stretch.phase != Phase.USER]
 
 
+def name_evaluations(stretches: list[Stretch], *, is_over: bool) -> None:
+    """Give the forwards of an evaluation that runs with gradients on, and their losses, the phase EVAL.
+
+    Such a forward is in evaluation mode, and before the next backward its module runs in training mode:
+    otherwise that is a training in evaluation mode, or an attack. Where all *is_over*, none may follow.
+    """
+    later: dict[int, set[int] | None] = {}
+    of_results: list[Stretch] = []
+    for stretch in reversed(outermost(stretches)):
+        trained, module = later.setdefault(stretch.owner, None if is_over else set()), stretch.mark.value
+        if stretch.phase == Phase.BACKWARD:
+            later[stretch.owner] = set()
+        elif stretch.phase == Phase.FORWARD and module < 0 and (trained is None or -module in trained):
+            for each in (stretch, *of_results):
+                each.phase = Phase.EVAL
+        elif stretch.phase == Phase.FORWARD and trained is not None:
+            trained.add(module)
+        of_results = [*of_results, stretch] if stretch.phase == Phase.LOSS else []
+
+
 def losses(stretches: list[Stretch]) -> Iterator[Stretch]:
     """Yield a LOSS phase for the gap between a forward and the backward that follows it.
 

@@ -1,6 +1,6 @@
 """Evaluations that run with gradients on, and whose names live through the training that follows."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -26,6 +26,13 @@ def added_up(model, rows, labels):
     return sum(cross_entropy(model(*each), labels[:1024]) for each in zip(rows.chunk(4)[:3], strict=True))
 
 
+@contextmanager
+def evaluating(model):
+    """The model in evaluation mode, as its gradients are on."""
+    yield model.eval()
+    model.train()
+
+
 def said_of(path, evaluate, mode, keeps_graph=False):
     """What is said of epochs of some steps, each with an evaluation whose results live until the next."""
     model = nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 4))
@@ -39,15 +46,16 @@ def said_of(path, evaluate, mode, keeps_graph=False):
                 optimizer.zero_grad()
                 loss.backward(retain_graph=keeps_graph)
                 optimizer.step()
-            with mode():
+            with mode(model):
                 kept = evaluate(model, rows, labels)
     assert kept is not None
     return accumulation(vramscope.load(path).recordings[0])
 
 
 @pytest.mark.parametrize("evaluate", [whole, added_up])
-def test_the_graphs_of_an_evaluation_are_named_though_its_results_live_on(tmp_path, evaluate):
-    (said,) = said_of(tmp_path, evaluate, nullcontext)
+@pytest.mark.parametrize("mode", [nullcontext, evaluating])
+def test_the_graphs_of_an_evaluation_are_named_though_its_results_live_on(tmp_path, evaluate, mode):
+    (said,) = said_of(tmp_path, evaluate, mode)
 
     assert said.kind == "graphs_without_backward"
     assert said.n_bytes >= 2 * MIB
@@ -57,7 +65,7 @@ def test_the_graphs_of_an_evaluation_are_named_though_its_results_live_on(tmp_pa
 
 @pytest.mark.parametrize("evaluate", [whole, added_up])
 def test_without_gradients_nothing_is_said(tmp_path, evaluate):
-    assert said_of(tmp_path, evaluate, torch.no_grad) == []
+    assert said_of(tmp_path, evaluate, lambda _model: torch.no_grad()) == []
 
 
 def test_graphs_that_a_backward_retains_are_no_evaluations(tmp_path):

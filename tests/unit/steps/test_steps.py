@@ -546,6 +546,65 @@ def test_code_after_an_evaluation_belongs_to_it_in_a_loop_that_makes_its_batches
     assert steps.start_event[3] == 35
 
 
+def epochs(evaluate):
+    """Write six steps of the module 40, and what *evaluate* writes after the third."""
+    program = Program()
+    for turn in range(6):
+        program.whole(Phase.FORWARD, value=40, name=1).whole(Phase.BACKWARD).whole(Phase.OPTIMIZER, value=7)
+        if turn == 2:
+            begin = program.now
+            evaluate(program)
+            end = program.now
+    return program.resolve(Outcome.FINISHED), program.now, begin, end
+
+
+def test_an_evaluation_that_runs_with_gradients_on_is_part_of_no_step():
+    def evaluate(program):
+        for _ in range(3):
+            program.whole(Phase.FORWARD, value=-40, name=1).whole(Phase.LOSS, value=50)
+        program.mark(MarkKind.MARK)  # the losses are joined
+
+    (steps, phases), n_events, begin, end = epochs(evaluate)
+
+    assert len(steps) == 6
+    assert steps.start_event[3] == end
+    assert [columns.tolist() for columns in evaluations(steps, phases, n_events)] == [[begin], [end]]
+    inside = (phases.start_event >= begin) & (phases.start_event < end)
+    assert phases.phase[inside].tolist() == [Phase.EVAL] * 6
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(-40, id="training in evaluation mode"),
+        pytest.param(-41, id="a frozen network of the loss"),
+    ],
+)
+def test_a_forward_in_evaluation_mode_that_a_backward_follows_trains(value):
+    def attack(program):
+        program.whole(Phase.FORWARD, value=value, name=1).whole(Phase.BACKWARD)
+
+    (_, phases), _, begin, _ = epochs(attack)
+
+    assert phases.phase[phases.start_event == begin].tolist() == [Phase.FORWARD]
+
+
+def test_a_frozen_network_that_is_always_in_evaluation_mode_is_part_of_the_step():
+    (steps, phases), _, begin, _ = epochs(lambda program: program.whole(Phase.FORWARD, value=-41, name=1))
+
+    assert phases.phase[phases.start_event == begin].tolist() == [Phase.FORWARD]
+    assert steps.start_event[3] == begin - 1
+
+
+def test_a_last_forward_in_evaluation_mode_is_an_evaluation_once_the_program_is_over():
+    program = Program().step().step().whole(Phase.FORWARD, value=-40, name=1)
+
+    assert [program.resolve(*end)[1].phase[-1] for end in ((), (Outcome.FINISHED,))] == [
+        Phase.FORWARD,
+        Phase.EVAL,
+    ]
+
+
 def test_an_evaluation_at_the_end_of_a_run_lasts_as_long_as_the_run():
     program = Program().step().step().whole(Phase.EVAL, name=1).mark(MarkKind.MARK)
     steps, phases = program.resolve(Outcome.FAILED)

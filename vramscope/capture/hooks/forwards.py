@@ -171,7 +171,7 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
     calls, root = thread.calls, thread.root
     if state.log is not None and phase not in (Phase.RECOMPUTE, Phase.LOSS):
         state.log.learn(module)
-    begin(phase, id(module), type(module).__name__, owner)
+    begin(phase, _identity(module, phase), type(module).__name__, owner)
     thread.calls, thread.root = calls, root
     # A recomputed part of a model has its names, inputs and outputs from the first run.
     if phase != Phase.RECOMPUTE:
@@ -188,6 +188,11 @@ def _end_forward(listener: Listener, module: Any, inputs: Any, result: Any) -> N
                 listener.forward_ends(inputs, result)
             end(opened.phase, opened.value, name)
             return
+
+
+def _identity(module: Any, phase: Phase) -> int:
+    """Identity of the module, negative where a forward with gradients runs in evaluation mode."""
+    return -id(module) if phase == Phase.FORWARD and not module.training else id(module)
 
 
 def _forward_phase(module: Any) -> Phase:

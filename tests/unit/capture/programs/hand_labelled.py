@@ -231,6 +231,29 @@ def evaluation(now):
                     model(x)
 
 
+def evaluation_with_gradients(now):
+    model, criterion = Net(now), torch.nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        model.eval()
+        for _ in range(2):
+            x = batch()
+            with now("eval"):
+                loss = criterion(model(x), x)
+        model.train()
+        for _ in range(3):
+            x = batch()
+            optimizer.zero_grad()
+            with now("forward"):
+                y = model(x)
+            with now("loss"):
+                loss = criterion(y, x)
+            with now("backward"):
+                loss.backward()
+            with now("optimizer"):
+                optimizer.step()
+
+
 def several_forwards(now):
     encoder, decoder = Net(now), Net(now)
     optimizer = torch.optim.AdamW([*encoder.parameters(), *decoder.parameters()])
@@ -368,6 +391,7 @@ LOOPS = {
     scaler_that_skips: 4,
     exceptions: 4,
     evaluation: 6,
+    evaluation_with_gradients: 6,
     several_forwards: 3,
     by_hand: 3,
     gradients_asked_for: 3,
