@@ -9,7 +9,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
 from vramscope.analysis.pace import StepPace, pace, pace_of_rows
@@ -22,6 +21,7 @@ from vramscope.errors import VramscopeError
 from vramscope.fleet import RanksRead, read_ranks
 from vramscope.model.rank_summary import RankSummary
 from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.table import Array
 from vramscope.model.trace import Action
 from vramscope.store.directory import ranks_of
 from vramscope.units import format_bytes
@@ -58,9 +58,9 @@ class RunSummary:
     peak_reserved_bytes: int = 0
     is_least: bool = False
     """Whether the true peaks may be higher."""
-    allocated: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    allocated: Array = field(default_factory=lambda: np.zeros(0, "i8"))
     """Outline in bytes over the run, of the recording with the greatest peak."""
-    reserved: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    reserved: Array = field(default_factory=lambda: np.zeros(0, "i8"))
     tags: str = ""
     """The user's words for the run, separated by spaces."""
     verdict: str = ""
@@ -233,9 +233,7 @@ def _of(data: Data, run_id: str, run: Run) -> RunSummary:
     )
 
 
-def _course(
-    known: Any, recording: Recording, *, is_over: bool
-) -> tuple[NDArray[Any], tuple[NDArray[Any], NDArray[Any]]]:
+def _course(known: Any, recording: Recording, *, is_over: bool) -> tuple[Array, tuple[Array, Array]]:
     """Return positions and levels of the picture; samples' where the events are not a course in time."""
     if not len(recording.trace) or not recording.has_layout:
         samples = recording.counters.rows(recording.counters.allocated_bytes >= 0)

@@ -1,10 +1,10 @@
 """Steps too narrow for their curves: each is drawn by its least and its greatest level."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from vramscope.model.table import Array
 
 from .series import Series
 from .window import Window
@@ -23,21 +23,21 @@ INTERVAL_PX = 3
 class Envelope:
     """Intervals of the axis, one after the other: steps, and parts of set-up, pauses and long steps."""
 
-    borders: NDArray[Any]
+    borders: Array
     """Positions, shape (intervals + 1,)."""
-    first: NDArray[Any]
+    first: Array
     """First of the instants whose levels hold in each interval."""
-    stop: NDArray[Any]
+    stop: Array
     """Last + 1 of them."""
-    is_detail: NDArray[Any]
+    is_detail: Array
     """Whether a border is inside set-up, a pause or a long step."""
 
-    def extremes(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def extremes(self, values: Array) -> tuple[Array, Array]:
         """Return least and greatest of *values* (by instant) in each interval."""
         parts = [values[first:stop] for first, stop in self._parts()]
         return np.array([part.min() for part in parts]), np.array([part.max() for part in parts])
 
-    def greatest(self, values: NDArray[Any]) -> NDArray[Any]:
+    def greatest(self, values: Array) -> Array:
         """Return the first instant of the greatest value in each interval."""
         return np.array([first + values[first:stop].argmax() for first, stop in self._parts()], "i8")
 
@@ -80,7 +80,7 @@ def envelope(series: Series, view: Window, around: Window, width_px: int) -> Env
     return Envelope(borders, first, stop, np.isin(borders, detail))
 
 
-def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
+def narrow_steps(series: Series, view: Window, width_px: int) -> Array:
     """Return the rows of the steps below WIDE_PX if most in view follow each other within STEP_PX, else none.
 
     The typical distance decides, not the number in view: a program that sets up for long has its steps in a
@@ -96,9 +96,7 @@ def narrow_steps(series: Series, view: Window, width_px: int) -> NDArray[Any]:
     return inside[steps.end[inside] - steps.start[inside] < WIDE_PX * pixel]
 
 
-def _borders(
-    series: Series, view: Window, around: Window, width_px: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _borders(series: Series, view: Window, around: Window, width_px: int) -> tuple[Array, Array]:
     """Return all borders, and those inside set-up, pauses and long steps."""
     steps = series.steps
     edges = np.concatenate([steps.start, steps.end])

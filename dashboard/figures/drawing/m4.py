@@ -7,19 +7,19 @@ covers the same pixels as a line through all values, and no peak is lost. LTTB a
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from vramscope.model.table import Array
 
 
-def even_edges(start: int, stop: int, n_columns: int) -> NDArray[Any]:
+def even_edges(start: int, stop: int, n_columns: int) -> Array:
     """Return borders of at most *n_columns* columns with equal counts of ``[start, stop)``; none is empty."""
     n_columns = max(1, min(n_columns, stop - start))
     return np.linspace(start, stop, n_columns + 1).astype("i8")
 
 
-def time_edges(position: NDArray[Any], start: int, stop: int, n_columns: int) -> NDArray[Any]:
+def time_edges(position: Array, start: int, stop: int, n_columns: int) -> Array:
     """Return column borders of ``[start, stop)`` by equal widths of the sorted *position*; none is empty."""
     if stop - start <= n_columns:
         return np.arange(start, stop + 1)
@@ -28,7 +28,7 @@ def time_edges(position: NDArray[Any], start: int, stop: int, n_columns: int) ->
     return _distinct(np.concatenate([[start], inner, [stop]]))
 
 
-def m4(columns: Sequence[NDArray[Any]], edges: NDArray[Any]) -> NDArray[Any]:
+def m4(columns: Sequence[Array], edges: Array) -> Array:
     """Return sorted indices to draw: first, last and extremes of each ``[edges[i], edges[i+1])``.
 
     *edges* has shape (picture columns + 1,). A million values take 2 to 4 ms.
@@ -44,6 +44,6 @@ def m4(columns: Sequence[NDArray[Any]], edges: NDArray[Any]) -> NDArray[Any]:
     return _distinct(np.sort(np.concatenate(chosen)))
 
 
-def _distinct(ascending: NDArray[Any]) -> NDArray[Any]:
+def _distinct(ascending: Array) -> Array:
     """Return each value once; np.unique hashes first, which takes four times as long for some thousands."""
     return ascending[np.append(True, ascending[1:] != ascending[:-1])]

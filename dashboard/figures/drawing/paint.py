@@ -1,16 +1,15 @@
 """Colors of the bands, a group per allocation with its name and color."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import Owners
 from vramscope.analysis.folding import Folded
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.package_data import rows
 from vramscope.steps.innermost import phases_of
 from vramscope.units import format_name
@@ -31,12 +30,12 @@ _EVENT_AGES = ("under 10 events", "under 100", "under 1,000", "under 10,000", "u
 class Paint:
     """``group`` by row of the lifetimes; ``names`` and ``colors`` by group."""
 
-    group: NDArray[Any]
+    group: Array
     names: tuple[str, ...]
     colors: tuple[str, ...]
 
 
-def by_category(category: NDArray[Any]) -> Paint:
+def by_category(category: Array) -> Paint:
     """Return the groups by category."""
     names = tuple(format_name(each) for each in Category)
     return Paint(category.astype("u1"), names, tuple(CATEGORY_COLOR[each] for each in Category))

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.churn import retry_events
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import first_greatest
+from vramscope.model.table import Array, first_greatest
 
 TIME, EVENTS = "time", "events"
 DRAWN = ("allocated", "active", "reserved")
@@ -25,26 +24,26 @@ MAX_BANDS = 400
 class Curve:
     """A step function: *value* (bytes) holds from its position to the next."""
 
-    position: NDArray[Any]
-    value: NDArray[Any]
+    position: Array
+    value: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
     """Intervals of the axis, sorted by start; *label* is a Phase or the number of a step."""
 
-    start: NDArray[Any]
-    end: NDArray[Any]
-    label: NDArray[Any]
-    depth: NDArray[Any]
+    start: Array
+    end: Array
+    label: Array
+    depth: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flags:
     """Marked points of the axis: kind is a MarkKind or RETRY, the name is that of the program."""
 
-    position: NDArray[Any]
-    kind: NDArray[Any]
+    position: Array
+    kind: Array
     names: tuple[str, ...]
 
 
@@ -53,10 +52,10 @@ class Series:
     """Everything that the overview draws, on one axis. ``position`` and the totals are indexed by instant."""
 
     axis: str
-    position: NDArray[Any]
-    allocated: NDArray[Any]
-    active: NDArray[Any]
-    reserved: NDArray[Any]
+    position: Array
+    allocated: Array
+    active: Array
+    reserved: Array
     device_used: Curve
     capacity_bytes: int
     phases: Spans
@@ -83,7 +82,7 @@ class SeriesParts(NamedTuple):
     """The parts of a series that take a pass over the recording."""
 
     ruler: "Ruler"
-    retries: NDArray[Any]
+    retries: Array
     """Events of retries."""
     phases: Spans
     steps: Spans
@@ -136,14 +135,14 @@ def origin_ns(recording: Recording, totals: Any) -> int:
     return min(known, default=0)
 
 
-def instants(axis: str, origin: int, in_order: NDArray[Any], first: int = 0) -> NDArray[Any]:
+def instants(axis: str, origin: int, in_order: Array, first: int = 0) -> Array:
     """Return the positions of the instants from *first* on, whose times are *in_order*."""
     if axis == EVENTS:
         return np.arange(first, len(in_order), dtype="f8")
     return _seconds(in_order[first:], origin)
 
 
-def _seconds(time_ns: NDArray[Any], origin: int) -> NDArray[Any]:
+def _seconds(time_ns: Array, origin: int) -> Array:
     """Return seconds from *origin* on; takes no memory but that of the result, 40 MB of 5 million events."""
     found = np.empty(len(time_ns), "f8")
     for first in range(0, len(time_ns), _STRETCH):
@@ -152,7 +151,7 @@ def _seconds(time_ns: NDArray[Any], origin: int) -> NDArray[Any]:
     return found
 
 
-def _in_order(time_ns: NDArray[Any]) -> NDArray[Any]:
+def _in_order(time_ns: Array) -> Array:
     """Return the times, none before another; the same array where that is so already, as nearly always."""
     parts = range(0, len(time_ns), _STRETCH)
     pairs = ((time_ns[at : at + _STRETCH], time_ns[at + 1 : at + 1 + _STRETCH]) for at in parts)
@@ -166,13 +165,13 @@ class Ruler:
     """Conversion of instants and times to positions on one axis."""
 
     axis: str
-    time_ns: NDArray[Any]
+    time_ns: Array
     """Time by instant, never decreasing."""
     origin: int
-    instants: NDArray[Any]
+    instants: Array
     """The position of every instant."""
 
-    def place(self, event: NDArray[Any], time_ns: NDArray[Any]) -> NDArray[Any]:
+    def place(self, event: Array, time_ns: Array) -> Array:
         """Return positions of things known by event, time or both; event −1 and time 0 mean unknown."""
         at = np.minimum(event, len(self.time_ns) - 1)
         # Where the axis has times, a time needs no event: 18,000 samples are found among 20 million in 10 ms.
@@ -191,22 +190,22 @@ def ruler(recording: Recording, totals: Any, axis: str) -> Ruler:
     return Ruler(axis, in_order, origin, instants(axis, origin, in_order))
 
 
-def _sampled(values: NDArray[Any], position: NDArray[Any]) -> Curve:
+def _sampled(values: Array, position: Array) -> Curve:
     known = values >= 0
     return Curve(position[known], values[known])
 
 
-def phase_columns(recording: Recording) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+def phase_columns(recording: Recording) -> tuple[Any, Array, Array]:
     """Return the phases, and the label and depth of their spans."""
     return recording.phases, recording.phases.phase, recording.phases.depth
 
 
-def step_columns(recording: Recording) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+def step_columns(recording: Recording) -> tuple[Any, Array, Array]:
     """Return the steps, and the label and depth of their spans."""
     return recording.steps, recording.steps.index, np.zeros(len(recording.steps), "i4")
 
 
-def spans(table: Any, label: NDArray[Any], depth: NDArray[Any], placed: Ruler) -> Spans:
+def spans(table: Any, label: Array, depth: Array, placed: Ruler) -> Spans:
     """Return the spans of *table*, sorted by start; *label* and *depth* are by row."""
     start = placed.place(table.start_event, table.start_ns)
     end = np.maximum(placed.place(table.end_event, table.end_ns), start)
@@ -214,7 +213,7 @@ def spans(table: Any, label: NDArray[Any], depth: NDArray[Any], placed: Ruler) -
     return Spans(start[order], end[order], label[order].astype("i8"), depth[order].astype("i8"))
 
 
-def _flags(recording: Recording, placed: Ruler, again: NDArray[Any]) -> Flags:
+def _flags(recording: Recording, placed: Ruler, again: Array) -> Flags:
     marks = recording.marks
     is_mark = np.isin(marks.kind, (MarkKind.MARK, MarkKind.OOM, MarkKind.EMPTY_CACHE))
     shown = marks.rows(is_mark | ((marks.kind == MarkKind.GC) & (marks.value >= _FULL_COLLECTION)))
@@ -230,8 +229,8 @@ def _flags(recording: Recording, placed: Ruler, again: NDArray[Any]) -> Flags:
 class PhaseBands:
     """Adjacent intervals of the axis: *phase[i]* holds from *edges[i]* to *edges[i + 1]*."""
 
-    edges: NDArray[Any]
-    phase: NDArray[Any]
+    edges: Array
+    phase: Array
 
 
 def phase_bands(phases: Spans, start: float, end: float) -> PhaseBands:
@@ -249,7 +248,7 @@ def phase_bands(phases: Spans, start: float, end: float) -> PhaseBands:
     return PhaseBands(np.append(edges[changes], edges[-1]), phase[changes])
 
 
-def innermost(phases: Spans, at: NDArray[Any]) -> NDArray[Any]:
+def innermost(phases: Spans, at: Array) -> Array:
     """Return the innermost phase at each position; OTHER where none. One search per depth of nesting."""
     found = np.full(len(at), int(Phase.OTHER))
     for depth in np.unique(phases.depth):

@@ -9,9 +9,9 @@ import html
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.model.marks import Category, Phase
+from vramscope.model.table import Array
 from vramscope.package_data import words
 
 # The palette of Okabe and Ito, for lines of a chart that stand for rows of a table.
@@ -84,7 +84,7 @@ def esc(text: str, limit: int = 300) -> str:
     return f"\u2068{html.escape(shown, quote=False)}\u2069"
 
 
-def pack(values: NDArray[Any]) -> dict[str, str]:
+def pack(values: Array) -> dict[str, str]:
     """Return a column as Plotly's typed array, in the smallest type that loses nothing."""
     whole = values.dtype.kind in "iu" or bool(np.isfinite(values).all())
     for dtype in ("i1", "i2", "i4", "f4") if whole else ("f4",):
@@ -95,12 +95,12 @@ def pack(values: NDArray[Any]) -> dict[str, str]:
     return _typed(values.astype("f8"))
 
 
-def _typed(values: NDArray[Any]) -> dict[str, str]:
+def _typed(values: Array) -> dict[str, str]:
     little = values.astype(values.dtype.newbyteorder("<"))
     return {"dtype": values.dtype.str[1:], "bdata": base64.b64encode(little.tobytes()).decode()}
 
 
-def unpack(column: Any) -> NDArray[Any]:
+def unpack(column: Any) -> Array:
     """Return the values of a column, packed by :func:`pack` or a list."""
     if not isinstance(column, dict):
         return np.asarray(column, "f8")
@@ -130,6 +130,6 @@ def byte_unit(n_bytes: int) -> tuple[int, str]:
     return 1 << 10, "KiB"
 
 
-def scaled(values: NDArray[Any], unit: int) -> NDArray[Any]:
+def scaled(values: Array, unit: int) -> Array:
     """Return bytes in *unit*, exactly."""
     return np.asarray(values, "f8") / unit

@@ -1,12 +1,11 @@
 """The interval of the axis that a picture shows."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vramscope.model.table import first_greatest
+from vramscope.model.table import Array, first_greatest
 
 from .series import EVENTS, Series
 
@@ -46,7 +45,7 @@ def training(series: Series) -> Window | None:
     return Window(float(starts[instants.index(folded)]), series.extent[1]) if folded else None
 
 
-def folded_start(position: NDArray[Any], starts: Sequence[int], levels: Sequence[NDArray[Any]]) -> int:
+def folded_start(position: Array, starts: Sequence[int], levels: Sequence[Array]) -> int:
     """Return the number of instants before those at which a picture opens; 0 where it opens on all.
 
     *starts* are the first instants of the first steps. Loading a model can take 96 % of a short run's time,
@@ -75,7 +74,7 @@ def highest(series: Series, view: Window) -> int:
     return first + first_greatest(series.allocated[first:stop])
 
 
-def entry(position: NDArray[Any], start: float) -> int:
+def entry(position: Array, start: float) -> int:
     """Return the instant whose level holds at *start*: the first one exactly there, else the last before."""
     left = int(np.searchsorted(position, start, "left"))
     exact = left < len(position) and position[left] == start

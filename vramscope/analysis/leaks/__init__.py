@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, Reason, assign, undivided
@@ -48,7 +47,7 @@ from vramscope.model.codes import FindingKind, LeakCause
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import EqualByValue
+from vramscope.model.table import Array, EqualByValue
 from vramscope.steps.unrecorded import unrecorded
 
 LEAST_BYTES_PER_STEP = 16 << 10
@@ -60,7 +59,7 @@ _MOST_ITERATIONS = 320
 class Leaks(EqualByValue):
     """Every leak, the largest first, and growth that is no leak."""
 
-    iteration_boundaries: NDArray[Any] = field(default_factory=lambda: np.zeros(0, "i8"))
+    iteration_boundaries: Array = field(default_factory=lambda: np.zeros(0, "i8"))
     """The instants compared: ends of steps, or the same point of an inferred loop."""
     has_steps: bool = False
     """Whether the steps are recorded, not inferred."""
@@ -134,7 +133,7 @@ def _leaks(recording: Recording, min_bytes_per_step: int) -> Leaks:
     return replace(found, leaks=leaking, has_steps=has_steps, n_rises=n_rises, n_iterations=len(at))
 
 
-def _compared(recording: Recording, at: NDArray[Any], stride: int, least: int) -> Leaks:
+def _compared(recording: Recording, at: Array, stride: int, least: int) -> Leaks:
     """Compare the allocated memory at the instants *at*, which are *stride* steps apart."""
     levels = levels_of(recording, at, stride)
     context = _context(levels)
@@ -219,7 +218,7 @@ def _backward_grows(levels: Levels) -> bool:
     return growth(np.bincount(turn[counts], end - start, n_turns).astype("i8")) is not None
 
 
-def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
+def _growing(levels: Levels, batch: Batch | None) -> dict[int, Array]:
     """Return the rows of each place that grows.
 
     If a batch grows, or may grow, only places with ever more blocks count.
@@ -234,7 +233,7 @@ def _growing(levels: Levels, batch: Batch | None) -> dict[int, NDArray[Any]]:
     return grows
 
 
-def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
+def _leak(context: _LeakContext, rows: Array) -> Leak | None:
     levels = context.levels
     kept = stayed(levels, rows)
     holdings = evidence_of(levels, context.holdings, rows)
@@ -253,7 +252,7 @@ def _leak(context: _LeakContext, rows: NDArray[Any]) -> Leak | None:
     return replace(leak, is_filling=leak.has_bound_below(levels.recording.device.total_bytes))
 
 
-def _bytes_per_item(context: _LeakContext, rows: NDArray[Any], bytes_per_turn: float) -> float:
+def _bytes_per_item(context: _LeakContext, rows: Array, bytes_per_turn: float) -> float:
     """Return the bytes of one item of the container that keeps *rows*, by those whose item is known.
 
     Numbered items tell how many a turn brings; the line may also allocate what goes into no item.
@@ -273,7 +272,7 @@ def _bytes_per_item(context: _LeakContext, rows: NDArray[Any], bytes_per_turn: f
     )
 
 
-def _unheld(context: _LeakContext, rows: NDArray[Any], holdings: list[Held]) -> float:
+def _unheld(context: _LeakContext, rows: Array, holdings: list[Held]) -> float:
     """Return the fraction of the bytes that lines allocate of whose blocks the usual holder has none."""
     groups = [group_of(holding) for holding in holdings]
     usual = most_frequent(groups)
@@ -296,7 +295,7 @@ def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
     return _leak_of(levels, batch.rows, last, LeakCause.GROWING_BATCH, holdings, batch)
 
 
-def _is_kept(context: _LeakContext, rows: NDArray[Any], example: Held | None) -> bool:
+def _is_kept(context: _LeakContext, rows: Array, example: Held | None) -> bool:
     """Return whether the program keeps it beyond a step and extends it: a table or a memory, not a batch."""
     category, reason = context.assigned.category[rows], context.assigned.reason[rows]
     of_model = np.isin(category, (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE))
@@ -306,8 +305,8 @@ def _is_kept(context: _LeakContext, rows: NDArray[Any], example: Held | None) ->
 
 def _leak_of(
     levels: Levels,
-    rows: NDArray[Any],
-    kept: NDArray[Any],
+    rows: Array,
+    kept: Array,
     cause: LeakCause,
     holdings: list[Held],
     batch: Batch | None = None,
@@ -346,7 +345,7 @@ def _example(holdings: list[Held]) -> Held | None:
     return min(of_it, key=lambda each: len(each.words), default=None)
 
 
-def _facts(context: _LeakContext, kept: NDArray[Any], holdings: list[Held]) -> Facts:
+def _facts(context: _LeakContext, kept: Array, holdings: list[Held]) -> Facts:
     levels = context.levels
     size = levels.found.block_size[kept]
     category, reason = context.assigned.category[kept], context.assigned.reason[kept]
@@ -366,7 +365,7 @@ def _facts(context: _LeakContext, kept: NDArray[Any], holdings: list[Held]) -> F
     )
 
 
-def _lines(levels: Levels, rows: NDArray[Any], cause: LeakCause) -> tuple[LeakingLine, ...]:
+def _lines(levels: Levels, rows: Array, cause: LeakCause) -> tuple[LeakingLine, ...]:
     found = []
     in_backward = np.zeros(len(levels.place), "?")
     if cause is LeakCause.CREATE_GRAPH_CYCLE:  # the call of the backward that makes it is the line to change

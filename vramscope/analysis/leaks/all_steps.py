@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import LEAST_LEVELS, are_enough, growth, rounds, window
 from vramscope.analysis.leaks.iterations import steps_with_events
@@ -18,6 +17,7 @@ from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_peaks import step_peaks
 from vramscope.analysis.timeline import timeline
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.units import format_bytes
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def flat_by_counters(recording: Recording) -> str:
     return f"{before} after step {number[first]} {then} after step {number[-1]}"
 
 
-def levels_by_counters(recording: Recording) -> tuple[NDArray[Any], NDArray[Any]]:
+def levels_by_counters(recording: Recording) -> tuple[Array, Array]:
     """Return the numbers of the steps at whose ends torch's counters were read, and the allocated bytes."""
     steps, counters = recording.steps, recording.counters
     row = np.searchsorted(counters.time_ns, steps.end_ns)

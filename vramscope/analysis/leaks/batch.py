@@ -4,15 +4,14 @@ It counts requested bytes: the allocator rounds blocks, so blocks of an evenly g
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import growth
 from vramscope.analysis.leaks.levels import LeakingLine, Levels
 from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Phase
+from vramscope.model.table import Array
 from vramscope.steps.innermost import phases_of
 
 LEAST_SHARE_OF_BATCH = 0.5
@@ -27,13 +26,13 @@ gradient of an activation a forward keeps at least one tensor, so the share of a
 class Batch:
     """The allocations of a step that grow with its batch."""
 
-    rows: NDArray[Any]
+    rows: Array
     """Allocations whose call grows from step to step."""
-    source: NDArray[Any]
+    source: Array
     """Rows of the first such call of a step, which the others follow from."""
     lines: tuple[LeakingLine, ...]
     """Lines that allocate them, with requested bytes per step; the source first, then most first."""
-    peak_bytes: NDArray[Any]
+    peak_bytes: Array
     """The most that was allocated in each step, in bytes."""
     is_sure: bool
     """Whether phases were recorded; without them a growing gradient looks the same."""
@@ -77,9 +76,7 @@ def growing_batch(levels: Levels) -> Batch | None:
     )
 
 
-def _per_iteration(
-    levels: Levels, rows: NDArray[Any], group: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def _per_iteration(levels: Levels, rows: Array, group: Array) -> tuple[Array, Array]:
     """Return requested bytes and number of blocks by group and iteration."""
     shape = (int(group.max(initial=-1)) + 1, len(levels.at))
     volume, number = np.zeros(shape, "i8"), np.zeros(shape, "i8")
@@ -88,7 +85,7 @@ def _per_iteration(
     return volume, number
 
 
-def _is_of_backward(levels: Levels, rows: NDArray[Any]) -> bool:
+def _is_of_backward(levels: Levels, rows: Array) -> bool:
     """Return whether backward makes most of the growth: then a gradient grows, not a batch."""
     recording, event = levels.recording, levels.found.alloc_event[rows]
     row = phases_of(recording.phases, len(recording.trace))[event]
@@ -98,7 +95,7 @@ def _is_of_backward(levels: Levels, rows: NDArray[Any]) -> bool:
     return bool(size[later].sum() > MOST_SHARE_OF_BACKWARD * size.sum())
 
 
-def _lines(levels: Levels, rows: NDArray[Any], source: NDArray[Any]) -> tuple[LeakingLine, ...]:
+def _lines(levels: Levels, rows: Array, source: Array) -> tuple[LeakingLine, ...]:
     places, group = np.unique(levels.place[rows], return_inverse=True)
     volume, _ = _per_iteration(levels, rows, group.reshape(-1))
     found = [(int(place), growth(volume[i])) for i, place in enumerate(places.tolist())]
@@ -108,7 +105,7 @@ def _lines(levels: Levels, rows: NDArray[Any], source: NDArray[Any]) -> tuple[Le
     return tuple(LeakingLine(*levels.places[place], rate) for place, rate in lines)
 
 
-def _peaks(levels: Levels, begin: int) -> NDArray[Any]:
+def _peaks(levels: Levels, begin: int) -> Array:
     allocated = timeline(levels.recording).allocated_bytes
     starts = np.r_[min(begin, levels.at[0] - 1), levels.at[:-1]]
     return np.maximum.reduceat(allocated[: levels.at[-1] + 1], starts)

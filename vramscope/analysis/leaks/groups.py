@@ -2,14 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import window
 from vramscope.analysis.leaks.holders import LEAST_STEPS_HELD, Held, base_of, bound_of, group_of, older_half
 from vramscope.analysis.leaks.levels import Levels
+from vramscope.model.table import Array
 
 _WARM_UP = 1
 _LEAST_SHARED = 0.5
@@ -24,11 +24,9 @@ def most_frequent(values: Sequence[_Any]) -> _Any | None:
     return Counter(values).most_common(1)[0][0] if values else None
 
 
-def grouped(
-    levels: Levels, holdings: Mapping[int, Held], grows: Mapping[int, NDArray[Any]]
-) -> dict[str, NDArray[Any]]:
+def grouped(levels: Levels, holdings: Mapping[int, Held], grows: Mapping[int, Array]) -> dict[str, Array]:
     """Return the growing rows by their holder; rows without a known holder join the only holder, if one."""
-    groups: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    groups: dict[str, list[Array]] = defaultdict(list)
     bounded = set()
     for rows in grows.values():
         for root, part in _by_root(levels, holdings, rows).items():
@@ -42,7 +40,7 @@ def grouped(
     return {root: np.sort(np.concatenate(parts)) for root, parts in groups.items()}
 
 
-def _by_root(levels: Levels, holdings: Mapping[int, Held], rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def _by_root(levels: Levels, holdings: Mapping[int, Held], rows: Array) -> dict[str, Array]:
     """Return the rows of one line by the variable that holds them.
 
     One mistake usually keeps what one line allocates, and a second root is another path to the same objects.
@@ -90,7 +88,7 @@ def _holders_apart(levels: Levels, holdings: Mapping[int, Held], usual: str) -> 
     }
 
 
-def _place_in_step(levels: Levels, rows: NDArray[Any]) -> NDArray[Any]:
+def _place_in_step(levels: Levels, rows: Array) -> Array:
     """Return for each row how many of *rows* were allocated before it in its step."""
     order = np.lexsort((levels.found.alloc_event[rows], levels.born[rows]))
     born = levels.born[rows][order]
@@ -104,7 +102,7 @@ def are_bounded(holdings: Sequence[Held]) -> bool:
     return 2 * sum(bound_of(holding) is not None for holding in holdings) > len(holdings)
 
 
-def stayed(levels: Levels, rows: NDArray[Any], *, earliest: int | None = None) -> NDArray[Any]:
+def stayed(levels: Levels, rows: Array, *, earliest: int | None = None) -> Array:
     """Return those of *rows* that were allocated since the first step compared and stay to the end.
 
     With *earliest*, since that step, if it is before. If there are too few (one block grows and is made again
@@ -118,7 +116,7 @@ def stayed(levels: Levels, rows: NDArray[Any], *, earliest: int | None = None) -
     return stays if 2 * len(np.unique(levels.born[stays])) >= n_steps else since
 
 
-def evidence_of(levels: Levels, holdings: Mapping[int, Held], rows: NDArray[Any]) -> list[Held]:
+def evidence_of(levels: Levels, holdings: Mapping[int, Held], rows: Array) -> list[Held]:
     """Return the holders of the older half of *rows*, without those of the warm-up.
 
     A holder of a leak keeps blocks of several steps; a variable with blocks of one or two steps belongs to

@@ -7,10 +7,10 @@ Memory that rises only every few steps, as with every evaluation, is looked at i
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from vramscope.model.table import Array
 
 LEAST_LEVELS = 7
 """Levels needed for an answer; the first third of a short series is warm-up and does not count."""
@@ -54,7 +54,7 @@ def window(n_levels: int) -> int:
     return max(0, n_levels - max(LEAST_LEVELS, n_levels // 2))
 
 
-def growth(level: NDArray[Any]) -> Growth | None:
+def growth(level: Array) -> Growth | None:
     """Return how *level* grows; None if it does not grow, or is too short for an answer."""
     if len(level) < LEAST_LEVELS:
         return None
@@ -74,7 +74,7 @@ def growth(level: NDArray[Any]) -> Growth | None:
     return Growth(slope, tau, first) if slope > 0 else None
 
 
-def _is_steady(tail: NDArray[Any], change: NDArray[Any]) -> bool:
+def _is_steady(tail: Array, change: Array) -> bool:
     """Return whether the level rises repeatedly, up to its end, and not much more slowly late than early."""
     rises = np.flatnonzero(change > _LEAST_RISE * np.median(change[change > 0]))
     if len(rises) < _LEAST_RISES:
@@ -94,7 +94,7 @@ more if epochs differ in length. New maxima of a random level are twice as far a
 LEAST_RISES = 3
 
 
-def rounds(level: NDArray[Any]) -> NDArray[Any]:
+def rounds(level: Array) -> Array:
     """Return the steps (indices of *level*) after each rise, and the step before the first one.
 
     Empty if the rises are irregular, or if anything grows between them.
@@ -116,6 +116,6 @@ def rounds(level: NDArray[Any]) -> NDArray[Any]:
     return np.r_[rises[0], rises + 1]
 
 
-def are_enough(found: NDArray[Any]) -> bool:
+def are_enough(found: Array) -> bool:
     """Return whether these are enough levels for an answer."""
     return len(found) >= LEAST_LEVELS

@@ -9,13 +9,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.categories import last_known
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.holders import Holding, Word
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _CONTAINERS = ("item", "key")
 _NAMES = ("attribute", "closure", "optimizer", "grad")
@@ -42,13 +42,13 @@ class Held(Holding):
     """Size of the block."""
 
 
-def held(recording: Recording, found: Allocations, born: NDArray[Any]) -> Mapping[int, Held]:
+def held(recording: Recording, found: Allocations, born: Array) -> Mapping[int, Held]:
     """Return the last recorded holder of each row of *found*; *born* is the step of each row."""
     grown = _with_growing_containers(recorded_holdings(recording, found, at_end=False), born)
     return {row: replace(each, n_bytes=int(found.block_size[row])) for row, each in grown.items()}
 
 
-def _with_growing_containers(holdings: Mapping[int, Holding], born: NDArray[Any]) -> dict[int, Held]:
+def _with_growing_containers(holdings: Mapping[int, Holding], born: Array) -> dict[int, Held]:
     """Mark on each path the container that has other items for other steps; the outermost of several.
 
     The lists of one dict count together, too: each of its keys may come again after many steps only.
@@ -152,7 +152,7 @@ def recorded_holdings(recording: Recording, found: Allocations, *, at_end: bool 
     }
 
 
-def older_half(rows: NDArray[Any], known: Mapping[int, Held]) -> list[Held]:
+def older_half(rows: Array, known: Mapping[int, Held]) -> list[Held]:
     """Return the holders of the older half of *rows*: the newest may be the current step's own."""
     held_rows = [row for row in rows.tolist() if row in known]
     return [known[row] for row in held_rows[: (len(held_rows) + 1) // 2]]

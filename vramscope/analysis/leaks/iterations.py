@@ -7,7 +7,7 @@ of which keeps what backward needs.
 """
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from vramscope.analysis.folding import Origin, origin, with_callees
 from vramscope.model.marks import Category, MarkKind, Phase, Steps
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.stacks import Stacks
+from vramscope.model.table import Array
 from vramscope.model.trace import Action
 from vramscope.steps.unrecorded import unrecorded
 
@@ -31,7 +32,7 @@ _MOST_SHORT = 0.8
 """Share of the usual events below which the last step is incomplete: cut off by the end, or still running."""
 
 
-def iteration_boundaries(recording: Recording) -> tuple[NDArray[Any], bool]:
+def iteration_boundaries(recording: Recording) -> tuple[Array, bool]:
     """Return the boundaries of iterations as instants, in order, and whether they are those of known steps.
 
     Empty if the recording shows no training loop.
@@ -76,7 +77,7 @@ def steps_with_events(recording: Recording) -> Steps:
     return steps.rows(~bare.overlap(steps.start_ns, steps.end_ns)) if len(bare) else steps
 
 
-def between_steps_with_events(recording: Recording, events: NDArray[Any]) -> NDArray[np.bool_]:
+def between_steps_with_events(recording: Recording, events: Array) -> NDArray[np.bool_]:
     """Return whether each event comes after a step with all events, and before the next such step.
 
     It belongs to a step of which a part is known at most: only what whole steps keep is compared.
@@ -88,7 +89,7 @@ def between_steps_with_events(recording: Recording, events: NDArray[Any]) -> NDA
     return (row >= 0) & (events >= np.append(steps.end_event, 0)[row])
 
 
-def _lone_backwards(recording: Recording) -> NDArray[Any]:
+def _lone_backwards(recording: Recording) -> Array:
     """Return the ends of the backwards, if the program shows nothing else: no forward, no optimizer."""
     phases = recording.phases
     outermost = phases.rows((phases.depth == 0) & ~np.isin(phases.phase, (Phase.USER, Phase.LOSS)))
@@ -97,7 +98,7 @@ def _lone_backwards(recording: Recording) -> NDArray[Any]:
     return np.zeros(0, "i8")
 
 
-def _are_steps(recording: Recording, ends: NDArray[Any]) -> bool:
+def _are_steps(recording: Recording, ends: Array) -> bool:
     """Return whether each step has a forward.
 
     A file may have annotations of optimizers only, and 24 layers with an optimizer each have 24 of them in
@@ -124,7 +125,7 @@ def _lacks_a_phase(recording: Recording) -> bool:
     return False
 
 
-def _inferred(recording: Recording) -> NDArray[Any]:
+def _inferred(recording: Recording) -> Array:
     """Return the ends of optimizer steps, else the starts of backwards, if a forward precedes each."""
     allocs = np.flatnonzero(recording.trace.action == Action.ALLOC)
     stack_id = recording.trace.stack_id[allocs]
@@ -133,7 +134,7 @@ def _inferred(recording: Recording) -> NDArray[Any]:
     for of_anchor in (stacks.in_optimizer, stacks.in_backward):
         inside = of_anchor[stack_id]
         last = np.flatnonzero(inside[:-1] & ~inside[1:])
-        ends: NDArray[Any] = allocs[last + 1]
+        ends: Array = allocs[last + 1]
         if len(ends) >= _LEAST_ITERATIONS and _is_loop(stacks, stack_id, last):
             return ends if _frees_what_it_takes(recording, ends) else ends[:0]
     return np.zeros(0, "i8")
@@ -143,10 +144,10 @@ class _LoopStacks(NamedTuple):
     """The part of a training loop that runs in each stack."""
 
     stacks: Stacks
-    in_optimizer: NDArray[Any]
-    in_forward: NDArray[Any]
+    in_optimizer: Array
+    in_forward: Array
     """Whether a module is called, except a recompute within backward."""
-    in_backward: NDArray[Any]
+    in_backward: Array
     """Whether a backward is called: on CUDA only the first gradient is allocated there."""
 
     def callers(self, stack_id: int) -> frozenset[tuple[int, int]]:
@@ -162,7 +163,7 @@ class _LoopStacks(NamedTuple):
         return frozenset(found)
 
 
-def _is_loop(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> bool:
+def _is_loop(stacks: _LoopStacks, stack_id: Array, last: Array) -> bool:
     """Return whether one function calls what ends an iteration and, in every iteration, the same forward."""
     in_all = _in_all_iterations(stacks, stack_id, last)
     enders = [stacks.callers(row) for row in np.unique(stack_id[last[1:]]).tolist()]
@@ -170,7 +171,7 @@ def _is_loop(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) ->
     return any(shared & stacks.callers(row) for row in in_all)
 
 
-def _in_all_iterations(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArray[Any]) -> list[int]:
+def _in_all_iterations(stacks: _LoopStacks, stack_id: Array, last: Array) -> list[int]:
     """Return the stacks of a forward that allocate in every iteration but the first.
 
     *last* is the last row of each iteration.
@@ -185,7 +186,7 @@ def _in_all_iterations(stacks: _LoopStacks, stack_id: NDArray[Any], last: NDArra
     return np.flatnonzero(n_iterations == max(len(last) - 1, 1)).tolist()
 
 
-def _frees_what_it_takes(recording: Recording, events: NDArray[Any]) -> bool:
+def _frees_what_it_takes(recording: Recording, events: Array) -> bool:
     """Return whether iterations free most of what they allocate, as steps do.
 
     Building a model, or going forward or backward layer by layer, recurs as regularly, but does not.
@@ -193,7 +194,7 @@ def _frees_what_it_takes(recording: Recording, events: NDArray[Any]) -> bool:
     trace = recording.trace
     turn = np.searchsorted(events, np.arange(len(trace)), side="right")
 
-    def by_turn(action: Action) -> NDArray[Any]:
+    def by_turn(action: Action) -> Array:
         mine = trace.action == action
         return np.bincount(turn[mine], weights=trace.block_size[mine], minlength=len(events) + 1)[1:-1]
 

@@ -4,14 +4,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.causes import CAUSES
 from vramscope.analysis.leaks.holders import Bound, Statement, line_words
 from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.finding import Finding, placed
-from vramscope.model.table import EqualByValue
+from vramscope.model.table import Array, EqualByValue
 from vramscope.units import format_bytes
 
 _MOST_LINES = 5
@@ -45,9 +44,9 @@ class Leak(EqualByValue):
     """Number of steps compared."""
     confidence: float
     """How steadily it grows, 0 to 1."""
-    level_bytes: NDArray[Any]
+    level_bytes: Array
     """Allocated bytes of its lines at every instant of ``Leaks.iteration_boundaries``."""
-    rows: NDArray[Any]
+    rows: Array
     """Rows of ``lifetimes`` allocated since the first step compared and alive at the last."""
     has_steps: bool = True
     """Whether the steps are recorded, not inferred."""

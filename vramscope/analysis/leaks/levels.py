@@ -1,10 +1,8 @@
 """Allocated bytes of each line of the program, at the same point of every step."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
 from vramscope.analysis.folding import calls_of_backward, fold
@@ -12,6 +10,7 @@ from vramscope.analysis.leaks.iterations import between_steps_with_events
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
+from vramscope.model.table import Array
 
 Place = tuple[Frame | None, bool]
 """A line of the program, None if not known; and whether it only called the backward that allocated, on a
@@ -35,41 +34,41 @@ class Levels:
 
     recording: Recording
     found: Allocations
-    at: NDArray[Any]
+    at: Array
     """The compared instants, in order."""
     stride: int
     """Steps from one instant to the next."""
-    place: NDArray[Any]
+    place: Array
     """Line of the program of each allocation, as an index into ``places``."""
     places: tuple[Place, ...]
     """The lines of the program."""
-    born: NDArray[Any]
+    born: Array
     """Index of the first instant after the birth of each allocation."""
-    gone: NDArray[Any]
+    gone: Array
     """Index of the first instant after its death; ``len(at)`` if it is alive at the last one."""
-    n_bytes: NDArray[Any]
+    n_bytes: Array
     """Bytes of each allocation, without a rest that is too small to split off: what is free decides it."""
 
     @property
-    def lasting(self) -> NDArray[Any]:
+    def lasting(self) -> Array:
         """Return the rows that are allocated at any of the instants."""
         return np.flatnonzero(self.born < self.gone)
 
-    def series(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def series(self, rows: Array) -> Array:
         """Return the bytes of these rows at each instant, shape ``(len(at),)``."""
         change = np.zeros(len(self.at) + 1, "i8")
         np.add.at(change, self.born[rows], self.n_bytes[rows])
         np.add.at(change, self.gone[rows], -self.n_bytes[rows])
         return np.cumsum(change)[:-1]
 
-    def count(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def count(self, rows: Array) -> Array:
         """Return the number of these rows' blocks at each instant, shape ``(len(at),)``."""
         change = np.zeros(len(self.at) + 1, "i8")
         np.add.at(change, self.born[rows], 1)
         np.add.at(change, self.gone[rows], -1)
         return np.cumsum(change)[:-1]
 
-    def by_place(self) -> dict[int, NDArray[Any]]:
+    def by_place(self) -> dict[int, Array]:
         """Return the lasting rows of each place that has more bytes at the last instant than at the first."""
         rows = self.lasting
         size = self.n_bytes[rows]
@@ -82,7 +81,7 @@ class Levels:
         return {int(self.place[part[0]]): part for part in np.split(order, edges) if len(part)}
 
 
-def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
+def levels_of(recording: Recording, at: Array, stride: int) -> Levels:
     """Count allocations at the instants *at*.
 
     This takes 0.5 s per million events, most of it the pairing of births and deaths.
@@ -108,7 +107,7 @@ def levels_of(recording: Recording, at: NDArray[Any], stride: int) -> Levels:
     )
 
 
-def _places(recording: Recording, found: Allocations) -> tuple[NDArray[Any], tuple[Place, ...]]:
+def _places(recording: Recording, found: Allocations) -> tuple[Array, tuple[Place, ...]]:
     """Return the place of each allocation: the user's innermost frame stands for the whole stack."""
     folded = fold(recording.stacks)
     own = folded.of[found.stack_id]

@@ -1,19 +1,19 @@
 """Measures growth of memory that no tensor holds: the allocator's cache, private pools, outside of torch."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vramscope.analysis.leaks.growth import growth
 from vramscope.analysis.private_pools import of_pools, of_private, private_pools, used_pools
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 
 _LEAST_SAMPLES = 20
 
 
-def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
+def cache_growth(recording: Recording, at: Array, stride: int, least: int) -> float:
     """Return the growth of reserved beyond active memory, in bytes per step; 0 if it does not grow.
 
     A cache grows in leaps, a segment at a time. The level is therefore compared at the same point of every
@@ -27,7 +27,7 @@ def cache_growth(recording: Recording, at: NDArray[Any], stride: int, least: int
     return min(_rate(level, stride, least) for level in levels)
 
 
-def cache_growth_beyond_peaks(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
+def cache_growth_beyond_peaks(recording: Recording, at: Array, stride: int, least: int) -> float:
     """Return the growth of reserved memory beyond the peaks of a growing batch, in bytes per step.
 
     The cache of a batch that grows follows its peaks. It is fragmented only if it grows beyond the highest
@@ -49,7 +49,7 @@ class PoolGrowth(NamedTuple):
     """The pools at the last step, if there are ever more of them."""
 
 
-def private_pool_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> PoolGrowth:
+def private_pool_growth(recording: Recording, at: Array, stride: int, least: int) -> PoolGrowth:
     """Return the growth of what private pools reserve beyond their tensors."""
     private, index = of_private(recording)
     if private is None:
@@ -64,7 +64,7 @@ def private_pool_growth(recording: Recording, at: NDArray[Any], stride: int, lea
     return PoolGrowth(rate, 0 if growth(number) is None else int(number[-1]))
 
 
-def _default_pool(recording: Recording, at: NDArray[Any]) -> tuple[Totals, NDArray[Any]]:
+def _default_pool(recording: Recording, at: Array) -> tuple[Totals, Array]:
     """Return the totals without private pools, whose memory no other request gets, and *at* in them."""
     pools = used_pools(recording)
     if not (pools > 0).any():
@@ -73,7 +73,7 @@ def _default_pool(recording: Recording, at: NDArray[Any]) -> tuple[Totals, NDArr
     return timeline(default), index[at]
 
 
-def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: int) -> float:
+def outside_growth(recording: Recording, at: Array, stride: int, least: int) -> float:
     """Return the growth of the process outside of torch, in bytes per step, from the driver's counters.
 
     0 if it does not grow, or the driver was not asked.
@@ -93,7 +93,7 @@ def outside_growth(recording: Recording, at: NDArray[Any], stride: int, least: i
     return _rate(outside[seen], stride * len(at) / len(seen), least)
 
 
-def _rate(level: NDArray[Any], steps_apart: float, least: int) -> float:
+def _rate(level: Array, steps_apart: float, least: int) -> float:
     found = growth(level)
     rate = 0.0 if found is None else found.bytes_per_step / steps_apart
     return rate if rate >= least else 0.0
