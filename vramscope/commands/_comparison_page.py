@@ -71,10 +71,7 @@ def first_to_look_at(compared: ComparedRun) -> tuple[int, str]:
     if fleet.odd:
         return fleet.odd[0].rank, "the oddest of all"
     peaks = {
-        summary.process.rank: max(
-            (device.peak["reserved"].n_bytes for device in summary.devices if "reserved" in device.peak),
-            default=0,
-        )
+        summary.process.rank: max((each.peak_bytes("reserved") for each in summary.devices), default=0)
         for summary in compared.summaries
     }
     return max(peaks, key=lambda rank: (peaks[rank], -rank)), "the fullest of all"

@@ -102,19 +102,12 @@ def table_of(members: Sequence[Member]) -> MemberTable:
             lines[row, column.get(line_key(line), -1)] += line.n_bytes
         for line in member.summary.retained:
             retained[row, column.get(line_key(line), -1)] += line.n_bytes
-    return MemberTable(
-        tuple(members),
-        (*(examples[key] for key in chosen), None),
-        lines,
-        retained,
-        _peaks(members, "allocated"),
-        _peaks(members, "reserved"),
+    allocated, reserved = (
+        np.array([member.summary.peak_bytes(quantity) for member in members], "f8")
+        for quantity in ("allocated", "reserved")
     )
-
-
-def _peaks(members: Sequence[Member], quantity: str) -> Array:
-    found = (member.summary.peak.get(quantity) for member in members)
-    return np.array([0 if place is None else place.n_bytes for place in found], "f8")
+    columns = (*(examples[key] for key in chosen), None)
+    return MemberTable(tuple(members), columns, lines, retained, allocated, reserved)
 
 
 def bytes_by_line(table: MemberTable, lines: Sequence[LineBytes]) -> Array:

@@ -235,10 +235,6 @@ def failed_first(table: MemberTable, of: Array, clocks: Clocks) -> FirstFailure 
     )
 
 
-def _peak(summary: DeviceSummary) -> int:
-    return summary.peak["allocated"].n_bytes if "allocated" in summary.peak else 0
-
-
 @dataclass(frozen=True, slots=True)
 class Stray:
     """What a rank holds on a device of others, while it works on one of its own."""
@@ -257,12 +253,12 @@ def strays(members: Sequence[Member], sharing: Sequence[tuple[str, tuple[int, ..
     found = []
     shared = {device for device, _ in sharing}
     for member in members:
-        peak = _peak(member.summary)
+        peak = member.summary.peak_bytes("allocated")
         if f"{member.host} {member.summary.device.uuid}" not in shared or not peak:
             continue
         mine = [each.summary for each in members if each.rank == member.rank]
-        own = max(mine, key=_peak)
-        if _peak(own) > peak:
+        own = max(mine, key=lambda each: each.peak_bytes("allocated"))
+        if own.peak_bytes("allocated") > peak:
             line = max(member.summary.lines, key=lambda each: each.n_bytes, default=None)
             found.append(Stray(member.rank, member.summary.device.index, own.device.index, peak, line))
     return tuple(sorted(found, key=lambda each: -each.n_bytes))
