@@ -11,7 +11,7 @@ import numpy as np
 
 from vramscope.allocator.settings import LARGE_SEGMENT, SMALL_SEGMENT
 from vramscope.model.snapshot import Blocks, BlockState, Segments
-from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64
+from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64, sums_of
 from vramscope.model.trace import Action, Trace
 
 
@@ -104,8 +104,7 @@ def _mapped(known: Segments, trace: Trace, *, backward: bool) -> Segments:
     end = start + np.concatenate([known.size, moved.size])
     weight = np.concatenate([np.ones(len(known), "i8"), sign])
     edge, place = np.unique(np.concatenate([start, end]), return_inverse=True)
-    rise = np.zeros(len(edge) + 1, dtype="i8")
-    np.add.at(rise, place, np.concatenate([weight, -weight]))
+    rise = sums_of(place, np.concatenate([weight, -weight]), len(edge) + 1)
     is_mapped = np.cumsum(rise) > 0
     was_mapped = np.r_[False, is_mapped[:-1]]
     begin = edge[np.flatnonzero(is_mapped & ~was_mapped)]

@@ -13,7 +13,7 @@ from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import ROOT_MODULE, Category, Labels, MarkKind, Marks, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array, Int32, Int64, Table, UInt8
+from vramscope.model.table import Array, Int32, Int64, Table, UInt8, sums_of
 
 NO_MODULE = ""
 
@@ -115,8 +115,7 @@ def by_module(recording: Recording, instant: int | None = None) -> ModuleBytes:
     live = found.allocated_at(at)
     key = owners.module[live].astype("i8") * len(ModuleEvidence) + owners.known[live]
     group, row, count = np.unique(key, return_inverse=True, return_counts=True)
-    n_bytes = np.zeros(len(group), dtype="i8")
-    np.add.at(n_bytes, row.reshape(-1), found.block_size[live])
+    n_bytes = sums_of(row, found.block_size[live], len(group))
     order = np.argsort(-n_bytes, kind="stable")
     return ModuleBytes.of(
         module=group[order] // len(ModuleEvidence),

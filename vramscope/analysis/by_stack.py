@@ -8,7 +8,7 @@ from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array, Int32, Int64, Table
+from vramscope.model.table import Int32, Int64, Table, sums_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
     """The same result as ``by_stack`` from lifetimes that are known already."""
     live = allocations.rows(allocations.largest_at(instant))
     stack_id, group, count = np.unique(live.stack_id, return_inverse=True, return_counts=True)
-    n_bytes, requested = _sums(group, live.block_size, len(stack_id)), _sums(group, live.size, len(stack_id))
+    n_bytes, requested = (sums_of(group, column, len(stack_id)) for column in (live.block_size, live.size))
     order = np.argsort(-n_bytes, kind="stable")
     return StackBytes(
         stack_id=stack_id[order],
@@ -55,13 +55,6 @@ def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
         requested_bytes=requested[order],
         instant=instant,
     )
-
-
-def _sums(group: Array, values: Array, n_groups: int) -> Array:
-    """Sum *values* by group, exactly in integers: ``bincount`` with weights sums in floats."""
-    sums = np.zeros(n_groups, dtype="i8")
-    np.add.at(sums, group.reshape(-1), values)
-    return sums
 
 
 ANALYSIS = Analysis("by_stack", "Which call stacks hold what was allocated at one instant?", by_stack)

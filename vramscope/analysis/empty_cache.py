@@ -9,6 +9,7 @@ from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
+from vramscope.model.table import sums_of
 
 _LEAST_CALLS = 3
 """Fewest calls that count as a loop: one before and one after an evaluation do not."""
@@ -38,8 +39,7 @@ def empty_cache(recording: Recording) -> list[Finding]:
     before = np.append(0, total)[begins]
     sofar = total - before[after]
     is_regained = sofar - trace.size[gains] < released[after]
-    regained = np.zeros(len(released), "i8")
-    np.add.at(regained, after, trace.size[gains])
+    regained = sums_of(after, trace.size[gains], len(released))
     n_calls, n_regains = len(released), int(np.count_nonzero(is_regained))
     if n_calls < _LEAST_CALLS or not n_regains:
         return []

@@ -23,7 +23,7 @@ from vramscope.analysis.shared_results import memoized
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, StackBuilder, Stacks
-from vramscope.model.table import Array
+from vramscope.model.table import Array, sums_of
 from vramscope.package_data import rows
 
 
@@ -133,8 +133,7 @@ class BytesByLine:
         node, stacks = self.folded_id[known], folded.stacks
         frames = np.stack([stacks.function[node], stacks.file[node], stacks.line[node]], axis=1)
         line = np.unique(frames, axis=0, return_inverse=True)[1].reshape(-1)
-        total = np.zeros(int(line.max()) + 1, "i8")
-        np.add.at(total, line, self.n_bytes[known])
+        total = sums_of(line, self.n_bytes[known], int(line.max()) + 1)
         # Rows are in the order of their bytes: the first row of a line is its largest.
         row = int(known[int(total[line].argmax())])
         return LargestLine(int(self.folded_id[row]), int(total.max()), int(self.example[row]))
@@ -266,9 +265,7 @@ def bytes_by_line(folded: Folded, stack_id: Array, n_bytes: Array, count: Array)
     pairs = np.stack([folded.reads_as[place[stack_id]], folded.via[stack_id]], axis=1).reshape(-1, 2)
     unique, group = np.unique(pairs, axis=0, return_inverse=True)
     group = group.reshape(-1)
-    total, number = np.zeros(len(unique), "i8"), np.zeros(len(unique), "i8")
-    np.add.at(total, group, n_bytes)
-    np.add.at(number, group, count)
+    total, number = (sums_of(group, column, len(unique)) for column in (n_bytes, count))
     example = np.zeros(len(unique), "i8")
     by_size = np.argsort(n_bytes, kind="stable")
     example[group[by_size]] = stack_id[by_size]

@@ -22,7 +22,7 @@ from vramscope.analysis.tree import depths
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
-from vramscope.model.table import Array
+from vramscope.model.table import Array, sums_of
 from vramscope.steps.innermost import phases_at
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes, format_count, format_name
@@ -133,8 +133,8 @@ def live_bytes(
     keys = np.stack([np.asarray(column, "i8") for column in columns], axis=1).reshape(-1, 5)
     unique, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     group = group.reshape(-1)
-    n_bytes, n_blocks = np.zeros(len(unique), "i8"), np.bincount(group, minlength=len(unique))
-    np.add.at(n_bytes, group, allocations.block_size[live])
+    n_bytes = sums_of(group, allocations.block_size[live], len(unique))
+    n_blocks = np.bincount(group, minlength=len(unique))
     holders: list[Counter[str]] = [Counter() for _ in unique]
     for of, row, size in zip(group, live.tolist(), allocations.block_size[live].tolist(), strict=True):
         if holder_of and row in holder_of:

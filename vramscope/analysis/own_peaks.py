@@ -15,7 +15,7 @@ from vramscope.analysis.timeline import instant_of
 from vramscope.errors import UsageError
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array, Int64, Table
+from vramscope.model.table import Array, Int64, Table, sums_of
 from vramscope.steps.innermost import phases_of
 
 _BEFORE = "before the recording"
@@ -88,10 +88,9 @@ def own_peaks(recording: Recording, by: str = "phase") -> OwnPeaks:
 
 
 def _held_at(found: Allocations, group: Array, instant: int, n_groups: int) -> Array:
-    """Bytes of each group at *instant*, in integers: ``bincount`` with weights sums in floats."""
-    live, sums = found.allocated_at(instant), np.zeros(n_groups, "i8")
-    np.add.at(sums, group[live], found.block_size[live])
-    return sums
+    """Bytes of each group at *instant*."""
+    live = found.allocated_at(instant)
+    return sums_of(group[live], found.block_size[live], n_groups)
 
 
 def _highest(found: Allocations, group: Array, numbers: tuple[int, int]) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Stacks
-from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64
+from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64, sums_of
 from vramscope.model.trace import Action, Trace
 from vramscope.steps.innermost import phases_at
 
@@ -85,10 +85,8 @@ def pins_of(recording: Recording, state: Snapshot, known: Allocations | None = N
     segments, blocks = state.segments, state.blocks
     in_use = blocks.state != BlockState.INACTIVE
     n_blocks = np.bincount(blocks.segment[in_use], minlength=len(segments))
-    kept = np.zeros(len(segments), dtype="i8")
-    settings = recorded_settings(recording, state)
-    left = blocks.size - unmappable_bytes(state, settings)
-    np.add.at(kept, blocks.segment[~in_use], left[~in_use])
+    left = blocks.size - unmappable_bytes(state, recorded_settings(recording, state))
+    kept = sums_of(blocks.segment[~in_use], left[~in_use], len(segments))
     is_pinned = (n_blocks > 0) & (2 * kept > segments.size)
     found = blocks.rows(in_use & is_pinned[blocks.segment])
     found = found.rows(np.lexsort((-found.size, found.segment, -kept[found.segment])))

@@ -9,7 +9,7 @@ from vramscope.analysis.by_stack import StackBytes, by_stack
 from vramscope.analysis.folding import Folded, fold
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, Stacks
-from vramscope.model.table import Array, Int32, Int64, Table
+from vramscope.model.table import Array, Int32, Int64, Table, sums_of
 
 ROOT = "(all)"
 NO_STACK = "(no stack)"
@@ -70,12 +70,9 @@ def tree_of(stacks: Stacks, live: StackBytes, *, folded: bool = True, known: Fol
     if folded:
         own = known or fold(stacks)
         shown, leaf = own.stacks, np.asarray(own.of)[leaf]
-    own_bytes, own_count = np.zeros(len(shown) + 2, "i8"), np.zeros(len(shown) + 2, "i8")
     # Two more rows for bytes without a call: no stack recorded, or only framework frames.
     leaf = np.where(leaf > 0, leaf, len(shown) + (live.stack_id > 0))
-    np.add.at(own_bytes, leaf, live.bytes)
-    np.add.at(own_count, leaf, live.count)
-    return _grown(shown, own_bytes, own_count)
+    return _grown(shown, *(sums_of(leaf, column, len(shown) + 2) for column in (live.bytes, live.count)))
 
 
 def _grown(stacks: Stacks, own_bytes: Array, own_count: Array) -> Tree:

@@ -161,6 +161,13 @@ def looked_up(values: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
+def sums_of(group: Array, values: Array, n_groups: int) -> Array:
+    """The sum of the *values* of each group, in integers: ``bincount`` with weights sums in floats."""
+    sums = np.zeros(n_groups, "i8")
+    np.add.at(sums, group.reshape(-1), values)
+    return sums
+
+
 def data_frame(columns: Mapping[str, Any]) -> Any:
     """The columns as a ``pandas.DataFrame``; raises MissingExtraError where pandas is not installed."""
     try:

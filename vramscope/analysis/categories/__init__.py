@@ -24,7 +24,7 @@ from vramscope.analysis.step_and_phase import number_of_step
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array, EqualByValue, Int32, Table, UInt8
+from vramscope.model.table import Array, EqualByValue, Int32, Table, UInt8, sums_of
 from vramscope.package_data import words
 from vramscope.steps.unrecorded import unrecorded
 
@@ -132,8 +132,7 @@ def categories(recording: Recording, instant: int | None = None) -> Categories:
     found, at = lifetimes(recording), instant_of(recording, instant)
     assigned = assign(recording, found)
     live = found.allocated_at(at)
-    n_bytes = np.zeros(len(Category), dtype="i8")
-    np.add.at(n_bytes, assigned.category[live], found.block_size[live])
+    n_bytes = sums_of(assigned.category[live], found.block_size[live], len(Category))
     return Categories(at, assigned, n_bytes, found, recording)
 
 

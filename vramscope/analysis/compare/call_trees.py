@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.tree import SPECIAL, Tree, prune, summed
 from vramscope.model.stacks import Frame
-from vramscope.model.table import EqualByValue
+from vramscope.model.table import EqualByValue, sums_of
 
 Renamed = Callable[[str], str]
 """The name that both runs have for a file."""
@@ -39,8 +39,7 @@ class TreeDifference(EqualByValue):
         owners = drawn.node[drawn.parent[is_other]]
         sides = []
         for n_bytes in (self.before_bytes, self.after_bytes):
-            of_parent = np.zeros(len(self.tree), "i8")
-            np.add.at(of_parent, self.tree.parent[left_out], n_bytes[left_out])
+            of_parent = sums_of(self.tree.parent[left_out], n_bytes[left_out], len(self.tree))
             side = np.zeros(len(drawn), "i8")
             side[~is_other], side[is_other] = n_bytes[shown], of_parent[owners]
             sides.append(side)
@@ -102,11 +101,12 @@ def _joined(
     frames: list[Frame], parents: list[int], trees: tuple[Tree, Tree], places: list[NDArray[np.int64]]
 ) -> TreeDifference:
     n_rows, parent = len(frames), np.array(parents, "i4")
-    own, count, total = (np.zeros((2, n_rows), "i8") for _ in range(3))
-    for side, (tree, place) in enumerate(zip(trees, places, strict=True)):
-        np.add.at(own[side], place, tree.self_bytes)
-        np.add.at(total[side], place, tree.total_bytes)
-        np.add.at(count[side], place, tree.count)
+    own, count, total = (
+        np.stack(
+            [sums_of(place, getattr(tree, name), n_rows) for tree, place in zip(trees, places, strict=True)]
+        )
+        for name in ("self_bytes", "count", "total_bytes")
+    )
     # First the empty file of rows that are no call, as in every tree.
     names = dict.fromkeys(["", *(word for frame in frames for word in (frame.function, frame.file))])
     words = {word: at for at, word in enumerate(names)}

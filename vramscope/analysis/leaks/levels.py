@@ -10,7 +10,7 @@ from vramscope.analysis.leaks.iterations import between_steps_with_events
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame
-from vramscope.model.table import Array
+from vramscope.model.table import Array, sums_of
 
 Place = tuple[Frame | None, bool]
 """A line of the program, None if not known; and whether it only called the backward that allocated, on a
@@ -56,25 +56,22 @@ class Levels:
 
     def series(self, rows: Array) -> Array:
         """Return the bytes of these rows at each instant, shape ``(len(at),)``."""
-        change = np.zeros(len(self.at) + 1, "i8")
-        np.add.at(change, self.born[rows], self.n_bytes[rows])
-        np.add.at(change, self.gone[rows], -self.n_bytes[rows])
-        return np.cumsum(change)[:-1]
+        return self._summed(rows, self.n_bytes[rows])
 
     def count(self, rows: Array) -> Array:
         """Return the number of these rows' blocks at each instant, shape ``(len(at),)``."""
-        change = np.zeros(len(self.at) + 1, "i8")
-        np.add.at(change, self.born[rows], 1)
-        np.add.at(change, self.gone[rows], -1)
-        return np.cumsum(change)[:-1]
+        return self._summed(rows, np.ones(len(rows), "i8"))
+
+    def _summed(self, rows: Array, values: Array) -> Array:
+        came, went = (sums_of(at[rows], values, len(self.at) + 1) for at in (self.born, self.gone))
+        return np.cumsum(came - went)[:-1]
 
     def by_place(self) -> dict[int, Array]:
         """Return the lasting rows of each place that has more bytes at the last instant than at the first."""
         rows = self.lasting
         size = self.n_bytes[rows]
-        gain = np.zeros(len(self.places), "i8")
-        np.add.at(gain, self.place[rows], np.where(self.gone[rows] == len(self.at), size, 0))
-        np.add.at(gain, self.place[rows], -np.where(self.born[rows] == 0, size, 0))
+        signs = (self.gone[rows] == len(self.at)).astype("i8") - (self.born[rows] == 0)
+        gain = sums_of(self.place[rows], signs * size, len(self.places))
         rows = rows[gain[self.place[rows]] > 0]
         order = rows[np.argsort(self.place[rows], kind="stable")]
         edges = np.flatnonzero(np.diff(self.place[order])) + 1

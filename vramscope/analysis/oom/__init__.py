@@ -26,7 +26,7 @@ from vramscope.model.marks import Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.stacks import Frame
-from vramscope.model.table import Array, Int32, Int64, Table
+from vramscope.model.table import Array, Int32, Int64, Table, sums_of
 from vramscope.model.trace import Action
 from vramscope.package_data import rows, words
 from vramscope.units import format_bytes, format_name
@@ -88,8 +88,7 @@ def in_use_at(recording: Recording, events: Sequence[int]) -> list[InUse]:
     for event in events:
         live = found.largest_at(event)
         n_bytes = found.block_size[live]
-        sums = np.zeros(len(Category), "i8")
-        np.add.at(sums, category[live], n_bytes)
+        sums = sums_of(category[live], n_bytes, len(Category))
         order = [i for i in np.argsort(-sums, kind="stable").tolist() if sums[i]]
         by_category = tuple(CategoryBytes(format_name(Category(i)), int(sums[i])) for i in order)
         lines: dict[tuple[str, int], list[int]] = {}

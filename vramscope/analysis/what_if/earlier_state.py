@@ -12,7 +12,7 @@ from vramscope.allocator.simulation import CachingAllocator
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState, Snapshot
-from vramscope.model.table import Array
+from vramscope.model.table import Array, sums_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +31,8 @@ def earlier_state(recording: Recording, found: Allocations) -> EarlierState | No
     state, older = recording.initial, np.flatnonzero(found.alloc_event < 0)
     if not len(state.segments):
         return None
-    blocks, n_bytes = state.blocks, np.zeros(len(state.segments), "i8")
-    np.add.at(n_bytes, blocks.segment, blocks.size)
+    blocks = state.blocks
+    n_bytes = sums_of(blocks.segment, blocks.size, len(state.segments))
     held = blocks.address[blocks.state != BlockState.INACTIVE]
     is_whole = bool((n_bytes == state.segments.size).all())
     is_same = len(held) == len(older) and np.array_equal(np.sort(held), np.sort(found.address[older]))
