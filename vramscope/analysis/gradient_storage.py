@@ -4,9 +4,8 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.categories import Assigned, assign, undivided
-from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.lifetimes import Allocations, lifetimes, summed
 from vramscope.analysis.strategies.gradients import LEAST_STEPS, cleared, forgotten, is_bucket
-from vramscope.analysis.strategies.trials import summed
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vramscope.analysis.categories import assign
-from vramscope.analysis.lifetimes import Allocations, lifetimes
+from vramscope.analysis.lifetimes import lifetimes, summed
 from vramscope.analysis.timeline import timeline
 from vramscope.errors import MissingExtraError
 from vramscope.export import Export
@@ -168,16 +168,8 @@ def _by_category(recording: Recording) -> Iterator[tuple[Category, Array]]:
     found = lifetimes(recording)
     category = assign(recording, found).category
     for each in np.unique(category).tolist():
-        yield Category(each), _allocated(found.rows(category == each), len(recording.trace))
-
-
-def _allocated(found: Allocations, n_events: int) -> Array:
-    change = np.zeros(n_events + 1, "i8")
-    served = found.rows(found.free_event >= -1)
-    np.add.at(change, served.alloc_event + 1, served.block_size)
-    freed = served.rows(served.free_event >= 0)
-    np.add.at(change, freed.free_event + 1, -freed.block_size)
-    return np.cumsum(change)
+        mine = found.rows(category == each)
+        yield Category(each), summed(mine, mine.block_size, len(recording.trace)).astype("i8")
 
 
 EXPORT = Export("perfetto", "counters, steps, phases and findings for ui.perfetto.dev", write)

@@ -30,11 +30,11 @@ from vramscope.analysis.strategies.trials import (
     SizeChange,
     StrategyInput,
     StrategyTrial,
+    level_of,
     level_with,
     prepare,
     scaled,
     starts_training,
-    summed,
 )
 from vramscope.analysis.verdicts.missing import ended_short
 from vramscope.errors import UsageError
@@ -272,7 +272,7 @@ def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) ->
 def _least_peak(run: StrategyInput, change: SizeChange) -> int:
     """Return the least peak that a change allows: blocks as large as their requests, rounded."""
     size = change.factor * _rounded(run)
-    return int(np.floor(_summed(run, size, change.extra_bytes).max()))
+    return int(np.floor(level_of(run, size, change.extra_bytes).max()))
 
 
 def _most_peak(run: StrategyInput, change: SizeChange) -> int:
@@ -285,16 +285,12 @@ def _most_peak(run: StrategyInput, change: SizeChange) -> int:
     is_moved = run.found.alloc_event >= starts_training(run)
     is_moved &= run.category != Category.WORKSPACE
     size += is_moved * (GRANULE * (size > 0) + SMALL_LIMIT * (size > SMALL_LIMIT))
-    return int(np.ceil(_summed(run, size, change.extra_bytes).max()))
+    return int(np.ceil(level_of(run, size, change.extra_bytes).max()))
 
 
 def _rounded(run: StrategyInput) -> Array:
     requested = np.where(run.found.size > 0, run.found.size, run.found.block_size)
     return -(-requested // GRANULE) * GRANULE
-
-
-def _summed(run: StrategyInput, size: Array, extra: Array | int) -> Array:
-    return summed(run.found, size, len(run.phase) - 1) + extra
 
 
 def _by_category(run: StrategyInput, tried: StrategyTrial, at: int) -> dict[str, int]:

@@ -10,10 +10,9 @@ import numpy as np
 
 from vramscope.analysis.categories import assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
-from vramscope.analysis.lifetimes import ALIVE, Allocations
+from vramscope.analysis.lifetimes import ALIVE, Allocations, summed
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import steps_of
-from vramscope.analysis.strategies.trials import summed
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.what_if import replay, request_sequence, with_frees
 from vramscope.model.marks import Category, MarkKind, Phase

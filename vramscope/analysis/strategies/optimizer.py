@@ -12,9 +12,9 @@ from vramscope.analysis.strategies.trials import (
     SizeChange,
     StrategyInput,
     StrategyTrial,
+    level_with,
     scaled,
     starts_training,
-    summed,
 )
 from vramscope.analysis.verdicts.missing import ended_short
 from vramscope.model.marks import Category, Phase
@@ -155,7 +155,7 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
     share = 1 / run.n_ranks
     largest = int(run.found.block_size[parameter].max(initial=0))
     # A model is whole until it is sharded, which is after its weights were made and loaded.
-    whole = summed(run.found, (1 - share) * parameter * run.found.block_size, len(run.phase) - 1)
+    whole = level_with(run, (1 - share) * parameter)
     gathered = whole.copy()
     whole[starts_training(run) :], gathered[starts_training(run) :] = 0, largest
     # The gradient of what is gathered is whole until it is reduced.

@@ -9,7 +9,7 @@ import numpy as np
 
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of, padded
-from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
+from vramscope.analysis.lifetimes import Allocations, lifetimes, summed
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
@@ -118,18 +118,14 @@ def starts_training(run: StrategyInput) -> int:
     return int(starts[0]) - 1 if len(starts) else len(run.phase)
 
 
-def summed(found: Allocations, size: Array, n_events: int) -> Array:
-    """Return the allocated bytes at each instant, if the allocations had these sizes."""
-    change = np.zeros(n_events + 1)
-    is_born, is_freed = found.free_event != BEFORE, found.free_event >= 0
-    np.add.at(change, found.alloc_event[is_born] + 1, size[is_born])
-    np.add.at(change, found.free_event[is_freed] + 1, -size[is_freed])
-    return np.cumsum(change)
-
-
 def level_with(run: StrategyInput, factor: Array, extra: Array | int = 0) -> Array:
     """Return the allocated bytes at each instant, if each allocation had *factor* times its size."""
-    return summed(run.found, factor * run.found.block_size, len(run.phase) - 1) + extra
+    return level_of(run, factor * run.found.block_size, extra)
+
+
+def level_of(run: StrategyInput, size: Array, extra: Array | int = 0) -> Array:
+    """Return the allocated bytes at each instant, if the allocations had these sizes, and *extra* ones."""
+    return summed(run.found, size, len(run.phase) - 1) + extra
 
 
 def scaled(run: StrategyInput, *scales: tuple[Array, Array | float]) -> Array:
