@@ -21,18 +21,6 @@ from vramscope.model.trace import Action, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moves:
-    """The moves of a batch in order: allocations, and frees that are asked for and done at once."""
-
-    address: Array
-    needs: Array
-    """The rounded size of each request in bytes."""
-    is_alloc: Array
-    is_free: Array
-    """A move that is neither leaves its address to the loop over events."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SmallMoves:
     """The moves at addresses where the batch allocates small blocks alone, and frees them in turns."""
 
@@ -44,22 +32,25 @@ class SmallMoves:
     """The last of these moves at each address, which decides whether a block is in use after the batch."""
 
 
-def small_moves(moves: Moves, size_before: Callable[[int], int | None]) -> SmallMoves:
-    """Return the moves that nothing but the moves at the same address decides about.
+def _small_moves(
+    address: Array, needs: Array, kind: Array, size_before: Callable[[int], int | None]
+) -> SmallMoves:
+    """Return the moves of a batch that nothing but the moves at the same address decides about.
 
-    *size_before* returns the bytes of the block at an address before the batch, 0 for none, and None for an
-    address that is left to the loop over events.
+    *needs* are the rounded sizes of the requests in bytes. A move of another *kind* than ALLOC and _FREED
+    leaves its address to the loop over events. *size_before* returns the bytes of the block at an address
+    before the batch, 0 for none, and None for an address that is left to that loop as well.
     """
-    order = np.argsort(moves.address, kind="stable")
-    address, is_alloc = moves.address[order], moves.is_alloc[order]
+    order = np.argsort(address, kind="stable")
+    address, is_alloc, is_free = address[order], kind[order] == Action.ALLOC, kind[order] == _FREED
     is_first = np.ones(len(order), dtype="?")
     is_first[1:] = address[1:] != address[:-1]
     starts = np.flatnonzero(is_first)
     before = [size_before(at) for at in address[starts].tolist()]
     is_left = np.array([size is None for size in before], dtype="?")
     held = np.array([size or 0 for size in before], dtype="i8")
-    sizes = np.where(is_alloc, moves.needs[order], 0)
-    is_odd = ~(is_alloc | moves.is_free[order]) | (sizes > SMALL_LIMIT)
+    sizes = np.where(is_alloc, needs[order], 0)
+    is_odd = ~(is_alloc | is_free) | (sizes > SMALL_LIMIT)
     is_odd[1:] |= (is_alloc[1:] == is_alloc[:-1]) & ~is_first[1:]
     is_odd[starts] |= is_left | ((held > 0) == is_alloc[starts])
     group = np.cumsum(is_first) - 1
@@ -148,8 +139,7 @@ class Ledger:
         needs = self._settings.rounded_all(trace.size)
         columns = (kinds, trace.address, trace.size, needs, trace.stream, trace.pool, trace.stack_id)
         at = np.flatnonzero(~is_end)
-        moves = Moves(trace.address[at], needs[at], kinds[at] == Action.ALLOC, kinds[at] == _FREED)
-        small = small_moves(moves, self._small_before)
+        small = _small_moves(trace.address[at], needs[at], kinds[at], self._small_before)
         for kind, address, size, need, stream, pool, stack in _rows(columns, at[small.last]):
             if kind == Action.ALLOC:
                 self.blocks[address] = (need, size, stream, pool, stack)

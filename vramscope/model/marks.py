@@ -225,3 +225,8 @@ class Note:
     """Bytes or events, as the text says."""
     stream: str = ""
     """For a file that is damaged or missing: the kind of its rows, such as ``events``; '' for other notes."""
+
+
+def counted(code: str, n: int, text: str) -> list[Note]:
+    """Return the note on *n* things that *text* counts; none where there are none."""
+    return [Note(code, text, n)] if n else []

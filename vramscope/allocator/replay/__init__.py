@@ -24,7 +24,7 @@ from vramscope.allocator.replay.impossible import made_possible
 from vramscope.allocator.replay.large_pool import Start, followed
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.model.codes import NoteCode
-from vramscope.model.marks import Note
+from vramscope.model.marks import Note, counted
 from vramscope.model.snapshot import BlockState, Segments, Snapshot
 from vramscope.model.table import Array, stretches
 from vramscope.model.trace import Action, Trace
@@ -134,16 +134,12 @@ def _settle(found: BlockLives, sizes: Array, at_end: Used) -> list[Note]:
     sizes[rows] = at_end.size[place]
     mentioned = int(np.count_nonzero(is_among(at_end.address, found.address)))
     n_unlike = int(np.count_nonzero(found.end < 0)) + mentioned - 2 * len(rows)
-    notes = []
-    if n_other:
-        text = (
-            f"{n_other} blocks have another size than torch's rules give: private pools or changed settings"
-        )
-        notes.append(Note(NoteCode.OTHER_SIZE, text, n_other))
-    if n_unlike:
-        text = f"the events leave {n_unlike} blocks otherwise than the snapshot says: some events are missing"
-        notes.append(Note(NoteCode.END_DIFFERS, text, n_unlike))
-    return notes
+    other = f"{n_other} blocks have another size than torch's rules give: private pools or changed settings"
+    unlike = f"the events leave {n_unlike} blocks otherwise than the snapshot says: some events are missing"
+    return [
+        *counted(NoteCode.OTHER_SIZE, n_other, other),
+        *counted(NoteCode.END_DIFFERS, n_unlike, unlike),
+    ]
 
 
 def _drop_homeless(found: BlockLives, sizes: Array, initial: Snapshot, trace: Trace) -> list[Note]:
@@ -158,10 +154,8 @@ def _drop_homeless(found: BlockLives, sizes: Array, initial: Snapshot, trace: Tr
         n_lost += int(np.count_nonzero(is_lost))
         n_bytes += int(size[is_lost].sum())
         size[is_lost] = 0
-    if not n_lost:
-        return []
     text = f"{n_lost} blocks of {format_bytes(n_bytes)} in all lie in no known segment: not counted"
-    return [Note(NoteCode.NO_SEGMENT, text, n_lost)]
+    return counted(NoteCode.NO_SEGMENT, n_lost, text)
 
 
 def _contradictions(trace: Trace, found: BlockLives, unended: Array) -> list[Note]:
@@ -169,26 +163,17 @@ def _contradictions(trace: Trace, found: BlockLives, unended: Array) -> list[Not
     n_used = sum(int(np.count_nonzero(column >= 0)) for column in (found.alloc, found.request, found.end))
     n_used -= len(unended)
     n_lost = int(np.count_nonzero(trace.action <= Action.FREE_COMPLETED)) - n_used
-    if not n_lost:
-        return []
-    text = (
-        f"{n_lost} events contradict the others (freed twice, or allocated where a block lives): not counted"
-    )
-    return [Note(NoteCode.CONTRADICTION, text, n_lost)]
+    what = "events contradict the others (freed twice, or allocated where a block lives): not counted"
+    return counted(NoteCode.CONTRADICTION, n_lost, f"{n_lost} {what}")
 
 
 def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
-    notes = []
-    if n_unsure:
-        text = (
-            f"{n_unsure} blocks from before the recording may have been up to 1 MiB larger each: "
-            "they were freed before anything showed their end"
-        )
-        notes.append(Note(NoteCode.UNSURE_SIZE, text, n_unsure))
-    if n_strays:
-        text = f"{n_strays} blocks were allocated where nothing was free: events before them are missing"
-        notes.append(Note(NoteCode.GAP, text, n_strays))
-    return notes
+    unsure = (
+        f"{n_unsure} blocks from before the recording may have been up to 1 MiB larger each: "
+        "they were freed before anything showed their end"
+    )
+    strays = f"{n_strays} blocks were allocated where nothing was free: events before them are missing"
+    return [*counted(NoteCode.UNSURE_SIZE, n_unsure, unsure), *counted(NoteCode.GAP, n_strays, strays)]
 
 
 def _by_event(trace: Trace, found: BlockLives, sizes: Array, unended: Array) -> Array:
@@ -226,9 +211,8 @@ def _block_sizes(
     free = free.rows(free.state == BlockState.INACTIVE)
     unsure = np.searchsorted(large, unsure)
     start = Start(sizes[large], unsure, segments.address, free.address, free.size)
-    shown = followed(trace, found, large, start, settings)
-    sizes[large] = shown.sizes
-    return sizes, _doubts(shown.n_unsure, shown.n_strays)
+    sizes[large], n_unsure, n_strays = followed(trace, found, large, start, settings)
+    return sizes, _doubts(n_unsure, n_strays)
 
 
 def _grow_to_neighbours(

@@ -10,7 +10,7 @@ import numpy as np
 from vramscope.allocator.layout import segments_ever
 from vramscope.allocator.lives import BlockLives
 from vramscope.model.codes import NoteCode
-from vramscope.model.marks import Note
+from vramscope.model.marks import Note, counted
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.table import Array, stretches
 from vramscope.model.trace import Action, Trace
@@ -84,14 +84,12 @@ def _within_reserved(trace: Trace, initial: Snapshot, found: BlockLives) -> tupl
 
 
 def _notes(n_blocks: int, n_segments: int) -> list[Note]:
-    notes = []
-    if n_segments:
-        text = f"{n_segments} segments were given back that were not there or held blocks: not counted"
-        notes.append(Note(NoteCode.SEGMENT_CONTRADICTION, text, n_segments))
-    if n_blocks:
-        text = f"{n_blocks} blocks exceed what the segments had left: not counted"
-        notes.append(Note(NoteCode.NO_ROOM, text, n_blocks))
-    return notes
+    freed = f"{n_segments} segments were given back that were not there or held blocks: not counted"
+    no_room = f"{n_blocks} blocks exceed what the segments had left: not counted"
+    return [
+        *counted(NoteCode.SEGMENT_CONTRADICTION, n_segments, freed),
+        *counted(NoteCode.NO_ROOM, n_blocks, no_room),
+    ]
 
 
 def _goes_beyond(trace: Trace, initial: Snapshot, has_segments: bool) -> bool:

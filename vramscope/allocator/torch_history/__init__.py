@@ -25,7 +25,7 @@ from vramscope.allocator.torch_history.events import (
 from vramscope.allocator.torch_history.stack_reader import StackReader
 from vramscope.errors import FormatError
 from vramscope.model.codes import NoteCode
-from vramscope.model.marks import MarkKind, Marks, Note
+from vramscope.model.marks import MarkKind, Marks, Note, counted
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.table import Array, looked_up
@@ -177,30 +177,20 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
     """What the trace itself lacks, one note each."""
     n_events = int(np.count_nonzero(trace.action != Action.SNAPSHOT))
     if not n_events:
-        return [
-            Note(
-                NoteCode.NO_TRACE,
-                "no events were recorded: only the state at the moment of the snapshot is known",
-            )
-        ]
+        text = "no events were recorded: only the state at the moment of the snapshot is known"
+        return [Note(NoteCode.NO_TRACE, text)]
     found = []
     if not trace.has_clock:
         text = "events have no time (torch ≤ 2.1 wrote none): they are shown in their order"
         found.append(Note(NoteCode.NO_CLOCK, text))
-        if n_annotations:
-            found.append(
-                Note(
-                    NoteCode.NO_MARKS, f"{n_annotations} annotations have no place without it", n_annotations
-                )
-            )
+        text = f"{n_annotations} annotations have no place without it"
+        found += counted(NoteCode.NO_MARKS, n_annotations, text)
     moves = trace.action <= Action.FREE_COMPLETED
     n_blind = int(np.count_nonzero(moves & (trace.stack_id == 0)))
-    if n_blind:
-        share = n_blind / max(int(np.count_nonzero(moves)), 1)
-        moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
-        text = f"{n_blind:,} {moves_were} recorded without a call stack ({share:.0%})"
-        found.append(Note(NoteCode.NO_STACK, text, n_blind))
-    return found
+    share = n_blind / max(int(np.count_nonzero(moves)), 1)
+    moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
+    text = f"{n_blind:,} {moves_were} recorded without a call stack ({share:.0%})"
+    return found + counted(NoteCode.NO_STACK, n_blind, text)
 
 
 def _pool_column(rows: Rows, key: str, pools: dict[tuple[int, int], int]) -> Array:
@@ -336,11 +326,9 @@ def _blocks(
     size = rows.integers("size", "i8")
     _believable(size, "block")
     words = rows.column("state", (str,))
-    unknown = sum(word not in _STATES for word in words)
-    if unknown:
-        notes.append(
-            Note(NoteCode.UNKNOWN_STATE, f"{unknown} blocks in an unknown state count as free", unknown)
-        )
+    n_unknown = sum(word not in _STATES for word in words)
+    text = f"{n_unknown} blocks in an unknown state count as free"
+    notes += counted(NoteCode.UNKNOWN_STATE, n_unknown, text)
     state = np.array([_STATES.get(word, BlockState.INACTIVE) for word in words], dtype="u1")
     in_use = state != BlockState.INACTIVE
     requested, stack_id = _owners(rows, reader)
@@ -391,14 +379,11 @@ def _crooked(held: Segments, blocks: Blocks) -> list[Note]:
     broken = np.flatnonzero(same & (block_end[:-1] != blocks.address[1:])) + 1
     tiled[blocks.segment[broken]] = False
     n_gappy = int(np.count_nonzero(~tiled))
-    found = []
-    if n_overlaps:
-        found.append(Note(NoteCode.OVERLAPPING, f"{n_overlaps} segments overlap the next one", n_overlaps))
-    if n_gappy:
-        found.append(
-            Note(NoteCode.CROOKED, f"the blocks of {n_gappy} segments do not fill them exactly", n_gappy)
-        )
-    return found
+    crooked = f"the blocks of {n_gappy} segments do not fill them exactly"
+    return [
+        *counted(NoteCode.OVERLAPPING, n_overlaps, f"{n_overlaps} segments overlap the next one"),
+        *counted(NoteCode.CROOKED, n_gappy, crooked),
+    ]
 
 
 def _notes(found: list[DeviceHistory]) -> list[Note]:
