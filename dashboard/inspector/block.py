@@ -15,7 +15,7 @@ from ..answers import folded, moment, owners, state_of
 from ..components.panel import facts
 from ..components.panels import found_table
 from ..data import Data, View
-from .parts import amount, blocks_link, holder, pick, section, stack_section, title
+from .parts import amount, blocks_link, keepers, pick, section, stack_section, title
 
 MOST_KEEPERS = 4
 _MOST_TEXTS, _LONGEST_TEXT = 8, 300
@@ -134,10 +134,7 @@ def _pins(data: Data, view: View, row: int, at: int) -> Any:
     if not len(others):
         alone = f"{words} This block alone keeps the segment from being released."
         return section("Segment", html.P(alone, className="dim"))
-    keep = [
-        html.Li([holder(folded(data, view), int(blocks.stack_id[k])), amount(int(blocks.size[k]))])
-        for k in others[np.argsort(-blocks.size[others], kind="stable")][:MOST_KEEPERS]
-    ]
+    keep = keepers(folded(data, view), blocks, others, MOST_KEEPERS)
     verb = "keeps" if len(others) == 1 else "keep"
     kept = f"{words} {format_count(len(others), 'other block')} {verb} it from being released as well:"
-    return section("Segment", html.P(kept, className="dim"), html.Ul(keep, className="picks"))
+    return section("Segment", html.P(kept, className="dim"), keep)

@@ -11,7 +11,7 @@ from vramscope.units import format_bytes, format_count
 from ..answers import folded, moment, state_of
 from ..components.panel import facts
 from ..data import Data, View
-from .parts import amount, holder, section, title
+from .parts import amount, keepers, section, title
 
 MOST_BLOCKS = 8
 
@@ -42,11 +42,6 @@ def content(data: Data, view: View, k: int, at: int) -> Any:
 def _keepers(data: Data, view: View, blocks: Any, used: Any) -> Any:
     if not len(used):
         return html.P("The segment is wholly free: empty_cache() returns it.", className="dim")
-    code = folded(data, view)
-    order = used[np.argsort(-blocks.size[used], kind="stable")]
-    listed = [
-        html.Li([holder(code, int(blocks.stack_id[k])), amount(int(blocks.size[k]))])
-        for k in order[:MOST_BLOCKS]
-    ]
+    listed = keepers(folded(data, view), blocks, used, MOST_BLOCKS)
     words = f"{format_count(len(used), 'block')} in use {'keeps' if len(used) == 1 else 'keep'} the segment:"
-    return section("Kept by", html.P(words, className="dim"), html.Ul(listed, className="picks"))
+    return section("Kept by", html.P(words, className="dim"), listed)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from dash import html
 
 from vramscope.units import format_bytes
@@ -54,6 +55,13 @@ def holder(code: Any, stack: int) -> Any:
     """Return a button that shows the user's line of a stack."""
     name = line_name(code, stack)
     return pick(html.Bdi(name), f"l{stack}") if name else html.Span("no stack recorded", className="dim")
+
+
+def keepers(code: Any, blocks: Any, rows: Any, most: int) -> html.Ul:
+    """Return the largest blocks among *rows*, each with its line and size."""
+    largest = rows[np.argsort(-blocks.size[rows], kind="stable")][:most]
+    listed = [html.Li([holder(code, int(blocks.stack_id[k])), amount(int(blocks.size[k]))]) for k in largest]
+    return html.Ul(listed, className="picks")
 
 
 def line_name(code: Any, stack: int) -> str:

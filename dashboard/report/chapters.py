@@ -1,5 +1,6 @@
 """The chapters of a report: what the pages show of one recording, from the most important on."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,7 @@ def chapters(data: Data, view: View, address: Address) -> list[Any]:
     shown = legend.usual(series)
     bare = doubts.counted(view.recording, series, window(series, None, None))
     chart = timeline.figure(series, shown, at, bare)
-    key = html.Div(
-        [html.Span([html.I(className=f"swatch swatch-{name}"), LABEL[name]]) for name in shown],
-        className="lane-key",
-    )
+    key = _key((html.I(className=f"swatch swatch-{name}"), LABEL[name]) for name in shown)
     picture = graph("rp-time", chart, "Memory over time.", "timeline")
     return [
         opening(data, view),
@@ -121,25 +119,16 @@ def _segments(data: Data, view: View, series: Series, at: int) -> list[Any]:
     if not int(found.parts.reserved_bytes.max(initial=0)):
         return []
     drawn = composition.figure(series, found.parts, at)
-    key = html.Div(
-        [
-            html.Span([html.I(className=f"swatch part-{name}"), name.replace("_", " ")])
-            for name in composition.PARTS
-        ],
-        className="lane-key",
-    )
+    named = ((name, name.replace("_", " ")) for name in composition.PARTS)
+    key = _key((html.I(className=f"swatch part-{name}"), words) for name, words in named)
     over_time = graph("rp-parts", drawn, "Reserved memory over time.", "timeline composition")
     parts = [_chapter("Fragmentation"), _panel("What the reserved memory consisted of", key, over_time)]
     shown = map_at(data, view, at, MAP_COLUMNS)
     present = np.unique(shown.groups[shown.groups >= 0]).tolist()
     if not present:
         return parts
-    names = html.Div(
-        [
-            html.Span([html.I(className="swatch", style={"background": shown.colors[i]}), shown.names[i]])
-            for i in present
-        ],
-        className="lane-key",
+    names = _key(
+        (html.I(className="swatch", style={"background": shown.colors[i]}), shown.names[i]) for i in present
     )
     figure = segment_map.picture(shown.groups, shown.colors)
     picture = graph("rp-map", figure, "Segments end to end, by category.", "segment-map")
@@ -154,6 +143,11 @@ def _fit(data: Data, view: View, address: Address) -> list[Any]:
         search.stop()
         return []
     return [_chapter("Fit"), *fit_page.printed(data, search, address)]
+
+
+def _key(pairs: Iterable[tuple[html.I, str]]) -> html.Div:
+    """Return the key of a picture: what each swatch stands for."""
+    return html.Div([html.Span([*pair]) for pair in pairs], className="lane-key")
 
 
 def _chapter(title: str) -> html.H2:

@@ -1,5 +1,6 @@
 """Colors of the bands, a group per allocation with its name and color."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,26 +55,27 @@ def by_phase(recording: Recording, found: Allocations) -> Paint:
 
 def by_line(code: Folded, found: Allocations) -> Paint:
     """Return the groups by line: those that allocated most bytes have a hue each, the others are gray."""
-    own = code.place[found.stack_id]
-    total = np.bincount(own, weights=found.block_size, minlength=len(code.stacks))
-    total[0] = 0
-    best = [int(row) for row in np.argsort(-total)[: len(_LINES)] if total[row] > 0]
-    group_of = np.zeros(len(code.stacks), "u1")
-    group_of[best] = np.arange(1, len(best) + 1)
-    frames = [code.stacks.frame(row) for row in best]
-    names = [f"{frame.function[:60]} {place(frame)[:40]}" for frame in frames]
-    return Paint(group_of[own], ("other lines", *names), (GRAY, *_LINES[: len(best)]))
+
+    def name(row: int) -> str:
+        frame = code.stacks.frame(row)
+        return f"{frame.function[:60]} {place(frame)[:40]}"
+
+    return _by_most(code.place[found.stack_id], found, name, "other lines")
 
 
 def by_module(owners: Owners, found: Allocations) -> Paint:
     """Return the groups by module: those with most bytes have a hue each, the others are gray."""
-    total = np.bincount(owners.module, weights=found.block_size, minlength=len(owners.paths))
+    return _by_most(owners.module, found, lambda row: owners.paths[row][:100], "other, or no module")
+
+
+def _by_most(own: Array, found: Allocations, name: Callable[[int], str], others: str) -> Paint:
+    """Return a group for each row in *own* that has most of the bytes, and one for 0 and the *others*."""
+    total = np.bincount(own, weights=found.block_size, minlength=1)
     total[0] = 0
     best = [int(row) for row in np.argsort(-total)[: len(_LINES)] if total[row] > 0]
-    group_of = np.zeros(len(owners.paths), "u1")
+    group_of = np.zeros(len(total), "u1")
     group_of[best] = np.arange(1, len(best) + 1)
-    names = ("other, or no module", *(owners.paths[row][:100] for row in best))
-    return Paint(group_of[owners.module], names, (GRAY, *_LINES[: len(best)]))
+    return Paint(group_of[own], (others, *map(name, best)), (GRAY, *_LINES[: len(best)]))
 
 
 def by_age(recording: Recording, found: Allocations) -> Paint:

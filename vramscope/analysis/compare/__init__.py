@@ -6,7 +6,7 @@ outside of steps (model setup, evaluation) is compared as one more interval; the
 whole runs.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -130,12 +130,11 @@ def compare(recording: Recording, other: Recording | None = None, tolerance: flo
 def _of_samples(recording: Recording, other: Recording, tolerance: float) -> Comparison:
     peaks = highest_level(recording), highest_level(other)
     least = max(int(tolerance * peaks[0]), 1)
-    changes = [
+    changes = _largest_first(
         Change("total", name, *pair, pair[1] - pair[0], 0)
         for name, pair in highest_pairs(recording.counters, other.counters).items()
         if abs(pair[1] - pair[0]) >= least
-    ]
-    changes.sort(key=lambda change: -abs(change.n_bytes))
+    )
     _, rows, other_rows = _common_steps(recording, other)
     levels = step_levels(recording)[rows], step_levels(other)[other_rows]
     return _comparison((recording, other), levels, peaks, least, changes)
@@ -220,10 +219,8 @@ def _total_changes(before: _Side, after: _Side, totals: tuple[Any, Any], least: 
             for side, steps in zip((before, after), totals, strict=True)
         )
         most = before.run_peaks[quantity], after.run_peaks[quantity]
-        change = _change("total", quantity, old, new, least, most)
-        if change is not None:
-            found.append(change)
-    return sorted(found, key=lambda change: -abs(change.n_bytes))
+        found.append(_change("total", quantity, old, new, least, most))
+    return _largest_first(found)
 
 
 def _by_phase(side: _Side) -> _Levels:
@@ -250,19 +247,12 @@ def _by_category(side: _Side) -> _Levels:
     return {Category(i).name.lower(): found[:, i] for i in range(len(Category)) if found[:, i].any()}
 
 
-class _Own(NamedTuple):
-    """A code line with the path that its own run uses, and its module."""
-
-    place: CodeLine
-    module: str
-
-
 class _RunLines(NamedTuple):
     """The code lines of one run, with the common path."""
 
     levels: _Levels
-    own: dict[Hashable, _Own]
-    """The line with the path of its own run."""
+    own: dict[Hashable, tuple[CodeLine, str]]
+    """The line with the path of its own run, and its module."""
 
 
 def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
@@ -281,10 +271,10 @@ def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
     group = of_stack[side.allocations.stack_id]
     found = _grouped(side, group, len(names))
     modules = modules_by_place(side.recording, side.allocations, side.assigned, group)
-    owns: dict[Hashable, _Own] = {
-        place: _Own(own[place], modules.get(number, "")) for place, number in names.items()
-    }
-    return _RunLines({place: found[:, i] for place, i in names.items()}, owns)
+    return _RunLines(
+        {place: found[:, i] for place, i in names.items()},
+        {place: (own[place], modules.get(i, "")) for place, i in names.items()},
+    )
 
 
 def _chosen(side: _Side, stretches: Array) -> _Side:
@@ -312,12 +302,11 @@ def _padded(levels: _Levels, others: _Levels) -> _Levels:
 
 def _changes(kind: str, before: _Levels, after: _Levels, least: int) -> list[Change]:
     """The changes above *least*, largest first."""
-    found = []
-    for key, level in before.items():
-        change = _change(kind, str(key), level, after[key], least)
-        if change is not None:
-            found.append(change)
-    return sorted(found, key=lambda change: -abs(change.n_bytes))
+    return _largest_first(_change(kind, str(key), level, after[key], least) for key, level in before.items())
+
+
+def _largest_first(changes: Iterable[Change | None]) -> list[Change]:
+    return sorted(filter(None, changes), key=lambda change: -abs(change.n_bytes))
 
 
 def _change(
@@ -341,13 +330,12 @@ def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
     new = {moved.get(key, key): level for key, level in lines[1].levels.items()}
     new_places = {moved.get(key, key): place for key, place in lines[1].own.items()}
     old, new = _paired(lines[0].levels, new)
-    found: dict[Hashable, Change] = {}
+    found = []
     for key, level in old.items():
         place, module = new_places.get(key) or lines[0].own[key]
         change = _change("line", line_name(place), level, new[key], least)
-        if change is not None:
-            found[key] = replace(change, place=place, module=module)
-    return sorted(found.values(), key=lambda change: -abs(change.n_bytes))
+        found.append(change and replace(change, place=place, module=module))
+    return _largest_first(found)
 
 
 ANALYSIS = Analysis("compare", "What changed from one run to another, step by step?", compare)
