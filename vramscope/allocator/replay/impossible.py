@@ -32,9 +32,7 @@ def made_possible(
 def _with_completions(
     trace: Trace, found: BlockLives, unended: Array
 ) -> tuple[Trace, BlockLives, list[Note]]:
-    """Add missing completions: a block whose address is allocated again counts as complete from its request
-    on, as nothing shows the moment.
-    """
+    """Complete blocks at their request whose address is allocated again: nothing shows the moment."""
     rows = unended[found.request[unended] >= 0]
     events = found.request[rows]
     if not len(events):

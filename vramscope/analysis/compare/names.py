@@ -63,9 +63,7 @@ def _files(recording: Recording) -> frozenset[str]:
 def _common_names(
     before: frozenset[str], after: frozenset[str]
 ) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Functions that give files the names common to both runs: unchanged, or relative to their own roots
-    where no file is the same.
-    """
+    """Functions that keep names of files; where no file is the same, relative to the root of each run."""
     if before & after or not (before and after):
         return _as_it_is, _as_it_is
     return _below(sorted(before)), _below(sorted(after))
