@@ -5,6 +5,8 @@ from typing import Any
 
 from dash import html
 
+from vramscope.units import format_bytes
+
 from .definitions import explained
 
 
@@ -32,16 +34,35 @@ def color_key(colors: Iterable[tuple[str, Any]], kind: str) -> html.Div:
     return html.Div(entries, className=f"lane-key {kind}-key")
 
 
-def table(columns: Sequence[Any], aligned: str, rows: Sequence[html.Tr], kind: str = "") -> html.Table:
-    """Return a table; *aligned* has a letter for each column: ``l``, or ``r`` for numbers."""
-    sides = {"r": "number", "l": None}
+_SIDES = {"l": None, "r": "number", "d": "number dim"}
+
+
+def table(columns: Sequence[Any], aligned: str, rows: Sequence[Sequence[Any]], kind: str = "") -> html.Table:
+    """Return a table; *aligned* has a letter for each column: ``l``, ``r`` for numbers, ``d`` for dim ones.
+
+    A row has a cell for each column: a ``Td``, or what it contains, where an int is bytes.
+    """
     # A column of bars has no name: a heading without words is none to a reader of screens.
     head = [
-        html.Th(column, className=sides[side]) if column else html.Td()
+        html.Th(column, className=None if side == "l" else "number") if column else html.Td()
         for column, side in zip(columns, aligned, strict=True)
     ]
-    whole = [html.Thead(html.Tr(head)), html.Tbody(rows)]
-    return html.Table(whole, className=f"diff {kind}".strip())
+    body = [html.Tr(list(map(_cell, row, aligned))) for row in rows]
+    return html.Table([html.Thead(html.Tr(head)), html.Tbody(body)], className=f"diff {kind}".strip())
+
+
+def _cell(content: Any, side: str) -> html.Td:
+    if isinstance(content, html.Td):
+        return content
+    is_size = isinstance(content, int)
+    title = {"title": f"{content:,} bytes"} if is_size else {}
+    return html.Td(format_bytes(content) if is_size else content, className=_SIDES[side], **title)
+
+
+def bar(share: float, kind: str = "", **style: str) -> html.Div:
+    """Return a bar of that share of its cell; *kind* is the class that colors it."""
+    look = {"left": "0", "width": f"{100 * share:.1f}%"} | ({} if kind else {"background": "var(--ink-3)"})
+    return html.Div(html.I(style=look | style, className=kind or None), className="diff-bar plain")
 
 
 def facts(*rows: tuple[Any, Any], kind: str = "") -> html.Dl:

@@ -145,22 +145,18 @@ def alarm(stopped: str, *, is_other: bool, is_altered: bool = False) -> Any:
     end.
     """
     if stopped:
-        return html.Div(
-            [html.Strong("The recording has stopped. "), f"The training may go on, but {stopped}"],
-            className="banner", role="alert",
-        )  # fmt: skip
+        return _banner("The recording has stopped", f"The training may go on, but {stopped}")
     if is_other:
-        text = (
-            "Another run was recorded at the path of the one that this page began with; this is the new one."
-        )
-        return html.Div([html.Strong("Replaced. "), text], className="banner", role="alert")
+        text = "Another run was recorded at the path of the one that this page began with; this is the new"
+        return _banner("Replaced", f"{text} one.")
     if is_altered:
-        text = (
-            "The files of this run were changed after it had ended. They were read again; reload the page to "
-            "see everything that they hold now."
-        )
-        return html.Div([html.Strong("Changed. "), text], className="banner", role="alert")
+        text = "The files of this run were changed after it had ended. They were read again; reload the page"
+        return _banner("Changed", f"{text} to see everything that they hold now.")
     return None
+
+
+def _banner(word: str, *parts: Any) -> html.Div:
+    return html.Div([html.Strong(f"{word}. "), *parts], className="banner", role="alert")
 
 
 def gone(why: str = "") -> html.Div:
@@ -168,10 +164,9 @@ def gone(why: str = "") -> html.Div:
 
     *why* is what is wrong with the files; empty where they no longer exist.
     """
-    word = "Damaged. " if why else "Gone. "
     text = f"This run can no longer be read: {why} " if why else "This run was moved or deleted. "
-    shown = [html.Strong(word), text, "What you see is the last state that was read. "]
-    return html.Div([*shown, html.A("All runs", href="/", target="_self")], className="banner", role="alert")
+    link = html.A("All runs", href="/", target="_self")
+    return _banner("Damaged" if why else "Gone", text, "What you see is the last state that was read. ", link)
 
 
 def copyable(text: str) -> Any:

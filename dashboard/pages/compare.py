@@ -9,7 +9,8 @@ from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.compare import TOLERANCE, Comparison
 from vramscope.analysis.compare.call_trees import TreeDifference, overlaid
-from vramscope.analysis.compare.names import common_names, different_in_kind
+from vramscope.analysis.compare.kinds import different_in_kind
+from vramscope.analysis.compare.names import common_names
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.verdicts import undecided_difference
 from vramscope.errors import VramscopeError

@@ -23,7 +23,7 @@ from ..address import Address, restore
 from ..answers import folded, held, last_oom, moment, series_of
 from ..components import renewal, states
 from ..components.graph import graph
-from ..components.panel import facts, panel, table
+from ..components.panel import bar, facts, panel, table
 from ..components.panels import cause, stack_table
 from ..components.panels.reserved import function_of
 from ..components.panels.stack_table import to_code
@@ -163,25 +163,19 @@ def _pinned(data: Data, view: View, finding: Finding, event: int, address: Addre
     rows = [_pinning(code, each) for each in pinning_lines(view.recording.stacks, found)[:MOST_LINES]]
     if not rows:
         return []
-    shown = table(("Line", "Keeps free", "In segments", "Its blocks"), "lrrr", rows)
+    shown = table(("Line", "Keeps free", "In segments", "Its blocks"), "lrdd", rows)
     there = html.A("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
     summed = f"{format_bytes(found.total_bytes)} free in segments more than half free · "
     return [_panel("What kept the free memory in pieces", shown, aside=[summed, there])]
 
 
-def _pinning(code: Folded, each: PinningLine) -> html.Tr:
+def _pinning(code: Folded, each: PinningLine) -> list[Any]:
     frame = code.frame(each.stack_id)
     where = html.Bdi(f" {place(frame)}" if frame else "", className="dim")
     words = [html.Bdi(function_of(code, each.stack_id)[:160], className="function"), where]
     blocks = f"{each.n_blocks:,} · {format_bytes(each.block_bytes)}"
-    return html.Tr(
-        [
-            html.Td(to_code(words, each.stack_id), className="where"),
-            html.Td(format_bytes(each.kept_bytes), className="number", title=f"{each.kept_bytes:,} bytes"),
-            html.Td(f"{each.n_segments:,}", className="number dim"),
-            html.Td(blocks, className="number dim", title=f"{each.block_bytes:,} bytes"),
-        ]
-    )
+    line = html.Td(to_code(words, each.stack_id), className="where")
+    return [line, each.kept_bytes, f"{each.n_segments:,}", blocks]
 
 
 def _live(data: Data, view: View, event: int, address: Address) -> html.Section:
@@ -189,25 +183,18 @@ def _live(data: Data, view: View, event: int, address: Address) -> html.Section:
     rows = stack_table.rows(folded(data, view), live)[:MOST_LINES]
     more = html.A("All of it in Peak", href=address.go(path="/peak", at=event).url, className="link")
     segments = html.A("Segments", href=address.go(path="/fragmentation", at=event).url, className="link")
-    shown = table(("Line", "Allocated", "Share", ""), "lrrl", [_line(row) for row in rows])
+    shown = table(("Line", "Allocated", "Share", ""), "lrdl", [_line(row) for row in rows])
     aside = [f"{stack_table.summary(live)} · ", more, " · ", segments]
     return _panel("Live at the failure, by line", shown, aside=aside)
 
 
-def _line(row: dict[str, Any]) -> html.Tr:
+def _line(row: dict[str, Any]) -> list[Any]:
     share = float(row["share"])
     via = f": {row['via']}" if row.get("via") else ""
     place = html.Bdi(f" {row.get('place', '')}", className="dim")
     name = [html.Bdi(f"{row['where']}{via}", className="function"), place]
-    style = {"width": f"{100 * share:.1f}%", "left": "0", "background": "var(--ink-3)"}
-    return html.Tr(
-        [
-            html.Td(to_code(name, int(row.get("stack") or 0)), className="where"),
-            html.Td(format_bytes(row["bytes"]), className="number", title=f"{row['bytes']:,} bytes"),
-            html.Td(format_share(share, 1.0), className="number dim"),
-            html.Td(html.Div(html.I(style=style), className="diff-bar plain")),
-        ]
-    )
+    line = html.Td(to_code(name, int(row.get("stack") or 0)), className="where")
+    return [line, int(row["bytes"]), format_share(share, 1.0), bar(share)]
 
 
 def _helps(data: Data, view: View, address: Address, found: Remedies | None) -> html.Section:

@@ -194,39 +194,30 @@ def _opening(
 
 
 def _kpis(data: Data, view: View) -> Any:
-    known = totals(data, view)
+    known, has_reserved = totals(data, view), view.recording.has_reserved
     full, wide = fullest(data, view), fullest(data, view, "reserved")
-    idle = int(known.reserved_bytes[full] - known.allocated_bytes[full])
-    share = (
-        f"{format_share(idle, int(known.reserved_bytes[full]), 0)} of reserved"
-        if known.reserved_bytes[full]
-        else ""
-    )
-    last = len(known.allocated_bytes) - 1
+    last, words = len(known.allocated_bytes) - 1, [moment(data, view, at).words for at in (full, wide)]
+    allocated, reserved = int(known.allocated_bytes[full]), int(known.reserved_bytes[full])
+    most, where = _highest(view, "allocated", allocated, words[0])
+    top, room = _highest(view, "reserved", int(known.reserved_bytes[wide]), words[1])
+    is_past, capacity = most > allocated, view.recording.device.total_bytes
+    if capacity:
+        room = f"{format_share(top, capacity, 0)} of {format_bytes(capacity)}"
+    share = f"{format_share(reserved - allocated, reserved, 0)} of reserved" if reserved else ""
+    share = f"{share}, {words[0]}" if is_past else share
+    now = f"{format_bytes(int(known.reserved_bytes[last]))} reserved"
+    if not has_reserved:
+        room, share, now = "not recorded", "not recorded", ""
+    peak = _way(view, "/phases" if is_past else "/peak", None if is_past else full, where)
     end = "Allocated now" if view.is_live else "Allocated at the end"
-    capacity = view.recording.device.total_bytes
-    most, where = _highest(
-        view, "allocated", int(known.allocated_bytes[full]), moment(data, view, full).words
-    )
-    top, when = _highest(view, "reserved", int(known.reserved_bytes[wide]), moment(data, view, wide).words)
-    room = f"{format_share(top, capacity, 0)} of {format_bytes(capacity)}" if capacity else when
-    share = f"{share}, {moment(data, view, full).words}" if most > known.allocated_bytes[full] else share
-    has_reserved = view.recording.has_reserved
-    now = f"{format_bytes(int(known.reserved_bytes[last]))} reserved" if has_reserved else ""
-    room, share = (room, share) if has_reserved else ("not recorded", "not recorded")
-    is_past = most > known.allocated_bytes[full]
-    ways = (
-        _way(view, "/phases" if is_past else "/peak", None if is_past else full, where),
-        _way(view, "/fragmentation", wide, room),
-        _way(view, "/fragmentation", full, share),
-        _way(view, "/peak", last, now),
-    )
+    idle = reserved - allocated if has_reserved else None
     cards = [
-        _card("allocated", "Peak allocated", most, ways[0]),
-        _card("reserved", "Peak reserved", top if has_reserved else None, ways[1]),
-        _card("unallocated", "Unallocated at the peak", idle if has_reserved else None, ways[2]),
-        _card("allocated", end, int(known.allocated_bytes[last]), ways[3]),
-    ]
+        _card("allocated", "Peak allocated", most, peak),
+        _card("reserved", "Peak reserved", top if has_reserved else None,
+              _way(view, "/fragmentation", wide, room)),
+        _card("unallocated", "Unallocated at the peak", idle, _way(view, "/fragmentation", full, share)),
+        _card("allocated", end, int(known.allocated_bytes[last]), _way(view, "/peak", last, now)),
+    ]  # fmt: skip
     return html.Section(cards, className="kpis", **{"aria-label": "Key figures"})
 
 

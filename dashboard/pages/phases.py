@@ -250,16 +250,13 @@ def _phases_of(all_steps: AllSteps, row: int) -> list[Any]:
     return [title, panels.table(("Phase", "Peak", ""), "lrl", body)]
 
 
-def _phase_row(phase: int, n_bytes: int, is_lower_bound: bool, top: int) -> html.Tr:
+def _phase_row(phase: int, n_bytes: int, is_lower_bound: bool, top: int) -> list[Any]:
     name = Phase(phase).name.lower()
     swatch = html.I(className=f"swatch phase-{name}")
     label = "between phases" if phase == Phase.OTHER else name.replace("_", " ")
-    size = f"{'at least ' if is_lower_bound else ''}{format_bytes(n_bytes)}"
-    style = {"width": f"{100 * n_bytes / top:.1f}%", "left": "0"}
-    bar = html.Div(html.I(style=style, className=f"phase-{name}"), className="diff-bar plain")
-    return html.Tr([html.Td(html.Span([swatch, label], className="phase-name")),
-                    html.Td(size, className="number", title=f"{n_bytes:,} bytes"),
-                    html.Td(bar)])  # fmt: skip
+    size = f"at least {format_bytes(n_bytes)}" if is_lower_bound else n_bytes
+    bar = panels.bar(n_bytes / top, f"phase-{name}")
+    return [html.Span([swatch, label], className="phase-name"), size, bar]
 
 
 def _rose(data: Data, view: View, row: int, other: int) -> Any:

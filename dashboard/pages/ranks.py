@@ -13,6 +13,7 @@ from vramscope.analysis.rank_comparison import Fleet, imbalance_words, notes_of_
 from vramscope.analysis.rank_comparison.heat_map import Quantity, heat_map
 from vramscope.errors import VramscopeError
 from vramscope.model.recording import Outcome
+from vramscope.store.directory import ranks_of
 from vramscope.units import format_bytes, format_count
 
 from ..address import UNZOOMED, Address, restore
@@ -339,9 +340,11 @@ def _picked(found: RankAnswers, quantity: Quantity, cell: dict[str, int] | None)
 
 
 def _behind(data: Data, view: View) -> Behind:
+    whole = data.runs.whole_run(view.run_id)
+    beside = 1 if whole is None else len(ranks_of(data.runs.path(whole[0])))
     seen = {recording.process.rank for recording in view.run.recordings}
-    n_ranks = max(len(seen), *(recording.process.world_size for recording in view.run.recordings))
-    return Behind(n_ranks, is_offered=n_ranks > 1 or data.runs.whole_run(view.run_id) is not None)
+    n_ranks = max(beside, len(seen), *(recording.process.world_size for recording in view.run.recordings))
+    return Behind(n_ranks, is_offered=n_ranks > 1)
 
 
 PAGE = Page(

@@ -16,7 +16,7 @@ from ..answers import series_of, totals
 from ..components import states
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
-from ..components.panel import panel, table
+from ..components.panel import bar, panel, table
 from ..components.panels import cause
 from ..components.prose import claim_heading
 from ..data import Data, View
@@ -91,19 +91,12 @@ def _pinned(data: Data, view: View) -> list[html.Section]:
         return []
     title, held = pinned_words(view.recording, found)
     shown, total = lines(found.live), found.peak_bytes
-    rows = [
-        html.Tr(
-            [
-                html.Td(html.Bdi(line_words(line)[:300]), className="where"),
-                html.Td(format_bytes(line.n_bytes), className="number", title=f"{line.n_bytes:,} bytes"),
-                html.Td(format_share(line.n_bytes, total), className="number dim"),
-                html.Td(f"{line.n_blocks:,}", className="number dim"),
-            ]
-        )
-        for line in shown[:MOST_LINES]
-    ]
+    rows = []
+    for line in shown[:MOST_LINES]:
+        where = html.Td(html.Bdi(line_words(line)[:300]), className="where")
+        rows.append([where, line.n_bytes, format_share(line.n_bytes, total), f"{line.n_blocks:,}"])
     more = f"the largest {MOST_LINES} of {len(shown)} lines · " if len(shown) > MOST_LINES else ""
-    body = table(("Line", "In use", "Share", "Blocks"), "lrrr", rows)
+    body = table(("Line", "In use", "Share", "Blocks"), "lrdd", rows)
     beside = html.Span(f"{more}{held}", className="dim")
     return [panel(f"{title[:1].upper()}{title[1:]}", body, beside=beside, label="Pinned host memory")]
 
@@ -140,10 +133,10 @@ def _bars(data: Data, view: View, row: int) -> list[Any]:
     after = format_duration(int(found.time_ns[row]) - origin) if row else "the first sample"
     where = f"at {word} {int(position[row]):,}" if word and len(found) > 1 else f"at {after}"
     body, below = [], 0
-    for bar in bars:
-        if bar.n_bytes is not None:
-            body.append(_bar(bar, below, whole))
-            below += bar.n_bytes
+    for part in bars:
+        if part.n_bytes is not None:
+            body.append(_bar(part, below, whole))
+            below += part.n_bytes
     title = [html.H3("All bytes of the device"), html.Span(where, className="dim")]
     columns = ("Part", "Bytes", "", "Source")
     missing = [
@@ -162,25 +155,17 @@ def _scale(bars: Any) -> int:
     return max(whole if 2 * free < 3 * (whole - free) else whole - free, 1)
 
 
-def _bar(bar: Any, below: int, whole: int) -> html.Tr:
-    color = device.COLOR.get(bar.name, "#c3cad2")
+def _bar(part: Any, below: int, whole: int) -> list[Any]:
+    color = device.COLOR.get(part.name, "#c3cad2")
     swatch = html.I(className="swatch", style={"background": color})
-    words = BAR_WORDS[bar.name]
+    words = BAR_WORDS[part.name]
     name = html.Span([swatch, words.on_page], className="phase-name term", tabIndex="0")
-    meaning = words.meaning or DEFINITION.get(bar.name)
+    meaning = words.meaning or DEFINITION.get(part.name)
     label = explained(name, meaning) if meaning else name
-    left, width = 100 * below / whole, 100 * bar.n_bytes / whole
-    fits = left + width < 100.5 and bar.n_bytes
+    left, width = 100 * below / whole, 100 * part.n_bytes / whole
     style = {"left": f"{left:.2f}%", "width": f"max({width:.2f}%, 1px)", "background": color}
-    drawn = html.Div(html.I(style=style), className="diff-bar plain") if fits else ""
-    return html.Tr(
-        [
-            html.Td(label),
-            html.Td(format_bytes(bar.n_bytes), className="number", title=f"{bar.n_bytes:,} bytes"),
-            html.Td(drawn),
-            html.Td(bar.source[:120], className="dim"),
-        ]
-    )
+    drawn = bar(0, **style) if left + width < 100.5 and part.n_bytes else ""
+    return [label, part.n_bytes, drawn, html.Td(part.source[:120], className="dim")]
 
 
 def _register(app: Any, data: Data) -> None:

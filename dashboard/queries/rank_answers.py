@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from threading import RLock
 from time import monotonic, thread_time
@@ -74,6 +75,13 @@ class RankQueries:
             while len(self._known) > MAX_RUNS:
                 self._known.popitem(last=False)
             return found
+
+    def most_events(self, run: str) -> float:
+        """Return the most events of a rank of an ended run whose comparison is known; else infinity."""
+        with self._lock:
+            known = self._known.get(run)
+        ranks = [] if known is None or known[0].fleet.running else known[0].read.summaries.values()
+        return max((device.n_events for rank in ranks for device in rank.devices), default=inf)
 
     def files(self, run: str) -> int | None:
         """Return what differs once the files of a run differ; None while it is written, and of many ranks.

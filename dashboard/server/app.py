@@ -27,7 +27,7 @@ from ..queries.headline import ahead, forecast_words
 from ..queries.rank_answers import opened_address, queries_of
 from ..report import document
 from . import api, compression
-from .callbacks import OutcomeWord, Ready, Standing, Stored, guard, view_or_nothing
+from .callbacks import OutcomeWord, Ready, Standing, Stored, guard
 from .compression import compress
 from .pending_pages import PendingPages
 from .plain import ThinDash, thinned
@@ -161,10 +161,8 @@ def _route(app: Dash, data: Data, entries: dict[str, Page]) -> None:
     )  # fmt: skip
     def count(stored: Stored | None) -> Any:
         address = restore(stored)
-        if (stored or {}).get("is_pending") or not data.is_open(address.run):
-            raise PreventUpdate
-        view = view_or_nothing(data, address)
-        if view.is_live or len(view.recording.trace) > data.pace.events_at_once:
+        view = None if (stored or {}).get("is_pending") else _counted(data, address, is_opened=True)
+        if view is None or view.is_live or len(view.recording.trace) > data.pace.events_at_once:
             raise PreventUpdate
         findings(data, view)
         return _menu(list(entries.values()), data, address, view)
@@ -255,8 +253,7 @@ def _working(entry: Page | None, data: Data, address: Address) -> Any:
 
 
 def _menu(entries: list[Page], data: Data, address: Address, view: View | None) -> list[Any]:
-    if view is None and address.run and data.is_open(address.run):
-        view = data.view(address)
+    view = view or _counted(data, address)
     shown = [entry for entry in entries if address.run or not entry.about_run]
     known = [(entry, entry.behind(data, view) if view and entry.behind else Behind()) for entry in shown]
     return [
@@ -264,6 +261,21 @@ def _menu(entries: list[Page], data: Data, address: Address, view: View | None) 
         for entry, behind in known
         if behind.is_offered or entry.path == address.path
     ]
+
+
+def _counted(data: Data, address: Address, *, is_opened: bool = False) -> View | None:
+    """Return the recording whose findings the menu counts; None where it is not open, or too large to open.
+
+    Of very many ranks it is that of the rank which the other pages show.
+    """
+    try:
+        is_known = data.is_open(address.run)
+        if not is_known and queries_of(data).most_events(address.run) <= data.pace.events_at_once:
+            address = opened_address(data, address)
+            is_known = is_opened or data.is_open(address.run)
+        return data.view(address) if is_known else None
+    except VramscopeError:
+        return None  # the page says why
 
 
 def _menu_link(entry: Page, data: Data, address: Address, behind: Behind) -> Any:

@@ -171,7 +171,9 @@ def test_what_differs_from_a_run_of_half_the_batch(reader: Reader) -> None:
     runs = (load(reader.root / name).recordings[0] for name in BATCHES)
     half, whole = (run.peak().allocated.n_bytes for run in runs)
 
-    reader.reads("In kind: inputs of a step × 2", f"{format_bytes(whole - half)} more at the peak")
+    reader.reads(
+        "In kind: batch × 2 (inputs 512 × 256 → 1024 × 256)", f"{format_bytes(whole - half)} more at the peak"
+    )
     reader.reads("sample_traces/fleet.py:31", "+8.00 MiB")  # 512 more rows of 4,096 floats
 
 

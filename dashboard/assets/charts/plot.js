@@ -105,6 +105,12 @@
     }
   }
 
+  // Dark or light letters: whichever have more contrast with an area of that color's luminance.
+  function inkOn(color) {
+    const [r, g, b] = /^#(..)(..)(..)/.exec(color).slice(1).map((hex) => (parseInt(hex, 16) / 255) ** 2.2);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.22 ? "#1F2933" : "#fff";
+  }
+
   // Columns with a name each, and the phases that they are of.
   function named(context, { xaxis, shapes }, { px, box }, t) {
     const foot = box.top + box.height, wide = px(1) - px(0), every = Math.max(1, Math.ceil(14 / wide));
@@ -112,7 +118,7 @@
     for (const { x0, x1, label: { text }, fillcolor } of shapes) {
       context.fillStyle = fillcolor;
       context.fillRect(px(x0) + 0.5, foot + 2, px(x1) - px(x0) - 1, 15);
-      context.fillStyle = "#fff";
+      context.fillStyle = inkOn(fillcolor);
       context.textAlign = "center";
       if (context.measureText(text).width < px(x1) - px(x0) - 6) context.fillText(text, px((x0 + x1) / 2), foot + 10);
       context.fillStyle = t.line;
@@ -153,9 +159,7 @@
       if (room < ROOM_PX) continue;
       context.textAlign = "center";
       context.textBaseline = "middle";
-      const [r, g, b] = /^#(..)(..)(..)/.exec(trace.fillcolor).slice(1).map((hex) => (parseInt(hex, 16) / 255) ** 2.2);
-      // Whichever has more contrast with an area of that luminance.
-      context.fillStyle = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.22 ? "#1F2933" : "#fff";
+      context.fillStyle = inkOn(trace.fillcolor);
       context.fillText(words, x, y);
       return;
     }

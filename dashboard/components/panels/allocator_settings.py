@@ -7,7 +7,7 @@ from dash import dcc, html
 
 from vramscope.analysis.batch_fit import BatchFit
 from vramscope.analysis.fit.answer import FitAnswer
-from vramscope.analysis.settings_advice import Candidate, SettingTrial
+from vramscope.analysis.settings_advice import SettingTrial
 from vramscope.analysis.strategies import NOT_ESTIMATED, Strategies, Strategy
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.model.marks import Phase
@@ -80,44 +80,33 @@ def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Addres
     assert search.fit.settings is not None  # noqa: S101 - for the type checker
     advice = search.fit.settings
     base = advice.base
-    rows = [html.Tr([html.Td("as it is"), *_numbers(base, base)])]
+    rows: list[Any] = [["as it is", *_numbers(base, base)]]
     for trial in advice.trials:
         name = trial.candidate.name
-        here = chosen is not None and trial is chosen
         link = html.A(name, href=address.go(q=name).url, className="link")
         badge = html.Span("advised", className="badge badge-cuda") if trial is advice.advised else html.Span()
-        rows.append(
-            html.Tr(
-                [html.Td([link, " ", badge]), *_numbers(trial.outcome, base)],
-                className="fit-here" if here else "",
-            )
-        )
-    rows += [_untried(candidate) for candidate in search.wanted[len(advice.trials) :]]
+        named = html.Td([link, " ", badge], className="fit-here" if trial is chosen else None)
+        rows.append([named, *_numbers(trial.outcome, base)])
+    untried, left = html.Td("not tried", className="number dim"), search.wanted[len(advice.trials) :]
+    rows += [[html.Td(candidate.name, className="dim"), untried, "", "", ""] for candidate in left]
     columns = ("Setting", "Peak reserved", "Change", "cudaMalloc calls", "Cache released")
-    return panels.table(columns, "lrrrr", rows, "fit-table")
+    return panels.table(columns, "lrrdd", rows, "fit-table")
 
 
-def _untried(candidate: Candidate) -> html.Tr:
-    name, untried = html.Td(candidate.name, className="dim"), html.Td("not tried", className="number dim")
-    return html.Tr([name, untried, *(html.Td() for _ in range(3))])
-
-
-def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[html.Td]:
+def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[Any]:
     if not outcome.fits:
         return [html.Td("out of memory", className="number verdict-bad", colSpan=4)]
     change = outcome.peak_reserved_bytes - base.peak_reserved_bytes
-    sign = "+" if change > 0 else "−" if change else ""
+    changed = f"{'+' if change > 0 else '−'}{format_bytes(abs(change))}" if change else ""
     tone = "number strong fit-less" if change < 0 else "number"
     # Expandable segments map memory without cudaMalloc.
     calls = f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"
     return [
-        html.Td(format_bytes(outcome.peak_reserved_bytes), className="number",
-                title=f"{outcome.peak_reserved_bytes:,} bytes"),
-        html.Td(f"{sign}{format_bytes(abs(change))}" if change else "", className=tone,
-                title=f"{change:+,} bytes"),
-        html.Td(calls, className="number dim"),
-        html.Td(f"{outcome.n_retries:,} ×" if outcome.n_retries else "never", className="number dim"),
-    ]  # fmt: skip
+        outcome.peak_reserved_bytes,
+        html.Td(changed, className=tone, title=f"{change:+,} bytes"),
+        calls,
+        f"{outcome.n_retries:,} ×" if outcome.n_retries else "never",
+    ]
 
 
 def searching() -> list[Any]:
@@ -143,7 +132,7 @@ def progress(search: SettingsSearch) -> list[Any]:
     bar = html.Progress(value=str(len(trials)), max=str(max(len(wanted), 1)), className="fit-bar-of-search",
                         **{"aria-label": "Settings tried"})  # fmt: skip
     rows = [
-        html.Tr([html.Td(candidate.name), *_so_far(trials[number] if number < len(trials) else None)])
+        [candidate.name, _so_far(trials[number] if number < len(trials) else None)]
         for number, candidate in enumerate(wanted)
     ]
     table = panels.table(("Setting", "Peak reserved"), "lr", rows, "fit-table fit-so-far")
@@ -151,12 +140,10 @@ def progress(search: SettingsSearch) -> list[Any]:
     return [html.Div(found, className="fit-note", **{"aria-busy": "true"})]
 
 
-def _so_far(trial: SettingTrial | None) -> list[html.Td]:
-    if trial is None:
-        return [html.Td("…", className="number dim")]
-    if not trial.outcome.fits:
-        return [html.Td("out of memory", className="number verdict-bad")]
-    return [html.Td(format_bytes(trial.outcome.peak_reserved_bytes), className="number")]
+def _so_far(trial: SettingTrial | None) -> Any:
+    if trial is None or trial.outcome.fits:
+        return "…" if trial is None else trial.outcome.peak_reserved_bytes
+    return html.Td("out of memory", className="number verdict-bad")
 
 
 def drawn(data: Data, search: SettingsSearch, room: int, address: Address) -> dict[str, Any]:
@@ -214,29 +201,22 @@ def savings(found: Strategies) -> html.Section:
     return panel(title, shown, path, *open_ones, below, beside=beside)
 
 
-def _strategy(each: Strategy, peak: int) -> html.Tr:
+def _strategy(each: Strategy, peak: int) -> list[Any]:
     parts = ", ".join(
         f"{format_bytes(n)} {name.replace('_', ' ')}" for name, n in each.by_category.items() if n > 0
     )
-    width = f"{100 * each.peak_bytes / max(peak, 1):.1f}%"
-    bar = html.Div(html.I(style={"width": width, "left": "0"}, className="less"), className="diff-bar plain")
     name = html.Div([html.Span(each.name, className="strong"), html.Div(each.how, className="fit-how")])
     saved = html.Span(format_bytes(each.saved_bytes), title=f"{each.saved_bytes:,} bytes: {parts}")
     leaves, span = format_bytes(each.peak_bytes), format_byte_range(each.low_bytes, each.high_bytes)
+    left = [leaves, html.Small("" if span == leaves else span)]
     doubt = html.Div([html.Div(each.cost), html.Div(each.basis, className="dim")], className="fit-why")
-    return html.Tr(
-        [
-            html.Td(name),
-            html.Td(saved, className="number strong"),
-            html.Td(
-                [leaves, html.Small("" if span == leaves else span)],
-                className="number",
-                title=f"in {each.phase.name.lower()}",
-            ),
-            html.Td(bar, className="fit-bar"),
-            html.Td(doubt),
-        ]
-    )
+    return [
+        name,
+        html.Td(saved, className="number strong"),
+        html.Td(left, className="number", title=f"in {each.phase.name.lower()}"),
+        html.Td(panels.bar(each.peak_bytes / max(peak, 1), "less"), className="fit-bar"),
+        doubt,
+    ]
 
 
 def another_batch(fit: BatchFit, room: int) -> Any:
@@ -248,22 +228,20 @@ def another_batch(fit: BatchFit, room: int) -> Any:
         return html.Span()
     columns = ("Batch", "Peak allocated", "At least, at most", "Reserved", "In", "On the card above")
     rows = [
-        html.Tr([
-            html.Td(fit.named(size)),
-            html.Td(format_bytes(each.likely_bytes), className="number"),
-            html.Td(format_byte_range(each.low_bytes, each.high_bytes), className="number dim"),
-            html.Td(
-                "" if each.reserved_bytes is None else format_bytes(each.reserved_bytes), className="number"
-            ),
-            html.Td(each.phase.name.lower(), className="number dim"),
-            html.Td(_FITS[each.fits(room)], className="number"),
-        ])
+        [
+            fit.named(size),
+            each.likely_bytes,
+            format_byte_range(each.low_bytes, each.high_bytes),
+            "" if each.reserved_bytes is None else each.reserved_bytes,
+            each.phase.name.lower(),
+            _FITS[each.fits(room)],
+        ]
         for size, each in fit.rows()
-    ]  # fmt: skip
+    ]
     largest = fit.fitting(room)
     text = "Not even the smallest surely fits."
     if largest is not None and largest.size:
         at_least = "at least " if largest.is_limited_by_data else ""
         text = f"The largest batch that surely fits the card above: {at_least}{fit.named(largest.size)}."
-    shown = table(columns, "lrrrrr", rows, "fit-table")
+    shown = table(columns, "lrdrdr", rows, "fit-table")
     return panel("Another batch", shown, beside=html.Span(text, className="dim"))

@@ -12,7 +12,7 @@ from vramscope.units import format_bytes, format_share
 from ...answers import category_bytes, owners, parts_of_reserved
 from ...data import Data, View
 from ..definitions import DEFINITION, explained
-from ..panel import panel, table
+from ..panel import bar, panel, table
 
 MOST_MODULES = 12
 
@@ -57,21 +57,14 @@ def modules(data: Data, view: View, at: int) -> Any:
     rows = [_module(paths[i] or "no module", int(n_bytes[i]), whole) for i in order[:MOST_MODULES]]
     left = len(order) - len(rows)
     more = html.Span(f"and {left} more", className="dim") if left else html.Span()
-    shown = table(("Module", "Allocated", "Share", ""), "lrrl", rows)
+    shown = table(("Module", "Allocated", "Share", ""), "lrdl", rows)
     return panel("By module", shown, beside=more, label="Live memory by module")
 
 
-def _module(path: str, n_bytes: int, whole: float) -> html.Tr:
+def _module(path: str, n_bytes: int, whole: float) -> list[Any]:
+    name = html.Td(html.Bdi(path[:160], className="function"), title=path[:400])
     # A share of the whole, as in every bar of this page.
-    style = {"width": f"{100 * n_bytes / whole:.1f}%", "left": "0", "background": "var(--ink-3)"}
-    return html.Tr(
-        [
-            html.Td(html.Bdi(path[:160], className="function"), title=path[:400]),
-            html.Td(format_bytes(n_bytes), className="number", title=f"{n_bytes:,} bytes"),
-            html.Td(share(n_bytes, whole), className="number dim"),
-            html.Td(html.Div(html.I(style=style), className="diff-bar plain")),
-        ]
-    )
+    return [name, n_bytes, share(n_bytes, whole), bar(n_bytes / whole)]
 
 
 def _panel(title: str, parts: list[BarPart]) -> html.Section:

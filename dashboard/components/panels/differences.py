@@ -36,10 +36,10 @@ def table(rows: Sequence[Difference], before: str, after: str, nothing: str, wha
         return html.P(nothing, className="dim nothing")
     top = max(abs(row.change) for row in rows) or 1
     columns = (what, before, after, "Change", "")
-    return panels.table(columns, "lrrrl", [_row(row, top) for row in rows])
+    return panels.table(columns, "ldrrl", [_row(row, top) for row in rows])
 
 
-def _row(row: Difference, top: int) -> html.Tr:
+def _row(row: Difference, top: int) -> list[Any]:
     share = 50 * abs(row.change) / top
     grew = row.change > 0
     style = {"width": f"{share:.1f}%", "left": "50%" if grew else f"{50 - share:.1f}%"}
@@ -48,13 +48,7 @@ def _row(row: Difference, top: int) -> html.Tr:
     place = html.Span(words, className="where", title=f"{row.name} {row.detail}"[:400])
     name = to_code(place, row.stack, row.name[:80])
     sign = "+" if grew else "−" if row.change else ""
-    return html.Tr(
-        [
-            html.Td(name),
-            html.Td(format_bytes(row.before), className="number dim", title=f"{row.before:,} bytes"),
-            html.Td(format_bytes(row.after), className="number", title=f"{row.after:,} bytes"),
-            html.Td(f"{sign}{format_bytes(abs(row.change))}", className="number strong",
-                    title=f"{row.change:+,} bytes"),
-            html.Td(bar),
-        ]
-    )  # fmt: skip
+    change = html.Td(
+        f"{sign}{format_bytes(abs(row.change))}", className="number strong", title=f"{row.change:+,} bytes"
+    )
+    return [name, row.before, row.after, change, bar]

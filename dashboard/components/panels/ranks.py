@@ -53,7 +53,7 @@ def panel(data: Data, view: View) -> Any:
     words = f"All {len(found)} together: {format_bytes(whole)}"
     title = panels.titled(words, "at their common peak", MEANING)
     columns = ("Recording", "At that moment", "Share", "Reserved", "Own peak", "")
-    shown = panels.table(columns, "lrrrrl", rows, "ranks")
+    shown = panels.table(columns, "lrdrrl", rows, "ranks")
     return panels.panel(title, shown, label="All recordings together")
 
 
@@ -64,7 +64,7 @@ def _asked(data: Data, view: View, recordings: list[Recording]) -> RankBytes:
     return data.answers(view).lagging("by_rank", lambda: data.derive(view, "by_rank", make))
 
 
-def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> html.Tr:
+def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]) -> list[Any]:
     whole, top = scale
     rank, device = int(found.rank[i]), int(found.device[i])
     held, own, reserved = (
@@ -76,17 +76,15 @@ def _row(view: View, found: RankBytes, i: int, name: str, scale: tuple[int, int]
     late = "" if found.is_within[i] else "not recorded at that moment; the nearer end of its recording"
     label = [html.A(name, href=there.go(path="/overview").url, className="link"),
              html.Span(late, className="dim late")]  # fmt: skip
-    return html.Tr(
-        [
-            html.Td(label),
-            html.Td(_to(there.go(at=int(found.instant[i])), held), className="number"),
-            html.Td(share(held, whole), className="number dim"),
-            # Less reserved than allocated: the source knows no segments.
-            html.Td(format_bytes(reserved) if reserved >= held else "–", className="number"),
-            html.Td(_to(there.go(at=int(found.own_instant[i])), own), className="number"),
-            html.Td(panels.peak_bar(held, own, top)),
-        ]
-    )
+    return [
+        label,
+        _to(there.go(at=int(found.instant[i])), held),
+        share(held, whole),
+        # Less reserved than allocated: the source knows no segments.
+        reserved if reserved >= held else "–",
+        _to(there.go(at=int(found.own_instant[i])), own),
+        panels.peak_bar(held, own, top),
+    ]
 
 
 def _to(address: Address, n_bytes: int) -> Any:
@@ -206,18 +204,13 @@ def groups(fleet: Fleet, address: Address) -> Any:
     return panels.panel("Groups of like ranks", shown, *after)
 
 
-def _group_row(group: RankGroup, address: Address) -> html.Tr:
+def _group_row(group: RankGroup, address: Address) -> list[Any]:
     typical = group.typical[0]
-    return html.Tr(
-        [
-            html.Td(ranks_in_words(tuple(rank for rank, _ in group.rows))),
-            html.Td(f"{len(group.rows):,}", className="number"),
-            *(html.Td(median_and_most_words(*pair), className="number") for pair in (
-                (group.allocated_median_bytes, group.allocated_max_bytes),
-                (group.reserved_median_bytes, group.reserved_max_bytes),
-            )),
-            html.Td(html.A(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
-                    className="number"),
-            html.Td(html.Bdi(group_words(group)[:300]), className="dim"),
-        ]
-    )  # fmt: skip
+    return [
+        ranks_in_words(tuple(rank for rank, _ in group.rows)),
+        f"{len(group.rows):,}",
+        median_and_most_words(group.allocated_median_bytes, group.allocated_max_bytes),
+        median_and_most_words(group.reserved_median_bytes, group.reserved_max_bytes),
+        html.A(f"rank {typical}", href=address.go(rank=typical).url, className="plain-link"),
+        html.Td(html.Bdi(group_words(group)[:300]), className="dim"),
+    ]

@@ -14,7 +14,7 @@ from vramscope.analysis.folding import BytesByLine, Folded, user_files
 from vramscope.analysis.lines import CALLERS_SHOWN, NO_STACK, Excerpt, excerpt, kept_excerpt
 from vramscope.model.stacks import Frame, SourceFile, Stacks
 from vramscope.package_data import rows as rows_of
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_count
 
 from ...data import View
 from ...figures.drawing.names import place
@@ -233,19 +233,15 @@ def _item(frame: Frame) -> html.Li:
 
 
 def _folded_item(run: list[Frame]) -> html.Li:
-    words = f"{len(run)} frame{'s' if len(run) > 1 else ''} of libraries and Python"
-    return html.Li(
-        html.Details([html.Summary(words), html.Ol([_item(frame) for frame in run])]), className="framework"
-    )
+    summary = html.Summary(f"{format_count(len(run), 'frame')} of libraries and Python")
+    return html.Li(html.Details([summary, html.Ol([_item(frame) for frame in run])]), className="framework")
 
 
 def summary(held: BytesByLine) -> str:
     """Return a summary such as ``3.21 GiB in 812 blocks from 64 lines``."""
-    lines, blocks = len(held.n_bytes), int(held.count.sum())
-    return (
-        f"{format_bytes(held.total_bytes)} in {blocks:,} block{'s' if blocks != 1 else ''} "
-        f"from {lines:,} line{'s' if lines != 1 else ''}"
-    )
+    blocks = format_count(int(held.count.sum()), "block")
+    lines = format_count(len(held.n_bytes), "line")
+    return f"{format_bytes(held.total_bytes)} in {blocks} from {lines}"
 
 
 def to_code(shown: Any, stack: int, name: str = "") -> Any:

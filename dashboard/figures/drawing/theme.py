@@ -19,7 +19,7 @@ BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, YELLOW, GRAY = "#D55E00", "#CC79A7", "#F0E442", "#999999"
 
 # A color has one meaning on all pages: no two palettes share one, and those of one palette differ by at
-# least 0.07 in OKLab under every common kind of color vision, those that touch in a chart by 0.06 in grey
+# least 0.07 in OKLab under every common kind of color vision, those that touch in a chart by 0.08 in grey
 # too (tests/unit/dashboard/test_palettes.py). Grays say that something is unknown, free or not of interest,
 # wherever they are.
 CATEGORY_COLOR = {

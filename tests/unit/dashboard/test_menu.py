@@ -7,7 +7,8 @@ from vramscope.dashboard.address import Address
 from vramscope.dashboard.answers import findings
 from vramscope.dashboard.data import Data
 from vramscope.dashboard.pages import pages
-from vramscope.dashboard.server.app import _menu
+from vramscope.dashboard.queries.rank_answers import queries_of
+from vramscope.dashboard.server.app import _counted, _menu
 
 from vramscope.model.recording import Outcome
 from vramscope.model.trace import Action
@@ -94,3 +95,28 @@ def test_ranks_are_offered_where_there_are_several(tmp_path, make_program):
         "Ranks",
         " 2",
     ]
+
+
+def test_the_page_of_all_ranks_counts_as_the_rank_that_other_pages_open(tmp_path, make_program):
+    for rank in range(9):
+        program = make_program(tmp_path / "many", rank=rank)
+        program.begin()
+        for _ in range(2 if rank == 4 else 0):
+            program.event(Action.OOM, 0, 1 << 30)
+        program.flush()
+        program.writer.close(Outcome.FAILED if rank == 4 else Outcome.FINISHED)
+    data = Data(tmp_path)
+    address = Address("/ranks", run=next(iter(data.runs.paths())))
+    before = _counted(data, address, is_opened=True)
+    queries_of(data).get(address.run)
+    unopened = _counted(data, address)
+    opened = _counted(data, address, is_opened=True)
+
+    assert before is unopened is None
+    assert opened is not None
+    assert opened.recording.process.rank == 4
+    links = [span.children for span in _menu(pages(), data, address, None)]
+    assert [
+        part.children for part in (link.children[1] for link in links if type(link.children) is list)
+    ] == [" 2", " 9"]
+    assert all(f"run={address.run}" in link.href for link in links if "run=" in link.href)
