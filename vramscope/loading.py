@@ -321,13 +321,19 @@ def _kept(run: Run, path: Path, source: conversion_cache.Identity | None) -> Run
     return run
 
 
-def _read_file(path: Path, watch: Watch | None) -> Run:
+def format_of_file(path: Path) -> Format:
+    """Return the format of a file of another tool; FormatError says why there is none."""
     try:
         found = _format_of(path, registry.own_parts(formats, Format)) or _format_of(path, _formats())
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     if found is None:
         raise FormatError(f"{path}{_why_unknown(path)}")
+    return found
+
+
+def _read_file(path: Path, watch: Watch | None) -> Run:
+    found = format_of_file(path)
     if watch is not None and found.read_watched is not None:
         return found.read_watched(path, watch)
     return found.read(path)

@@ -34,10 +34,27 @@ def format_bytes(n_bytes: int | float) -> str:
     raise AssertionError("unreachable")
 
 
+def format_most(n_bytes: int) -> str:
+    """Format an upper bound: the next text where the one of ``format_bytes`` reads as less."""
+    return _outward(n_bytes, 1)
+
+
+def format_least(n_bytes: int) -> str:
+    """Format a lower bound: the text before where the one of ``format_bytes`` reads as more."""
+    return _outward(n_bytes, -1)
+
+
+def _outward(n_bytes: int, sign: int) -> str:
+    value, unit = format_bytes(n_bytes).split()
+    is_inside = sign * (float(value) * _BYTE_SCALE[unit.upper()] - n_bytes) < 0
+    digits = len(value.partition(".")[2])
+    return f"{float(value) + sign * is_inside / 10**digits:.{digits}f} {unit}"
+
+
 def format_byte_range(low: int, high: int) -> str:
-    """Format two sizes: ``'1.50 KiB to 2.00 KiB'``; once where both read the same."""
-    least, most = format_bytes(low), format_bytes(high)
-    return least if least == most else f"{least} to {most}"
+    """Format two bounds: ``'1.50 KiB to 2.00 KiB'``; one size where both ends read the same."""
+    both = format_bytes(low)
+    return both if both == format_bytes(high) else f"{format_least(low)} to {format_most(high)}"
 
 
 def parse_bytes(text: str | int) -> int:

@@ -431,12 +431,12 @@ def test_bytes_that_nobody_knows_bar_the_words_no_effect():
         assert "of the peak are of no known category" in each.reason
 
 
-def test_every_advice_has_an_interval_below_the_peak_as_it_is():
+def test_no_advice_has_an_interval_above_the_peak_as_it_is():
     found = strategies(by_hand(activation=10 * ACTIVATION))
 
     assert found.advised
     for each in found.advised:
-        assert each.low_bytes <= each.peak_bytes <= each.high_bytes < found.peak_bytes
+        assert each.low_bytes <= each.peak_bytes <= each.high_bytes <= found.peak_bytes
 
 
 def test_workspaces_move_peaks_and_their_intervals_and_widen_none():

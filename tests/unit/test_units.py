@@ -57,6 +57,13 @@ def test_a_range_whose_ends_read_the_same_is_one_size():
     assert format_byte_range(10 * 2**20, 10 * 2**20 + 512) == "10.0 MiB"
 
 
+def test_the_bounds_of_a_range_are_rounded_outward():
+    """The nearest texts are inside of each range: 1.50, 2.00 KiB; 1000 MiB; 100 MiB."""
+    assert format_byte_range(1535, 2050) == "1.49 KiB to 2.01 KiB"
+    assert format_byte_range(0, 1000 * 2**20 + 1) == "0 B to 1001 MiB"
+    assert format_byte_range(100 * 2**20 - 1, 3 * 2**30) == "99 MiB to 3.00 GiB"
+
+
 def test_a_number_without_a_unit_is_asked_about():
     with pytest.raises(ValueError, match="24GiB\\?"):
         parse_bytes("24")

@@ -49,8 +49,8 @@ _RUNTIME, _TORCH, _LOOSE_TORCH, _PACKAGE, _CHECKOUT = map(
 )
 _OURSELVES = _pattern("ourselves", re.RegexFlag(0))
 _TEXT, _SPAWN = "<string>", "/multiprocessing/"
-_METHODS = frozenset({"forward", "__init__"})
-"""Functions that are named with their file: ``linear.forward``."""
+_METHODS = frozenset({"forward", "__init__", "_pre_forward"})
+"""Functions that are named with their file: ``linear.forward``. FSDP and DDP both have the last one."""
 PLUMBING = frozenset(row[0] for row in rows(__file__, "folding.tsv", "plumbing"))
 """Functions of libraries that only pass a call on: their names do not show which function was called."""
 

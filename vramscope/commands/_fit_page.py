@@ -19,7 +19,14 @@ from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.model.cards import BASIS as CARDS_BASIS
 from vramscope.model.cards import Card
 from vramscope.model.prediction import Prediction
-from vramscope.units import format_byte_range, format_bytes, format_name, format_share
+from vramscope.units import (
+    format_byte_range,
+    format_bytes,
+    format_least,
+    format_most,
+    format_name,
+    format_share,
+)
 
 _NOTABLE = 0.02
 """Share by which a dry run is off the recorded peak before the answer states it."""
@@ -103,8 +110,8 @@ def _replayed(answer: FitAnswer, here: Placed) -> str:
     if here.verdict is FitVerdict.TIGHT:
         return f"Just fits {label}: the whole cache is released {_times(plain)} to make room"
     needed = max(plain.peak_reserved_bytes, answer.recorded_peak_bytes if answer.is_peak_counted else 0)
-    spare = format_bytes(max(here.room_bytes - needed, 0))
-    return f"Fits {label}: at most {format_bytes(needed)} reserved, {spare} to spare"
+    spare = format_least(max(here.room_bytes - needed, 0))
+    return f"Fits {label}: at most {format_most(needed)} reserved, {spare} to spare"
 
 
 def _too_small(answer: FitAnswer, here: Placed) -> str:

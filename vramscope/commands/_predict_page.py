@@ -11,7 +11,7 @@ from vramscope.model.prediction import OnCard, OtherRun, Prediction
 from vramscope.package_data import words
 from vramscope.prediction.largest import LargestSize
 from vramscope.prediction.sizes import Size
-from vramscope.units import format_bytes, format_share
+from vramscope.units import format_bytes, format_least, format_most, format_share
 
 _REASONS, _LINES, _FRAMES = 8, 6, 5
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -40,7 +40,7 @@ def page(found: Prediction, summary: Summary) -> Iterator[Block]:
         yield Text(f"  and {len(found.reasons) - _REASONS} more (--json has all)", "quiet")
     low, high = found.range_bytes
     if found.certainty == "estimate" and high is not None and format_bytes(low) != format_bytes(high):
-        yield Text(f"peak allocated between {format_bytes(low)} and {format_bytes(high)}")
+        yield Text(f"peak allocated between {format_least(low)} and {format_most(high)}")
     yield from _otherwise(found)
     yield from _holds(summary)
     yield from _cards(found)

@@ -14,9 +14,9 @@ from typing import Any
 from vramscope.analysis.findings import Shared, ranked_rows, shared
 from vramscope.analysis.rank_comparison import Fleet, compare_ranks
 from vramscope.conversion_cache import cached_summary
-from vramscope.errors import StoreError, UnknownNameError, VramscopeError
+from vramscope.errors import StoreError, UnknownNameError, UsageError, VramscopeError
 from vramscope.following.rank_summary import device_summary
-from vramscope.loading import load
+from vramscope.loading import format_of_file, load
 from vramscope.model.finding import Located
 from vramscope.model.rank_summary import RankSummary
 from vramscope.model.recording import Outcome, Run
@@ -129,8 +129,8 @@ def rank_places(path: str | Path) -> tuple[Path, list[RankPlace]]:
     """Find the ranks of the run at *path*, the last attempt of each.
 
     It may be one of its ranks, and a URL. Returns the directory of the run, that of its copy for a URL, and
-    its ranks in order. Raises UnknownNameError if there is nothing at *path*, StoreError if the store of a
-    URL is not reached, or refuses.
+    its ranks in order. Raises UnknownNameError if there is nothing at *path*, UsageError or
+    FormatError if it is a file, StoreError if the store of a URL is not reached, or refuses.
     """
     directory = local_path(path)
     remote: Mapping[Path, RemoteRank] = {}
@@ -138,6 +138,9 @@ def rank_places(path: str | Path) -> tuple[Path, list[RankPlace]]:
         directory, remote = copied_summaries(str(path))
     elif not directory.exists():
         raise UnknownNameError(f"{path}: there is nothing; give the directory of a run")
+    if not directory.is_dir():
+        kind, advice = format_of_file(directory).name, f"vramscope report {path} says what is in it"
+        raise UsageError(f"{path}: a file ({kind}), and no run whose ranks could be compared; {advice}")
     ranks = [directory] if is_rank(directory) else ranks_of(directory)
     return directory, [remote.get(rank, rank) for rank in ranks]
 

@@ -24,6 +24,18 @@ with vramscope.record(sys.argv[1], device="simulated"):
     kept = [torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 64)]
 """
 
+IN_PARALLEL = """
+import sys, torch, torch.distributed as dist, vramscope
+run, store, rank, largest = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
+with vramscope.record(run, device="simulated"):
+    net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
+    net = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+    for step in range(4):
+        net(torch.randn(2048 if step == int(largest) else 8, 512)).square().mean().backward()
+        net.zero_grad()
+"""
+
 
 def rank_of(rank, n_ranks, *lines, stage=None, peaks=None):
     """The summary of one rank that holds *lines* at its peak."""
@@ -89,6 +101,18 @@ def test_torch_calls_the_constructor_of_an_embedding_by_the_name_that_is_looked_
         "sparse.__init__": 1000 * 64 * 4,
         "linear.__init__": 64 * 64 * 4 + 512,
     }
+
+
+def test_ranks_that_peak_before_and_after_ddp_makes_its_buckets_anew_are_alike(tmp_path):
+    (tmp_path / "program.py").write_text(IN_PARALLEL)
+    command = [sys.executable, tmp_path / "program.py", tmp_path / "run", tmp_path / "store"]
+    ranks = [subprocess.Popen([*command, str(rank), largest]) for rank, largest in enumerate("02")]
+    assert [each.wait(timeout=120) for each in ranks] == [0, 0]
+    summaries = [read_summary(tmp_path / "run" / f"rank{rank}" / SUMMARY_FILE).summary for rank in (0, 1)]
+    made = [{line.via for line in each.devices[0].lines} for each in summaries]
+
+    assert ["_ddp_init_helper" in each for each in made] == [True, False]
+    assert len(compare_ranks(summaries).groups) == 1
 
 
 def with_last(*last_mib, usual=1000, other=None):

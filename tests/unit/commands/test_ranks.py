@@ -6,6 +6,7 @@ import socket
 
 import numpy as np
 import pytest
+from captures import genuine_file
 
 from vramscope.analysis.rank_comparison import compare_ranks
 from vramscope.cli import main
@@ -50,6 +51,14 @@ def rank_of_a_bad_day(rank, n_ranks):
     outcome = list(Outcome)[rank % 4]
     process = Process(rank, n_ranks, f"node{rank}", 1)
     return RankSummary(process, outcome, "OutOfMemoryError: " + "x" * 2000, 1, 2, (device,))
+
+
+def test_a_file_of_another_tool_is_called_so_with_the_command_that_opens_it(capsys):
+    assert main(["ranks", str(genuine_file("amp"))]) == 2
+
+    said = capsys.readouterr().err
+    assert "a file (torch snapshot), and no run whose ranks could be compared" in said
+    assert f"vramscope report {genuine_file('amp')}" in said
 
 
 @pytest.mark.parametrize("n_ranks", [2, 300, 1024])

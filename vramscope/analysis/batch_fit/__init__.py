@@ -128,8 +128,8 @@ class BatchFit:
         # range has room for one more rest.
         away = max(1.0, size / self.sizes[-1], self.sizes[0] / size)
         error = max(self.error_bytes, _LEAST_ERROR * needs.allocated_bytes if away > 1 else 0)
-        rest = min(SMALL_LIMIT, needs.allocated_bytes // 100) if away > 1 else 0
-        margin = round(error * away) + needs.categories.get("rounding", 0) + rest
+        rest = min(SMALL_LIMIT, -(-needs.allocated_bytes // 100)) if away > 1 else 0
+        margin = math.ceil(error * away) + needs.categories.get("rounding", 0) + rest
         floor, is_floor = self.floor_bytes, self.floor_bytes > needs.allocated_bytes
         is_sure = needs.reserved_bytes >= 0 and least == most and floor <= least
         return Estimate(

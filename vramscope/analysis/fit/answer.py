@@ -279,7 +279,7 @@ class FitAnswer:
         is_bare |= not self.is_outside_measured and total <= self.outside_bytes
         room = total if is_bare else total - self.outside_bytes
         if self.limit_bytes is not None and self.own_total_bytes:
-            room = min(room, round(total * self.limit_bytes / self.own_total_bytes))
+            room = min(room, total * self.limit_bytes // self.own_total_bytes)
         # The recorded device held the recorded peak, whatever is assumed about the rest.
         held = self.recorded_peak_bytes if target.is_own and not self.has_outgrown_device else 1
         return max(room, held)

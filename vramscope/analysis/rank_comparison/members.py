@@ -23,6 +23,9 @@ _FRAMES = 2
 _EMBEDDINGS = frozenset({"sparse.__init__"})
 """The constructors of ``torch.nn.Embedding`` and ``torch.nn.EmbeddingBag``, as lines call them."""
 
+_BUCKETS = frozenset({"_ddp_init_helper", "distributed._pre_forward"})
+"""What makes the buckets of DistributedDataParallel, and others in its second forward: both are one thing."""
+
 LineKey = tuple[Any, ...]
 
 
@@ -80,6 +83,8 @@ class MemberTable:
 
 def line_key(line: LineBytes) -> LineKey:
     """What makes two lines of different ranks the same."""
+    if line.via in _BUCKETS:
+        return (_BUCKETS,)
     return (*line.frames[:_FRAMES], line.via)
 
 

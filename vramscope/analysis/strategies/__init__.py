@@ -6,6 +6,7 @@ advised, however many bytes it saves elsewhere. Each figure has an interval. Adv
 sign is not given: the strategy is listed as undecided, with what would decide it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -69,7 +70,7 @@ class Strategy:
     low_bytes: int
     """Lower end of the interval of the new peak."""
     high_bytes: int
-    """Upper end of the interval of the new peak; an advised strategy has it below the recorded peak."""
+    """Upper end of the interval of the new peak; an advised strategy has it not above the recorded peak."""
     phase: Phase
     """Phase of the new peak."""
     how: str
@@ -157,7 +158,7 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     trials = [of_whole_step(run, each) for make in _ALL for each in make(run)]
     tried = [(_outcome(run, each, at, unknown), each) for each in trials]
     helps = [
-        each for each, _ in tried if peak and each.saved_bytes >= WORTH_IT * peak and each.high_bytes < peak
+        each for each, _ in tried if peak and each.saved_bytes >= WORTH_IT * peak and each.high_bytes <= peak
     ]
     advised = [each for each in helps if not _is_no_better(each, helps, WORTH_IT * peak)]
     advised.sort(key=lambda each: (-each.saved_bytes / each.effort, each.effort))
@@ -241,16 +242,17 @@ def _outcome(run: StrategyInput, tried: StrategyTrial, at: int, unknown: int) ->
     highest = int(level.argmax())
     name, how, cost, basis = tried.words
     peak = int(run.level_bytes[at])
-    left = round(float(level[highest])) if tried.saved_bytes is None else peak - tried.saved_bytes
+    exact = float(level[highest]) if tried.saved_bytes is None else peak - tried.saved_bytes
+    left = round(exact)
     phase, saved = Phase(int(run.phase[highest])), peak - left
     if tried.least is None and tried.most is None and not saved:
         low = high = left
     else:
         change = SizeChange(tried.factor, tried.extra_bytes)
-        low = min(left, _least_peak(run, tried.least or change) - unknown)
-        high = max(left, _most_peak(run, tried.most or change))
+        low = min(math.floor(exact), _least_peak(run, tried.least or change) - unknown)
+        high = max(math.ceil(exact), _most_peak(run, tried.most or change))
     if _is_monotone(tried) and saved > 0:
-        high = min(high, peak - 1)
+        high = min(high, peak)
     basis = basis.replace("exact", "estimate") if high - low > _MOST_OF_EXACT * peak else basis
     return Strategy(
         name,
