@@ -348,11 +348,12 @@
   S.on("view", function () {
     const isFirst = performance.now() - movedMs > ALONE_MS;
     movedMs = performance.now();
+    // Before the frame: the server works while it is drawn.
+    if (isFirst) for (const figure of withAxes()) refresh(figure, false, true);
     requestAnimationFrame(function () {
       for (const figure of withAxes()) {
         const view = ranges(figure);
         if (view) place(figure, view);
-        if (isFirst) refresh(figure, false, true);
       }
     });
   });

@@ -6,6 +6,7 @@ searched. A live set comes from a key-frame and the allocations since. Where ver
 once, those below an eighth of a pixel are drawn as one band at the top, whose outline is exact.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,12 +61,22 @@ class Level:
     most: int
     """Greatest number of allocations live at once."""
 
-    def live(self, instant: int) -> NDArray[Any]:
-        """Return the indices into ``rows`` of the allocations live at *instant*, in order of allocation."""
-        frame = instant // self.distance
-        first, last = np.searchsorted(self.born, np.array([frame * self.distance, instant], self.born.dtype))
-        found = np.concatenate([self.frames[frame], np.arange(first, last, dtype=np.int32)])
-        return found[self.dies[found] >= instant]
+    def live_at(self, instants: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        """Yield the indices into ``rows`` of the allocations live at each of the ascending *instants*.
+
+        They are in order of allocation.
+        """
+        frames = instants // self.distance
+        begun = np.searchsorted(self.born, (frames * self.distance).astype(self.born.dtype)).tolist()
+        ends = np.searchsorted(self.born, instants.astype(self.born.dtype)).tolist()
+        before, frame_before, live = 0, -1, self.frames[0]
+        for instant, frame, first, last in zip(instants.tolist(), frames.tolist(), begun, ends, strict=True):
+            # From the instant before, where that is nearer than the key-frame.
+            known, since = (live, before) if frame == frame_before else (self.frames[frame], first)
+            found = np.concatenate([known, np.arange(since, last, dtype=np.int32)])
+            live = found[self.dies[found] >= instant]
+            before, frame_before = last, frame
+            yield live
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,16 +176,10 @@ def raster(index: Bands, box: Box) -> tuple[NDArray[Any], Level]:
     centers = box.low + (np.arange(box.height) + 0.5) * step
     unique, column = np.unique(box.instants, return_inverse=True)
     painted = np.empty((len(unique), box.height), np.int32)
-    for i, instant in enumerate(unique.tolist()):
-        painted[i] = _column(level, instant, centers, int(index.allocated[instant]))
+    for place, live in zip(painted, level.live_at(unique), strict=True):
+        at = np.searchsorted(np.cumsum(level.size[live]), centers, side="right")
+        n_whole = int(np.searchsorted(at, len(live)))
+        place[:n_whole], place[n_whole:] = level.rows[live[at[:n_whole]]], SMALLER
+    is_empty = (centers >= index.allocated[unique][:, np.newaxis]) | (centers < 0)
+    painted[is_empty] = EMPTY
     return painted[column], level
-
-
-def _column(level: Level, instant: int, centers: NDArray[Any], total: int) -> NDArray[Any]:
-    live = level.live(instant)
-    tops = np.cumsum(level.size[live])
-    at = np.searchsorted(tops, centers, side="right")
-    names = np.append(level.rows[live], SMALLER).astype(np.int32)
-    found = names[at]
-    found[(centers >= total) | (centers < 0)] = EMPTY
-    return found

@@ -37,7 +37,7 @@ def columns(series: Series, parts: Any, view: Window, width_px: int) -> dict[str
         instants, position = _sampled(series, parts, around, n_columns)
     else:
         instants, position = _worst(series, parts, merged)
-    found = {f"part.{part}": getattr(parts, f"{part}_bytes")[instants].astype("f8") for part in PARTS}
+    found = {f"part.{part}": getattr(parts, f"{part}_bytes")[instants] for part in PARTS}
     return {"part.x": position.astype("f8"), **found}
 
 
@@ -69,9 +69,7 @@ def calls_of_driver(
         f"driver.{name}": np.add.reduceat(kind, first) if len(first) else sizes
         for name, kind in kinds.items()
     }
-    return {"driver.x": at[inside[first]].astype("f8")} | {
-        name: each.astype("f8") for name, each in sums.items()
-    }
+    return {"driver.x": at[inside[first]].astype("f8"), **sums}
 
 
 def _sampled(series: Series, parts: Any, view: Window, n_columns: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -53,7 +53,6 @@ def track(series: Series, view: Window, width_px: int) -> Track:
         "window": [around.start, around.end],
         "envelope": steps is not None,
         "capacity": series.capacity_bytes,
-        "top": {name: series.top(name) for name in DRAWN},
     }
     marks, named = _flags(series, around)
     return Track(facts | marks, columns | named | _samples(series, around) | _lanes(series, view, around))
@@ -78,7 +77,7 @@ def _curves(series: Series, view: Window, around: Window, width_px: int) -> dict
             if part.end > part.start
         ]
         found[f"{name}.x"] = np.concatenate([each.position for each in drawn]).astype("f8")
-        found[f"{name}.y"] = np.concatenate([each.value for each in drawn]).astype("f8")
+        found[f"{name}.y"] = np.concatenate([each.value for each in drawn])
         if name == "allocated":
             found[f"{name}.i"] = np.concatenate([each.instant for each in drawn]).astype("i8")
     return found
@@ -118,8 +117,8 @@ def _extremes(series: Series, steps: Envelope) -> dict[str, NDArray[Any]]:
     for name in DRAWN:
         low, high = steps.extremes(getattr(series, name))
         found[f"{name}.x"] = steps.borders
-        found[f"{name}.y"] = np.append(high, high[-1]).astype("f8")
-        found[f"{name}.low"] = np.append(low, low[-1]).astype("f8")
+        found[f"{name}.y"] = np.append(high, high[-1])
+        found[f"{name}.low"] = np.append(low, low[-1])
     peak = steps.greatest(series.allocated)
     return found | {"allocated.i": np.append(peak, peak[-1])}
 
@@ -133,7 +132,7 @@ def _samples(series: Series, around: Window) -> dict[str, NDArray[Any]]:
         rows = m4([curve.value], even_edges(int(first), int(stop), MOST_SAMPLES // 4))
     return {
         "device_used.x": curve.position[rows].astype("f8"),
-        "device_used.y": curve.value[rows].astype("f8"),
+        "device_used.y": curve.value[rows],
     }
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import Input, Output, State, dcc, html, no_update
+from dash import Input, Output, State, dcc, html, no_update, set_props
 from dash.exceptions import PreventUpdate
 
 from vramscope.units import format_bytes
@@ -16,6 +16,7 @@ from ..data import Data, View
 from ..figures import icicle
 from ..queries.headline import bound, past_peak, past_words
 from ..server.callbacks import Stored, view_or_nothing
+from ..server.plain import thinned
 from . import Context, Page, counting
 
 _NO_BOX = {"display": "contents"}
@@ -38,7 +39,7 @@ def _content(data: Data, view: View, address: Address) -> Any:
     if not held(data, view, at).total_bytes:
         peak = html.A("Go to the peak", href=address.go(at=None).url, className="link")
         nothing = states.state("Nothing is live here", "At this instant no tensor holds memory.", peak)
-        return [_opening(data, view, at, address), nothing]
+        return [html.Div(_opening(data, view, at, address), id="pk-nothing", style=_NO_BOX), nothing]
     tree = tree_at(data, view, at)
     root = call_tree.known_root(tree, address.root)
     sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
@@ -107,22 +108,35 @@ def _register(app: Any, data: Data) -> None:
 
 
 def _follow(app: Any, data: Data) -> None:
-    """Register that the page follows its instant, and the peak of a growing run."""
+    """Register that the page follows its instant, and the peak of a growing run.
 
-    @app.callback(
-        Output("pk-content", "children"), Output("pk-shown", "data"),
-        Input("version", "data"), Input("pk-at", "data"), State("pk-shown", "data"),
-        State("address", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    def follow(_: Any, at: int | None, shown: int | None, stored: Stored | None) -> tuple[Any, int]:
-        """Lay the page out again where something is live now and was not before, or the reverse."""
+    One of the two callbacks is in the document: the outputs of the second are there while something is live,
+    that of the first while nothing is. ``set_props`` changes what both have in common: a callback of its own
+    for that, which mostly changed nothing, was a third of what the browser asked for.
+    """
+
+    def another(at: int | None, shown: int | None, stored: Stored | None) -> tuple[View, int, bool]:
+        """Return view and instant, and whether its page has the same parts as the one in view."""
         address = restore(stored)
         view = view_or_nothing(data, address)
         now = clamp(data, view, at)
         if now == shown:
             raise PreventUpdate
-        is_same = _is_live_at(data, view, now) and _is_live_at(data, view, shown)
-        return no_update if is_same else _content(data, view, address.go(at=at, root=None)), now
+        set_props("pk-shown", {"data": now})
+        is_same = _is_live_at(data, view, now) == _is_live_at(data, view, shown)
+        if not is_same:
+            content = _content(data, view, address.go(at=at, root=None))
+            set_props("pk-content", {"children": thinned(content, app.known_ids)})
+        return view, now, is_same
+
+    @app.callback(
+        Output("pk-nothing", "children"),
+        Input("version", "data"), Input("pk-at", "data"), State("pk-shown", "data"),
+        State("address", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    def follow(_: Any, at: int | None, shown: int | None, stored: Stored | None) -> Any:
+        view, now, is_same = another(at, shown, stored)
+        return _opening(data, view, now, restore(stored).go(at=at)) if is_same else no_update
 
     # Parts of the page: laid out as a whole it makes a new chart and a new table for every instant.
     @app.callback(
@@ -137,12 +151,10 @@ def _follow(app: Any, data: Data) -> None:
     def renew(
         _: Any, at: int | None, shown: int | None, root: int | None, stored: Stored | None
     ) -> tuple[Any, ...]:
-        address = restore(stored)
-        view = view_or_nothing(data, address)
-        now = clamp(data, view, at)
-        if now == shown or not (_is_live_at(data, view, now) and _is_live_at(data, view, shown)):
-            raise PreventUpdate
-        address = address.go(at=at, root=None)
+        view, now, is_same = another(at, shown, stored)
+        if not is_same:
+            return (no_update,) * 8
+        address = restore(stored).go(at=at, root=None)
         tree = tree_at(data, view, now)
         # New crumbs are asked for their clicks, so the same ones stay.
         trail = (call_tree.crumbs("pk", tree, 0), 0) if root else (no_update, no_update)

@@ -1,7 +1,8 @@
 """Requests and responses of the browser's scripts: strict parameters in, compressed columns out.
 
-Columns are sent as ``[u4 length of the header][JSON header][columns]``; the header names the columns, their
-types and lengths. A raster is sent as runs of equal pixels; its ids are rows of the lifetimes.
+Columns are sent as ``[u4 length of the header][JSON header][columns]``; the header has name, type, length and
+unit of each column, whose values are multiples of the unit. A raster is sent as runs of equal pixels; its ids
+are rows of the lifetimes.
 """
 
 import gzip
@@ -102,23 +103,29 @@ def _numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def columns(header: dict[str, Any], **named: NDArray[Any]) -> Response:
     """Return *header* and the *named* columns in one compressed body."""
-    little = {name: np.ascontiguousarray(_small(column)) for name, column in named.items()}
-    full = header | {"columns": [[name, each.dtype.str[1:], len(each)] for name, each in little.items()]}
-    text = json.dumps(full, separators=(",", ":")).encode()
-    parts = [np.uint32(len(text)).tobytes(), text, *(each.tobytes() for each in little.values())]
-    body = gzip.compress(b"".join(parts), 1, mtime=0)
+    packed = {name: _packed(column) for name, column in named.items()}
+    parts = [[name, of.dtype.str[1:], len(of), unit] for name, (of, unit) in packed.items()]
+    text = json.dumps(header | {"columns": parts}, separators=(",", ":")).encode()
+    sent = [np.uint32(len(text)).tobytes(), text, *(column.tobytes() for column, _ in packed.values())]
+    body = gzip.compress(b"".join(sent), 1, mtime=0)
     sealed = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}
     return Response(body, mimetype="application/octet-stream", headers=sealed)
 
 
-def _small(column: NDArray[Any]) -> NDArray[Any]:
-    """Return *column* in the smallest integer type that holds it; fractions stay as they are."""
+def _packed(column: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """Return *column* in the smallest integer type, and its unit: the greatest power of two that divides all.
+
+    Numbers of bytes are multiples of 512: they fit into half of what they take as they are. Fractions stay.
+    """
     if column.dtype.kind == "f":
-        return column.astype("<f8")
-    low, high = (int(column.min(initial=0)), int(column.max(initial=0)))
+        return np.ascontiguousarray(column, "<f8"), 1
+    bits = int(np.bitwise_or.reduce(column, initial=0))
+    unit = max(bits & -bits, 1)
+    numbers = column // unit if unit > 1 else column
+    low, high = (int(numbers.min(initial=0)), int(numbers.max(initial=0)))
     kinds = ("u1", "u2", "u4") if low >= 0 else ("i1", "i2", "i4")
-    fitting = next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
-    return column.astype(fitting)
+    fitting = next((kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max), "f8")
+    return np.ascontiguousarray(numbers, f"<{fitting}"), unit
 
 
 def register(app: Any) -> None:

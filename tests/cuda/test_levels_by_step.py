@@ -68,9 +68,10 @@ def _columns(answer):
     answer = gzip.decompress(answer)
     size = int.from_bytes(answer[:4], "little")
     found, at = json.loads(answer[4 : 4 + size]), 4 + size
-    for name, kind, n in found["columns"]:
-        found[name] = np.frombuffer(answer, f"<{kind}", n, at)
-        at += found[name].nbytes
+    for name, kind, n, unit in found["columns"]:
+        numbers = np.frombuffer(answer, f"<{kind}", n, at)
+        found[name] = numbers * float(unit)
+        at += numbers.nbytes
     return found
 
 

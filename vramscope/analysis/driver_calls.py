@@ -7,7 +7,7 @@ import numpy as np
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import GAINS, LOSSES, retry_events
-from vramscope.analysis.folding import fold
+from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lines import NO_STACK, place_words
 from vramscope.analysis.pins import PinningLine, pinning_lines, pins_of
 from vramscope.analysis.step_and_phase import steps_of
@@ -153,13 +153,13 @@ def jump_at(recording: Recording, calls: DriverCalls, row: int, state: Snapshot)
     )
 
 
-def jump_words(stacks: Stacks, found: Jump) -> str:
+def jump_words(code: Folded, found: Jump) -> str:
     """Say in a sentence what was reserved, for which request, and why nothing free served it."""
     call = found.calls
     asked, n_bytes = int(call.requested_bytes[0]), format_bytes(int(call.n_bytes[0]))
     verb = "cudaMalloc reserved" if call.kind[0] == Action.SEGMENT_ALLOC else "A segment grew by"
     request = f" for {format_bytes(asked)} requested" if asked >= 0 else ""
-    by = caller_words(stacks, int(call.stack_id[0]))
+    by = caller_words(code, int(call.stack_id[0]))
     begins = f"{verb} {n_bytes}{request} " + (f"({by})" if by == NO_STACK else f"by {by}")
     if not found.free_bytes:
         return f"{begins}: nothing of the reserved memory that could serve it was free."
@@ -170,20 +170,19 @@ def jump_words(stacks: Stacks, found: Jump) -> str:
     )
     if 0 <= asked <= found.free_bytes and found.largest_bytes < asked:
         free = f"{free}: enough together, but no piece was large enough"
-    return f"{begins}; {free}{_kept(stacks, found.pinned_by)}."
+    return f"{begins}; {free}{_kept(code, found.pinned_by)}."
 
 
-def _kept(stacks: Stacks, by: PinningLine | None) -> str:
+def _kept(code: Folded, by: PinningLine | None) -> str:
     if by is None:
         return ""
     blocks = format_count(by.n_blocks, "block")
     verb = "keeps" if by.n_blocks == 1 else "keep"
-    return f"; {blocks} of {caller_words(stacks, by.stack_id)} {verb} {format_bytes(by.kept_bytes)} of it"
+    return f"; {blocks} of {caller_words(code, by.stack_id)} {verb} {format_bytes(by.kept_bytes)} of it"
 
 
-def caller_words(stacks: Stacks, stack_id: int) -> str:
+def caller_words(code: Folded, stack_id: int) -> str:
     """Name the function and the line of a stack as ``forward (net/model.py:13)``."""
-    code = fold(stacks)
     frame = code.frame(stack_id)
     if frame is not None:
         return f"{frame.function} ({place_words(frame.file, frame.line)})"

@@ -49,7 +49,7 @@ def _rise(recording: Recording, calls: DriverCalls, row: int) -> dict[str, Any] 
         "free_bytes": found.free_bytes,
         "largest_free_bytes": found.largest_bytes,
         "where": _where(recording, int(calls.stack_id[row])),
-        "text": jump_words(recording.stacks, found),
+        "text": jump_words(fold(recording.stacks), found),
     }
 
 

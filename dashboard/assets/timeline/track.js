@@ -13,9 +13,9 @@
     const n = new DataView(buffer).getUint32(0, true);
     const data = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, n)));
     let at = 4 + n;
-    for (const [name, kind, length] of data.columns) {
-      const Type = TYPES[kind], size = Type.BYTES_PER_ELEMENT * length;
-      data[name] = new Type(buffer.slice(at, at + size));
+    for (const [name, kind, length, unit] of data.columns) {
+      const Type = TYPES[kind], size = Type.BYTES_PER_ELEMENT * length, numbers = new Type(buffer.slice(at, at + size));
+      data[name] = unit === 1 ? numbers : Float64Array.from(numbers, (n) => n * unit);
       at += size;
     }
     return data;

@@ -63,7 +63,7 @@ def sentence(data: Data, view: View, at: int | None) -> list[Any]:
     which = f"The largest jump{after}" if at is None else "The last jump up to here"
     return [
         html.H3(f"{which}: {moment(data, view, event + 1).words}"),
-        html.P(jump_words(view.recording.stacks, found), className="support"),
+        html.P(jump_words(folded(data, view), found), className="support"),
         html.P(_step(view, calls, row), className="dim"),
     ]
 

@@ -142,9 +142,10 @@ def _columns(data: Data) -> Response:
     facts = dict(made.facts) | {"instants": _instants(data, view, series), "colors": _colors()}
     facts["phases"] = {int(phase): format_name(phase) for phase in Phase if phase != Phase.OTHER}
     facts["notes"] = doubts.noted(view.recording, series)
-    for name, of in (("allocated", "counted.y"), ("reserved", "counted.reserved")):
-        facts["top"][name] = max(facts["top"][name], int(bare.get(of, np.zeros(0)).max(initial=0)))
     if "a" not in request.args:
+        counted = {"allocated": "counted.y", "reserved": "counted.reserved"}
+        most = {name: int(bare.get(of, np.zeros(0)).max(initial=0)) for name, of in counted.items()}
+        facts["top"] = {name: max(series.top(name), most.get(name, 0)) for name in DRAWN}
         kept = comments(data, view).items()
         facts["comments"] = [[at, track.position_of(series, at), text] for at, text in kept]
     facts["training"] = None if view.is_live else training(series)

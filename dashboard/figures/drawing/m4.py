@@ -12,6 +12,10 @@ import numpy as np
 
 from vramscope.model.table import Array
 
+_AT_ONCE = 600_000
+"""Values below which all columns at once are faster than one by one: 0.1 against 0.9 ms of 60,000 values in
+1,100 columns, 0.8 against 1.2 of 600,000, but 2.8 against 1.4 of a million."""
+
 
 def even_edges(start: int, stop: int, n_columns: int) -> Array:
     """Return borders of at most *n_columns* columns with equal counts of ``[start, stop)``; none is empty."""
@@ -36,12 +40,29 @@ def m4(columns: Sequence[Array], edges: Array) -> Array:
     if len(edges) < 2 or edges[0] >= edges[-1]:
         return np.zeros(0, "i8")
     chosen = [edges[:-1], edges[1:] - 1]
-    parts = list(pairwise(edges.tolist()))
-    # ``reduceat`` and a search for the places take three times as long on millions of values.
+    at_once = edges[-1] - edges[0] < _AT_ONCE
     for values in columns:
-        chosen.append(np.array([start + values[start:stop].argmin() for start, stop in parts]))
-        chosen.append(np.array([start + values[start:stop].argmax() for start, stop in parts]))
+        chosen += _extremes_at_once(values, edges) if at_once else _extremes_one_by_one(values, edges)
     return _distinct(np.sort(np.concatenate(chosen)))
+
+
+def _extremes_at_once(values: Array, edges: Array) -> list[Array]:
+    """Return the first index of the least, and that of the greatest, of each column."""
+    start, n_each, inside = edges[:-1] - edges[0], np.diff(edges), values[edges[0] : edges[-1]]
+    found = []
+    for extreme in (np.minimum, np.maximum):
+        at = np.flatnonzero(inside == np.repeat(extreme.reduceat(inside, start), n_each))
+        found.append(edges[0] + at[np.searchsorted(at, start)])
+    return found
+
+
+def _extremes_one_by_one(values: Array, edges: Array) -> list[Array]:
+    """Return the same as :func:`_extremes_at_once`."""
+    parts = list(pairwise(edges.tolist()))
+    return [
+        np.array([start + values[start:stop].argmin() for start, stop in parts]),
+        np.array([start + values[start:stop].argmax() for start, stop in parts]),
+    ]
 
 
 def _distinct(ascending: Array) -> Array:

@@ -14,6 +14,7 @@ from vramscope.analysis.driver_calls import (
     largest_jump,
     reserved_by,
 )
+from vramscope.analysis.folding import fold
 from vramscope.model.marks import Steps
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import StackBuilder
@@ -46,7 +47,7 @@ def jumped(recording: Any) -> Recording:
 def said(recording: Recording, row: int) -> str:
     calls = driver_calls(recording)
     state = state_from_nearest(recording, int(calls.event[row]))
-    return jump_words(recording.stacks, jump_at(recording, calls, row, state))
+    return jump_words(fold(recording.stacks), jump_at(recording, calls, row, state))
 
 
 def test_each_call_has_its_request_line_and_step(jumped: Recording) -> None:

@@ -136,9 +136,10 @@ def unpacked(body: bytes) -> dict[str, Any]:
     (length,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + length])
     at = 4 + length
-    for name, kind, n in header["columns"]:
-        header[name] = np.frombuffer(body, f"<{kind}", n, at)
-        at += header[name].nbytes
+    for name, kind, n, unit in header["columns"]:
+        numbers = np.frombuffer(body, f"<{kind}", n, at)
+        header[name] = numbers * unit if unit > 1 else numbers
+        at += numbers.nbytes
     return dict(header)
 
 

@@ -16,8 +16,8 @@ from vramscope.package_data import rows, words
 def ended_short(recording: Recording) -> bool:
     """Return whether no allocation succeeded after the last one that failed."""
     action = recording.trace.action
-    failed, made = (np.flatnonzero(action == each) for each in (Action.OOM, Action.ALLOC))
-    return bool(len(failed)) and (not len(made) or int(failed[-1]) > int(made[-1]))
+    failed = np.flatnonzero(action == Action.OOM)
+    return bool(len(failed)) and Action.ALLOC not in action[failed[-1] :]
 
 
 class Part(str, Enum):
