@@ -8,7 +8,7 @@ import numpy as np
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import assign
-from vramscope.analysis.lifetimes import BEFORE, Allocations, lifetimes
+from vramscope.analysis.lifetimes import BEFORE, Allocations, levels_by_group, lifetimes
 from vramscope.analysis.lines import code_lines
 from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import instant_of
@@ -73,12 +73,13 @@ def own_peaks(recording: Recording, by: str = "phase") -> OwnPeaks:
     rows = np.flatnonzero(found.free_event != BEFORE)
     group, names = BY[by](recording, found, rows)
     found = found.rows(rows)
-    own_peak, own_instant = _highest(found, group, (len(names), len(recording.trace)))
+    own_peak, own_instant = _highest(found, group, len(names))
+    live = found.allocated_at(instant)
     order = np.argsort(-own_peak, kind="stable")
     order = order[own_peak[order] > 0]
     return OwnPeaks(
         group=order,
-        at_peak_bytes=_held_at(found, group, instant, len(names))[order],
+        at_peak_bytes=sums_of(group[live], found.block_size[live], len(names))[order],
         own_peak_bytes=own_peak[order],
         own_instant=own_instant[order],
         names=names,
@@ -87,50 +88,13 @@ def own_peaks(recording: Recording, by: str = "phase") -> OwnPeaks:
     )
 
 
-def _held_at(found: Allocations, group: Array, instant: int, n_groups: int) -> Array:
-    """Bytes of each group at *instant*."""
-    live = found.allocated_at(instant)
-    return sums_of(group[live], found.block_size[live], n_groups)
-
-
-def _highest(found: Allocations, group: Array, numbers: tuple[int, int]) -> tuple[Array, Array]:
-    """The most bytes of each group, and the first instant at which it held them.
-
-    *numbers* are those of groups and events.
-    """
-    n_groups, n_events = numbers
-    most, instant = _held_at(found, group, 0, n_groups), np.zeros(n_groups, "i8")
-    moves = _moves(found, n_events)
-    events = np.flatnonzero(moves)
-    if not len(events):
-        return most, instant
-    row = np.abs(moves[events]) - 1
-    # NumPy sorts 16-bit integers by counting, which takes a fifth of the time.
-    owner = group[row].astype("u2" if n_groups <= 1 << 16 else "i8")
-    order = np.argsort(owner, kind="stable")
-    owner, change = owner[order], (np.sign(moves[events]) * found.block_size[row])[order]
-    first = np.flatnonzero(np.diff(owner.astype("i8"), prepend=-1))
-    level = np.cumsum(change)
-    before = most[owner]
-    level += np.repeat(
-        most[owner[first]] - level[first] + change[first], np.diff(np.append(first, len(owner)))
-    )
-    most[owner[first]] = np.maximum(most[owner[first]], np.maximum.reduceat(level, first))
-    top = np.flatnonzero((level == most[owner]) & (level > before))[::-1]
-    instant[owner[top]] = events[order[top]] + 1  # backwards, so that the first is written last
+def _highest(found: Allocations, group: Array, n_groups: int) -> tuple[Array, Array]:
+    """The most bytes of each group, and the first instant at which it held them."""
+    owner, at, level = levels_by_group(found, group, n_groups)
+    most = np.maximum.reduceat(level, np.searchsorted(owner, np.arange(n_groups)))
+    instant, top = np.zeros(n_groups, "i8"), np.flatnonzero(level == most[owner])[::-1]
+    instant[owner[top]] = at[top]  # backwards, so that the first is written last
     return most, instant
-
-
-def _moves(found: Allocations, n_events: int) -> Array:
-    """For each event the row that is allocated, counted from 1; negative for one that is freed; 0 for none.
-
-    No event belongs to two blocks, so no sorting by time is needed: each event has its place.
-    """
-    moves = np.zeros(n_events, "i4")
-    for event, sign in ((found.alloc_event, 1), (found.free_event, -1)):
-        row = np.flatnonzero(event >= 0)
-        moves[event[row]] = sign * (row + 1)
-    return moves
 
 
 def _phase(recording: Recording, found: Allocations, rows: Array) -> _Groups:

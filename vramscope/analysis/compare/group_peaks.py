@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vramscope.analysis.lifetimes import BEFORE, Allocations
+from vramscope.analysis.lifetimes import Allocations, levels_by_group
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.model.counters import Counters
 from vramscope.model.recording import Recording
@@ -17,39 +17,16 @@ def group_peaks(allocations: Allocations, group: Array, n_groups: int, start: Ar
 
     *group* is that of each allocation, from 0 on. Returns bytes, shape (intervals, groups).
     """
-    instant, owner, level = _levels(allocations, group)
+    owner, instant, level = levels_by_group(allocations, group, n_groups)
     span = int(max(end.max(initial=0), instant.max(initial=0))) + 1
     groups = np.arange(n_groups)[None, :]
-    moment = owner * span + instant
+    moment = owner.astype("i8") * span + instant
     first = np.searchsorted(moment, groups * span + start[:, None], side="right")
     last = np.searchsorted(moment, groups * span + end[:, None], side="right")
-    return _highest(owner, level, (first, last), groups)
-
-
-def _levels(allocations: Allocations, group: Array) -> tuple[Array, Array, Array]:
-    """All changes, sorted by group and instant: the instant, the group, and its bytes from then on."""
-    is_born = allocations.free_event != BEFORE
-    is_freed = allocations.free_event >= 0
-    instant = np.concatenate([allocations.alloc_event[is_born] + 1, allocations.free_event[is_freed] + 1])
-    owner = np.concatenate([group[is_born], group[is_freed]]).astype("i8")
-    change = np.concatenate([allocations.block_size[is_born], -allocations.block_size[is_freed]])
-    # One key each: lexsort takes 1.7 times as long.
-    order = np.argsort(owner * (int(instant.max(initial=0)) + 1) + instant)
-    owner, total = owner[order], np.cumsum(change[order])
-    is_first = np.diff(owner, prepend=-1) != 0
-    before = np.append(0, total)[:-1][is_first]
-    level = total - before[np.cumsum(is_first) - 1] if len(total) else total
-    return instant[order], owner, level
-
-
-def _highest(owner: Array, level: Array, span: tuple[Array, Array], groups: Array) -> Array:
-    """The maximum of the level at the start, which the previous change left, and of all changes within."""
-    first, last = span
-    # Row −1 is the appended one, which belongs to no group.
-    owner, level = np.append(owner, -1), np.append(level, 0)
-    entry = np.where(owner[first - 1] == groups, level[first - 1], 0)
+    # The level at the start, which the previous change left, and that of all changes within.
+    entry = level[first - 1]
     edges = np.stack([first.ravel(), last.ravel()], axis=1).ravel()
-    within = np.maximum.reduceat(level, edges)[::2].reshape(first.shape) if len(edges) else entry
+    within = np.maximum.reduceat(np.append(level, 0), edges)[::2].reshape(first.shape)
     return np.where(last > first, np.maximum(entry, within), entry)
 
 
