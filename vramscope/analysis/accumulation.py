@@ -14,7 +14,7 @@ from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
-from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
+from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Marks, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 
@@ -116,10 +116,14 @@ def _evaluates(recording: Recording, parts: list[Array], dies: Array, is_used: A
 
 def _freed_by_backward(recording: Recording, found: Allocations) -> Array:
     """Return which allocations a backward frees; all where one keeps a graph, which is freed at any time."""
-    lives, marks = lives_of(recording, found), recording.marks
-    asks = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
+    lives = lives_of(recording, found)
     is_backward = np.append(np.isin(lives.phases.phase, (Phase.BACKWARD, Phase.RECOMPUTE)), False)
-    return is_backward[lives.freed_in] | (marks.value[asks] % BackwardKeeps.RETURNS).any()
+    return is_backward[lives.freed_in] | (_backwards(recording).value % BackwardKeeps.RETURNS).any()
+
+
+def _backwards(recording: Recording) -> Marks:
+    """Return the marks at which backwards begin."""
+    return recording.marks.of_phase(MarkKind.PHASE_BEGIN, Phase.BACKWARD)
 
 
 def _without(recording: Recording, parts: list[Array]) -> list[Finding]:
@@ -151,17 +155,16 @@ def _waiting_at_peak(recording: Recording) -> list[Finding]:
 
     One backward frees most of them, or none frees any: then they were made in a row, and let go unused.
     """
-    found, marks = lifetimes(recording), recording.marks
+    found, backwards = lifetimes(recording), _backwards(recording)
     parts, lives = _graphs_at_peak(recording, np.ones(len(found), "?")), lives_of(recording, found)
-    asks = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
-    if len(parts) < _LEAST_FORWARDS or (marks.value[asks] % BackwardKeeps.RETURNS).any():
+    if len(parts) < _LEAST_FORWARDS or (backwards.value % BackwardKeeps.RETURNS).any():
         return []
     rows, is_backward = np.concatenate(parts), np.append(lives.phases.phase == Phase.BACKWARD, False)
     of = np.where(is_backward[lives.freed_in[rows]], lives.freed_in[rows], -1)
     n_freed = np.bincount(of + 1, found.block_size[rows])
     if 2 * n_freed[1:].max(initial=0) > n_freed.sum():
         return _until_one_backward(recording, parts, 1, 1)
-    turn = np.searchsorted(np.sort(marks.event[asks]), [found.alloc_event[part[0]] for part in parts])
+    turn = np.searchsorted(np.sort(backwards.event), [found.alloc_event[part[0]] for part in parts])
     is_in_a_row = np.count_nonzero(turn == turn[-1]) >= _LEAST_FORWARDS
     is_used = n_freed[1:].any() or (found.free_event[rows] < 0).any()
     return _without(recording, parts) if is_in_a_row and not is_used else []
@@ -218,11 +221,10 @@ def _forwards(recording: Recording) -> list[tuple[list[int], int]]:
 
     Backwards that create a graph, as in the inner loop of meta-learning, leave the forwards waiting.
     """
-    phases, marks = recording.phases, recording.marks
-    creates = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
-    creates &= marks.value % BackwardKeeps.RETURNS == BackwardKeeps.A_NEW_GRAPH
+    phases, backwards = recording.phases, _backwards(recording)
+    creates = backwards.value % BackwardKeeps.RETURNS == BackwardKeeps.A_NEW_GRAPH
     counts = np.isin(phases.phase, (Phase.FORWARD, Phase.BACKWARD))
-    counts &= (phases.phase == Phase.FORWARD) | ~np.isin(phases.start_ns, marks.time_ns[creates])
+    counts &= (phases.phase == Phase.FORWARD) | ~np.isin(phases.start_ns, backwards.time_ns[creates])
     outermost = np.flatnonzero((phases.depth == 0) & counts)
     found: dict[int, tuple[list[int], int]] = {}
     waiting: dict[int, list[int]] = {}

@@ -12,6 +12,7 @@ makes the first gradient (of ones) just before.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -288,11 +289,18 @@ def passes_through(stacks: Stacks, function: str, file: str = "") -> Array:
 
     The result is a bool array of shape ``(n_stacks,)``.
     """
-    found: Array = np.array([text == function for text in stacks.strings], bool)[stacks.function]
-    if file:
-        ends = [text.replace("\\", "/").endswith(file) for text in stacks.strings]
-        found &= np.array(ends, bool)[stacks.file]
-    return with_callees(stacks, found)
+    return with_callees(stacks, functions_named(stacks, {function}) & files_ending(stacks, file))
+
+
+def functions_named(stacks: Stacks, names: Collection[str]) -> Array:
+    """Return for each frame whether its function is one of *names*."""
+    return np.array([text in names for text in stacks.strings], bool)[stacks.function]
+
+
+def files_ending(stacks: Stacks, ends: str | tuple[str, ...]) -> Array:
+    """Return for each frame whether the path of its file ends so; its parts have slashes between them."""
+    fits = [text.replace("\\", "/").endswith(ends) for text in stacks.strings]
+    return np.array(fits, bool)[stacks.file]
 
 
 def with_callees(stacks: Stacks, found: Array) -> Array:

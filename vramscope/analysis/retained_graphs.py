@@ -24,11 +24,10 @@ def retained_graphs(recording: Recording) -> list[Finding]:
 
     Outputs that the program itself holds count too; they stay allocated in any case.
     """
-    marks, steps = recording.marks, recording.steps
-    asked = (marks.kind == MarkKind.PHASE_BEGIN) & (marks.phase == Phase.BACKWARD)
-    event, keeps = marks.event[asked], marks.value[asked] % BackwardKeeps.RETURNS == BackwardKeeps.ITS_GRAPH
+    asked, steps = recording.marks.of_phase(MarkKind.PHASE_BEGIN, Phase.BACKWARD), recording.steps
+    keeps = asked.value % BackwardKeeps.RETURNS == BackwardKeeps.ITS_GRAPH
     # The last backward of a step decides: it is the one that could free the graph.
-    last_of = dict(zip(steps_of(steps, event).tolist(), keeps.tolist(), strict=True))
+    last_of = dict(zip(steps_of(steps, asked.event).tolist(), keeps.tolist(), strict=True))
     retaining = [step for step, kept in last_of.items() if step >= 0 and kept and step < len(steps) - 1]
     if not retaining or len(retaining) < _LEAST_SHARE * (len(steps) - 1):
         return []

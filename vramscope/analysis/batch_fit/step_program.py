@@ -19,7 +19,7 @@ from vramscope.allocator.simulation import CachingAllocator
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array, EqualByValue
+from vramscope.model.table import Array, EqualByValue, sums_of
 from vramscope.model.trace import Action
 from vramscope.steps.innermost import phases_of
 
@@ -108,7 +108,7 @@ class StepProgram(EqualByValue):
         *left* are the addresses of the blocks of the step before, 0 for freed ones. Returns the addresses of
         this step's blocks, the allocated bytes before it and after each event, and the most reserved bytes.
         """
-        sizes, places, left = self._sizes(size).tolist(), self.place.tolist(), list(left)
+        sizes, places, left = self.growth.at(size).tolist(), self.place.tolist(), list(left)
         made: list[int] = []
         allocated, reserved = [allocator.allocated_bytes], allocator.reserved_bytes
         for op in self.does.tolist():
@@ -124,9 +124,6 @@ class StepProgram(EqualByValue):
             reserved = max(reserved, allocator.reserved_bytes)
         return made, allocated, reserved
 
-    def _sizes(self, size: int) -> Array:
-        return self.growth.at(size)
-
     def _categories(self, at: int, size: int, before: int, allocated: int) -> dict[str, int]:
         """Return the bytes by category that are live after the first *at* events of a step."""
         done = self.does[:at]
@@ -137,10 +134,9 @@ class StepProgram(EqualByValue):
             np.arange(len(self.place)), self.does[(self.does >= 0) & (self.does % 2 == 0)] // 2
         )
         left = np.setdiff1d(outlives, gone[gone % 2 == 1] // 2)
-        sums = np.zeros(len(Category), "i8")
-        np.add.at(sums, self.standing[:, 3], self.standing[:, 0])
-        np.add.at(sums, self.place[live, 2], self._sizes(size)[live])
-        np.add.at(sums, self.place[left, 2], self._sizes(before)[left])
+        category = np.concatenate([self.standing[:, 3], self.place[live, 2], self.place[left, 2]])
+        sizes = self.standing[:, 0], self.growth.at(size)[live], self.growth.at(before)[left]
+        sums = sums_of(category, np.concatenate(sizes), len(Category))
         order = np.argsort(-sums, kind="stable").tolist()
         found = {Category(i).name.lower(): int(sums[i]) for i in order if sums[i]}
         return found | {"rounding": allocated - int(sums.sum())}
@@ -196,8 +192,11 @@ class SizeGrowth(NamedTuple):
 
     def at(self, size: int) -> Array:
         """Return whole bytes of each value, at least 1."""
-        level = self.fixed_bytes + self.bytes_per_unit * size + self.bytes_per_square * (float(size) * size)
-        return np.maximum(np.rint(level), 1).astype("i8")
+        return np.maximum(np.rint(self.foreseen(float(size))), 1).astype("i8")
+
+    def foreseen(self, size: float) -> Array:
+        """Return the bytes of each value as they follow from *size*."""
+        return self.fixed_bytes + self.bytes_per_unit * size + self.bytes_per_square * (size * size)
 
 
 _NEAR = 0.002
@@ -231,12 +230,7 @@ def grown(size: Array, values: Array) -> tuple[SizeGrowth, SizeGrowth, SizeGrowt
 
 
 def _is_near(growth: SizeGrowth, sizes: Array, level: Array, highest: Array) -> Array:
-    foreseen = np.stack(
-        [
-            growth.fixed_bytes + growth.bytes_per_unit * s + growth.bytes_per_square * s * s
-            for s in sizes.tolist()
-        ]
-    )
+    foreseen = np.stack([growth.foreseen(size) for size in sizes.tolist()])
     return np.abs(foreseen - level).max(axis=0) <= np.maximum(_NEAR * highest, 512)
 
 

@@ -7,12 +7,11 @@ located; a block stays unknown if no stack locates its death.
 """
 
 import re
-from collections.abc import Collection
 from enum import IntEnum
 
 import numpy as np
 
-from vramscope.analysis.folding import with_callees
+from vramscope.analysis.folding import files_ending, functions_named, with_callees
 from vramscope.analysis.lifetimes import ALIVE, Allocations
 from vramscope.model.marks import Category, Phase, Phases
 from vramscope.model.recording import Recording
@@ -62,7 +61,7 @@ def by_collective(stacks: Stacks, found: Allocations) -> Array:
     is_ours = _files(stacks, _COLLECTIVE)
     meant = np.where(is_ours, Category.COMMUNICATION, Category.UNKNOWN).astype("u1")
     for file, functions, category in _MEANT:
-        is_named = _functions(stacks, functions)
+        is_named = functions_named(stacks, functions)
         if is_named.any():
             meant[is_named & _files(stacks, file)] = category
     return _asked_by(stacks, found, meant)
@@ -73,7 +72,7 @@ def is_constructed(stacks: Stacks, found: Allocations) -> Array:
 
     No call of the module has shown its parameters yet, and none will where FSDP shards them before.
     """
-    return _asked_by(stacks, found, _files(stacks, _CONSTRUCTED) & _functions(stacks, ("__init__",)))
+    return _asked_by(stacks, found, _files(stacks, _CONSTRUCTED) & functions_named(stacks, ("__init__",)))
 
 
 def _files(stacks: Stacks, pattern: re.Pattern[str]) -> Array:
@@ -82,18 +81,13 @@ def _files(stacks: Stacks, pattern: re.Pattern[str]) -> Array:
     return np.array(fits)[stacks.file]
 
 
-def _functions(stacks: Stacks, names: Collection[str]) -> Array:
-    """Whether the function of each frame is one of *names*."""
-    return np.array([text in names for text in stacks.strings])[stacks.function]
-
-
 def _asked_by(stacks: Stacks, found: Allocations, meant: Array) -> Array:
     """The value in *meant* of the innermost frame that does not act for its caller, by allocation."""
     if not meant.any():
         return np.zeros(len(found), dtype=meant.dtype)
     meant = meant.copy()
-    helps = _functions(stacks, _COMPREHENSIONS)
-    helps |= _functions(stacks, _FOR_ITS_CALLER) & _files(stacks, _OF_STORAGES)
+    helps = functions_named(stacks, _COMPREHENSIONS)
+    helps |= functions_named(stacks, _FOR_ITS_CALLER) & _files(stacks, _OF_STORAGES)
     inherits = helps | ~_files(stacks, _IN_PYTHON)
     for row in np.flatnonzero(inherits).tolist():  # parents, the callers, come first
         of_caller = meant[stacks.parent[row]]
@@ -376,24 +370,22 @@ def _frame_kinds(stacks: Stacks) -> Array:
     """The kind of each frame by itself: a ``StackKind``, torch's own code, or other code."""
     files = [text.replace("\\", "/") for text in stacks.strings]
     engine = np.array(["autograd::Engine::" in text or text == "_engine_run_backward" for text in files])
-    calls = np.array([text in ("_call_impl", "_wrapped_call_impl") for text in files])
-    starts = np.array([text in ("backward", "grad") for text in files])
-    module = np.array([text.endswith("torch/nn/modules/module.py") for text in files])
-    autograd = np.array([text.endswith("torch/autograd/__init__.py") for text in files])
+    calls = functions_named(stacks, ("_call_impl", "_wrapped_call_impl"))
+    calls &= files_ending(stacks, "torch/nn/modules/module.py")
+    starts = functions_named(stacks, ("backward", "grad"))
+    starts &= files_ending(stacks, "torch/autograd/__init__.py")
     optim = np.array(["/torch/optim/" in text and text.endswith(".py") for text in files])
     stranger = np.array([text.endswith(".py") and "/torch/" not in text for text in files])
-    again = np.array([text in _AGAIN for text in files])
-    checkpoint = np.array([text.endswith("torch/utils/checkpoint.py") for text in files])
+    again = functions_named(stacks, _AGAIN) & files_ending(stacks, "torch/utils/checkpoint.py")
     first = np.array([_CALLED_BY_AUTOGRAD.search(text) is not None for text in files])
-    function, file = stacks.function, stacks.file
-    in_autograd = (stacks.parent == 0) & first[file]
+    file = stacks.file
     return np.select(
         [
-            engine[function] | (starts[function] & autograd[file]) | (again[function] & checkpoint[file]),
-            calls[function] & module[file],
+            engine[stacks.function] | starts | again,
+            calls,
             optim[file],
             stranger[file],
-            in_autograd,
+            (stacks.parent == 0) & first[file],
         ],
         [StackKind.BACKWARD, StackKind.FORWARD, StackKind.OPTIMIZER, _IS_STRANGER, StackKind.BACKWARD],
         _IS_TORCH,

@@ -24,8 +24,14 @@ class CodeLine(NamedTuple):
 
 
 def common_names(before: Recording, after: Recording) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return functions that give the files of each run the names that both runs have."""
-    return _common_names(_files(before), _files(after))
+    """Return functions that give the files of each run the names that both runs have.
+
+    They stay as they are, or are relative to the root of each run where no file is the same.
+    """
+    one, other = (user_files(each.stacks) - {""} for each in (before, after))
+    if one & other or not (one and other):
+        return _as_it_is, _as_it_is
+    return _below(sorted(one)), _below(sorted(other))
 
 
 def in_package(file: str) -> str:
@@ -48,20 +54,6 @@ def _by_function(places: Any) -> dict[tuple[str, str, str], list[CodeLine]]:
     for place in sorted(places):
         found.setdefault((place.file, place.function, place.via), []).append(place)
     return found
-
-
-def _files(recording: Recording) -> frozenset[str]:
-    """The files of the program itself."""
-    return user_files(recording.stacks) - {""}
-
-
-def _common_names(
-    before: frozenset[str], after: frozenset[str]
-) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Functions that keep names of files; where no file is the same, relative to the root of each run."""
-    if before & after or not (before and after):
-        return _as_it_is, _as_it_is
-    return _below(sorted(before)), _below(sorted(after))
 
 
 def _as_it_is(file: str) -> str:

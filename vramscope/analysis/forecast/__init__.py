@@ -134,10 +134,10 @@ def forecast(recording: Recording) -> Outlook:
     return NOTHING_KNOWN if ahead.forecast and has_lines and not is_explained else ahead
 
 
-def forecast_of_summary(device: DeviceSummary, process: Process, *, is_live: bool = True) -> Outlook:
-    """Return the outlook that a summary allows: without lines of code, growth must have lasted for longer.
+def forecast_of_summary(device: DeviceSummary, process: Process) -> Outlook:
+    """Return the outlook that a summary allows of a run that goes on, in 1 ms.
 
-    Takes 1 ms.
+    Without lines of code, growth must have lasted for longer.
     """
     room = room_of_summary(device)
     if (
@@ -147,7 +147,7 @@ def forecast_of_summary(device: DeviceSummary, process: Process, *, is_live: boo
         or any(each.part in _NEEDED for each in missing_of_notes(device.notes))
     ):
         return NOTHING_KNOWN
-    far = pace_of_rows(device.steps) if is_live else None
+    far = pace_of_rows(device.steps)
     return outlook_of(Peaks(device.steps), room, total_steps=process.total_steps, far=far)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis.folding import Origin, origin, with_callees
+from vramscope.analysis.folding import Origin, files_ending, functions_named, origin, with_callees
 from vramscope.model.marks import Category, MarkKind, Phase, Steps
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.stacks import Stacks
@@ -207,11 +207,10 @@ def _frees_what_it_takes(recording: Recording, events: Array) -> bool:
 
 def _loop_stacks(stacks: Stacks) -> _LoopStacks:
     strings = stacks.strings
-    is_step = np.array([text == "step" for text in strings], bool)[stacks.function]
+    is_step = functions_named(stacks, {"step"})
     is_step &= np.array(["optim" in text for text in strings], bool)[stacks.file]
     is_call = np.array([text.endswith("_call_impl") for text in strings], bool)[stacks.function]
-    is_backward = np.array([text in ("backward", "grad") for text in strings], bool)[stacks.function]
-    is_backward &= np.array([text.endswith(_AUTOGRAD) for text in strings], bool)[stacks.file]
+    is_backward = functions_named(stacks, {"backward", "grad"}) & files_ending(stacks, _AUTOGRAD)
     is_recompute = np.array(["checkpoint" in text for text in strings], bool)[stacks.file]
     for each in (is_step, is_call, is_backward, is_recompute):
         with_callees(stacks, each)

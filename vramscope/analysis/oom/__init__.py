@@ -333,10 +333,8 @@ def _finding(failures: Failures, row: int) -> Finding:
     claim = (
         f"out of memory{moment}: tried to allocate {format_bytes(evidence['size'])}{totals}{block}{device}"
     )
-    room = failures.rooms[row] if row < len(failures.rooms) else None
+    room, held = failures.rooms[row], failures.holders[row - len(failures)]
     why = None if room is None else cause(room)
-    back = row - len(failures)
-    held = failures.holders[back] if -back <= len(failures.holders) else InUse()
     evidence |= {"in_backward": True} if at.is_in_backward else {}
     evidence |= {f"in_use_{each.name.replace(' ', '_')}": each.n_bytes for each in held.by_category}
     return Finding(
@@ -346,7 +344,7 @@ def _finding(failures: Failures, row: int) -> Finding:
         cause=why and why.value,
         advice=held.making[1] or _advice(why, room, held, failures),
         **placed(at.frame),
-        module=(failures.modules[row] if row < len(failures.modules) else "") or None,
+        module=failures.modules[row] or None,
         n_bytes=evidence["size"],
         evidence=evidence | (room.figures() if room else {}),
     )

@@ -6,6 +6,7 @@ import numpy as np
 
 from vramscope.analysis.accumulation import without_backward
 from vramscope.analysis.by_module import owners_of
+from vramscope.analysis.folding import files_ending, functions_named
 from vramscope.analysis.logits import is_chunked, of_logits
 from vramscope.analysis.step_and_phase import are_in_evaluations
 from vramscope.analysis.strategies.trials import (
@@ -25,8 +26,8 @@ _MICRO_BATCHES = 2
 _OF_A_BATCH = (Category.ACTIVATION, Category.INPUT)
 _OF_AN_EVALUATION = (Category.ACTIVATION, Category.TEMPORARY, Category.UNKNOWN)
 _OF_SAMPLES = words(__file__, "batches.tsv", "of_samples")
-_LAYERS = frozenset(f"{name}.py" for name in _OF_SAMPLES["layers"].split())
-"""Files in torch/nn/modules whose results have a row for each sample."""
+_LAYERS = tuple(f"torch/nn/modules/{name}.py" for name in _OF_SAMPLES["layers"].split())
+"""Files whose results have a row for each sample."""
 _FUNCTIONS = frozenset(_OF_SAMPLES["functions"].split())
 """The same of the functions in torch/nn/functional.py."""
 
@@ -133,11 +134,8 @@ def _accumulates(run: StrategyInput) -> bool:
 
 
 def _are_of_layers(stacks: Stacks) -> Array:
-    files = [text.replace("\\", "/").rpartition("/") for text in stacks.strings]
-    in_layer = [folder.endswith("torch/nn/modules") and name in _LAYERS for folder, _, name in files]
-    of_functions = [folder.endswith("torch/nn") and name == "functional.py" for folder, _, name in files]
-    is_function = np.array([text in _FUNCTIONS for text in stacks.strings], bool)[stacks.function]
-    return np.array(in_layer, bool)[stacks.file] | (np.array(of_functions, bool)[stacks.file] & is_function)
+    is_function = functions_named(stacks, _FUNCTIONS) & files_ending(stacks, "torch/nn/functional.py")
+    return files_ending(stacks, _LAYERS) | is_function
 
 
 _CHUNKS = 8

@@ -10,6 +10,7 @@ import numpy as np
 
 from vramscope.analysis.categories import assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
+from vramscope.analysis.folding import files_ending, functions_named
 from vramscope.analysis.lifetimes import ALIVE, Allocations, summed
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import steps_of
@@ -34,9 +35,7 @@ _Backward: TypeAlias = tuple[int, dict[int, list[int]]]
 def is_bucket(stacks: Stacks, found: Allocations) -> Array:
     """Return which allocations are the buckets that DDP reduces gradients in."""
     # Of the innermost frame alone: functions that it calls make other buffers.
-    makes = np.array([text in _MAKE_BUCKETS for text in stacks.strings], bool)[stacks.function]
-    makes &= np.array([text.replace("\\", "/").endswith(_THEIR_FILE) for text in stacks.strings])[stacks.file]
-    return makes[found.stack_id]
+    return (functions_named(stacks, _MAKE_BUCKETS) & files_ending(stacks, _THEIR_FILE))[found.stack_id]
 
 
 class Cleared(NamedTuple):
