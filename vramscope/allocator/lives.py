@@ -137,9 +137,15 @@ def ended_by_next(trace: Trace, found: BlockLives) -> Array:
 
 def is_among(address: Array, known: Array) -> Array:
     """Mask of the addresses that are in *known*, which is sorted. ``np.isin`` would sort all addresses."""
+    return rows_among(address, known) >= 0
+
+
+def rows_among(address: Array, known: Array) -> Array:
+    """The first row of *known*, which is sorted, that has each address; −1 where none has it."""
     if not len(known):
-        return np.zeros(len(address), dtype="?")
-    return known[np.minimum(np.searchsorted(known, address), len(known) - 1)] == address
+        return np.full(len(address), -1)
+    row = np.minimum(np.searchsorted(known, address), len(known) - 1)
+    return np.where(known[row] == address, row, -1)
 
 
 def _lives_of(trace: Trace, rows: Array) -> BlockLives:

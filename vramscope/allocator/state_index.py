@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.layout import Used, blocks_of, segments_after, used
-from vramscope.allocator.lives import BlockLives, lives_by_birth
+from vramscope.allocator.lives import BlockLives, lives_by_birth, rows_among
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
 from vramscope.model.recording import Recording
@@ -103,8 +103,8 @@ class StateIndex:
         self._older = used(initial.blocks)
         n_older = int(np.searchsorted(found.alloc, 0))
         freed, self._lives = found.rows(slice(0, n_older)), found.rows(slice(n_older, None))
-        self._older_requests = _event_of(self._older.address, freed.address, freed.request)
-        self._older_ends = _event_of(self._older.address, freed.address, freed.end)
+        row = rows_among(self._older.address, freed.address)
+        self._older_requests, self._older_ends = (np.append(at, -1)[row] for at in (freed.request, freed.end))
         self._distance = max(least_distance, _most_at_once(self._lives, len(trace)))
         self._checkpoints = self._made()
 
@@ -171,16 +171,6 @@ def _most_at_once(known: BlockLives, n_events: int) -> int:
     ends = known.end[known.end >= 0]
     change = np.bincount(known.alloc, minlength=n_events + 1) - np.bincount(ends, minlength=n_events + 1)
     return int(np.cumsum(change).max(initial=0))
-
-
-def _event_of(
-    address: NDArray[np.uint64], known: NDArray[np.uint64], event: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The event of each address, −1 where *known* (sorted) lacks it or has none."""
-    if not len(known):
-        return np.full(len(address), -1, dtype="i8")
-    row = np.minimum(np.searchsorted(known, address), len(known) - 1)
-    return np.where(known[row] == address, event[row], -1)
 
 
 DISTANCE = 1 << 17

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vramscope.allocator.levels import unmappable_bytes
+from vramscope.allocator.lives import rows_among
 from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis import Analysis
 from vramscope.analysis.lifetimes import Allocations
@@ -149,20 +150,14 @@ def last_allocated(trace: Trace, address: Array, instant: int) -> Array:
     is_there = (trace.action[past] == Action.ALLOC) & (trace.block_size[past] > 0)
     events = np.flatnonzero(is_there & np.isin(trace.address[past], address))[::-1]
     known, first = np.unique(trace.address[events], return_index=True)
-    if not len(known):
-        return np.full(len(address), -1, dtype="i8")
-    row = np.minimum(np.searchsorted(known, address), len(known) - 1)
-    return np.where(known[row] == address, events[first[row]], -1)
+    return np.append(events[first], -1)[rows_among(address, known)]
 
 
 def _allocated_as(known: Allocations, address: Array, instant: int) -> Array:
     """The same from the allocations that are known."""
     rows = known.rows_active_at(instant)
     rows = rows[np.argsort(known.address[rows], kind="stable")]
-    if not len(rows):
-        return np.full(len(address), -1, dtype="i8")
-    row = rows[np.minimum(np.searchsorted(known.address[rows], address), len(rows) - 1)]
-    return np.where(known.address[row] == address, known.alloc_event[row], -1)
+    return np.append(known.alloc_event[rows], -1)[rows_among(address, known.address[rows])]
 
 
 def _origin(recording: Recording, event: Array, instant: int) -> dict[str, Array]:

@@ -4,7 +4,7 @@ A complete recording has none. Files that were damaged without a checksum to sho
 events, lead to contradictions. One pass over the events: 0.1 s per million.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,12 @@ from vramscope.model.codes import QUANTITIES, NoteCode
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.marks import Note
 from vramscope.model.recording import Recording
+from vramscope.model.table import Array
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_bytes
 
 _NEAR = (64, 4096)
-"""Events around a sample's time: the clocks agree to some microseconds, but threads do not wait."""
+"""Events before and after a sample's time: clocks agree to some microseconds, but threads do not wait."""
 _FEWEST_SAMPLES = 3
 """Number of samples in a row that must disagree: a single one may fall between two events."""
 _MOST_SAMPLES = 1000
@@ -96,13 +97,13 @@ def _other_end(recording: Recording, found: Levels) -> Iterator[Note]:
 
 def _other_counters(recording: Recording, found: Levels) -> Iterator[Note]:
     """Note from which event on torch's own counters differ from the sums of the events."""
-    near = _instants_of_samples(recording)
-    first = None
+    near, first = _instants_of_samples(recording), None
+    known = {"allocated_bytes": found[1], "reserved_bytes": found[3]}
     n_differ = 0
     for row in range(len(near) - 1, max(len(near) - 1 - _MOST_SAMPLES, -1), -1):
         if near[row] == UNKNOWN:
             continue
-        if _agrees(recording.counters, row, int(near[row]), found):
+        if instant_of_sample(recording.counters, row, int(near[row]), known) != UNKNOWN:
             break
         first, n_differ = row, n_differ + 1
     if first is None or n_differ < _FEWEST_SAMPLES:
@@ -131,11 +132,16 @@ def _instants_of_samples(recording: Recording) -> NDArray[np.int64]:
     return np.where(is_of_moment & (counters.reserved_bytes >= 0) & is_within, near, UNKNOWN)
 
 
-def _agrees(counters: Counters, row: int, at: int, found: Levels) -> bool:
-    for reach in _NEAR:
-        window = slice(max(at - reach, 0), at + reach + 1)
-        is_equal = found[1][window] == counters.allocated_bytes[row]
-        is_equal &= found[3][window] == counters.reserved_bytes[row]
-        if is_equal.any():
-            return True
-    return False
+def instant_of_sample(counters: Counters, row: int, at: int, known: Mapping[str, Array]) -> int:
+    """The instant nearest to *at* at which all levels are those of a sample; UNKNOWN where none near it is.
+
+    *known* has the levels by the name of their counter. One that the sample lacks is not compared.
+    """
+    sampled = {name: int(getattr(counters, name)[row]) for name in known}
+    for reach in _NEAR if sampled["reserved_bytes"] >= 0 else ():
+        first = max(at - reach, 0)
+        near = ((level[first : at + reach + 1], sampled[name]) for name, level in known.items())
+        fits = first + np.flatnonzero(np.all([part == n for part, n in near if n >= 0], axis=0))
+        if len(fits):
+            return int(fits[np.abs(fits - at).argmin()])
+    return UNKNOWN

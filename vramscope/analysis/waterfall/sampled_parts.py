@@ -6,15 +6,14 @@ The parts come from a nearby instant of the trace at which all quantities equal 
 
 import numpy as np
 
+from vramscope.allocator.replay.contradictions import instant_of_sample
 from vramscope.analysis.fragmentation import parts_over_time
-from vramscope.analysis.timeline import Totals, timeline
+from vramscope.analysis.timeline import timeline
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 
 PARTS_OF_RESERVED = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
-_NEAR = (64, 4096)
-"""Events to search before and after the sample's time: clocks agree to some µs, but threads do not wait."""
 
 
 def reserved_parts(recording: Recording, counters: Counters) -> dict[str, Array]:
@@ -50,26 +49,11 @@ def _of_counters(counters: Counters) -> dict[str, Array]:
 
 def _instants(recording: Recording, counters: Counters) -> Array:
     """Return the nearest instant at which all quantities equal the sample's; −1 if there is none."""
-    totals = timeline(recording)
+    levels = {name: level for name, level in timeline(recording).columns() if name != "time_ns"}
     times = np.maximum.accumulate(recording.trace.time_ns)
     near = np.searchsorted(times, counters.time_ns, side="right")
     known = np.where(counters.event >= 0, np.minimum(counters.event, len(times)), near)
-    found = [_match(totals, counters, row, at) for row, at in enumerate(known.tolist())]
+    found = [instant_of_sample(counters, row, at, levels) for row, at in enumerate(known.tolist())]
     # A sample whose events the size cap removed has no instant, even if another one is equal by chance.
     is_past = (counters.time_ns < recording.initial.time_ns) & (recording.past.n_events > 0)
     return np.where(is_past, UNKNOWN, np.array(found, dtype="i8"))
-
-
-def _match(totals: Totals, counters: Counters, row: int, at: int) -> int:
-    for reach in _NEAR:
-        first = max(at - reach, 0)
-        window = slice(first, at + reach + 1)
-        equal = totals.reserved_bytes[window] == counters.reserved_bytes[row]
-        for name in ("allocated_bytes", "active_bytes", "requested_bytes"):
-            sampled = getattr(counters, name)[row]
-            if sampled >= 0:
-                equal &= getattr(totals, name)[window] == sampled
-        candidates = np.flatnonzero(equal) + first
-        if len(candidates):
-            return int(candidates[np.abs(candidates - at).argmin()])
-    return UNKNOWN
