@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import vramscope
-from vramscope.capture.holders import BlockEnd, search
+from vramscope.capture.holders import search
 from vramscope.capture.holders.growth_watch import _END_WALK_S, Watch
 
 STEPS, STEP_S = 300, 0.010
@@ -103,7 +103,7 @@ def searches_at_end() -> Iterator[tuple[str, int, float, bool]]:
         data = [[make(number) for number in range(1000)] for _ in range(AT_END // 2000)]
         n_objects = len(gc.get_objects()) - before
         cpu = time.thread_time()
-        found = search(_END_WALK_S, sys._getframe(), ended_by=BlockEnd(None))
+        found = search(_END_WALK_S, sys._getframe(), at_end=True)
         yield name, n_objects, time.thread_time() - cpu, found.is_complete
         del data, found
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vramscope.capture import Options, holders
-from vramscope.capture.holders import BlockEnd, growth_watch, search
+from vramscope.capture.holders import growth_watch, search
 from vramscope.capture.holders.parts import (
     PlainData,
     ends_of_dict,
@@ -164,7 +164,7 @@ def ways_and_calls():
     with_count = lambda *things: calls.update(n=1) or referents(*things)  # noqa: E731
     referents, gc.get_referents = gc.get_referents, with_count
     try:
-        return search(10.0, sys._getframe(1), ended_by=BlockEnd(None)).ways, calls["n"]
+        return search(10.0, sys._getframe(1), at_end=True).ways, calls["n"]
     finally:
         gc.get_referents = referents
 

@@ -45,13 +45,6 @@ class Way(NamedTuple):
     """Files of the class whose attribute is or leads to the container, and of those that it inherits from."""
 
 
-class BlockEnd(NamedTuple):
-    """A recorded block has ended."""
-
-    error: BaseException | None
-    """What ended it, if it was raised: frames of its traceback are those of the program."""
-
-
 class SearchResult(NamedTuple):
     """The storages that a search reached."""
 
@@ -61,25 +54,30 @@ class SearchResult(NamedTuple):
 
 
 def search(
-    seconds: float, frame: types.FrameType | None = None, *, ended_by: "BlockEnd | None" = None
+    seconds: float,
+    frame: types.FrameType | None = None,
+    *,
+    at_end: bool = False,
+    error: BaseException | None = None,
 ) -> SearchResult:
     """Find the shortest way to every storage that the program's names reach.
 
     It takes *seconds* of CPU time of this thread at most. By the clock it may take 20 times as long: only
     where other programs leave this thread a twentieth of a core, which slows every step by as much. *frame*
-    is the innermost frame of the calling thread whose locals are searched. At an end only names lead to
-    storages: what no name reaches then may have been in use until the program left its function.
+    is the innermost frame of the calling thread whose locals are searched. *error* is what ended the block,
+    at its end. There only names lead to storages: what no name reaches then may have been in use until the
+    program left its function.
     """
     # The objects that a walk creates would trigger collections, each of which traverses the whole heap.
     collects = gc.isenabled()
     try:
         gc.disable()
-        walk = _HolderWalk(seconds, collects=collects, at_end=ended_by is not None)
+        walk = _HolderWalk(seconds, collects=collects, at_end=at_end)
         try:
             with torch._C.DisableTorchFunction():
-                walk.run(named(frame, ended_by and ended_by.error))
+                walk.run(named(frame, error))
                 walk.run(of_modules(are_program=False))
-                for roots in walk.unreached() if ended_by is None and not walk.is_late else ():
+                for roots in walk.unreached() if not at_end and not walk.is_late else ():
                     walk.run(roots)
                 return SearchResult(walk.ways(), not walk.is_late)
         finally:

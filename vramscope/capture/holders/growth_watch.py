@@ -12,7 +12,7 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any
 
-from vramscope.capture.holders import BlockEnd, SearchResult, search
+from vramscope.capture.holders import SearchResult, search
 from vramscope.capture.holders.bounds import bounded_at
 from vramscope.capture.holders.statement import kept_at
 from vramscope.capture.hooks.open_phases import threads_at_work
@@ -112,7 +112,7 @@ class Watch:
         Whatever stays unknown needs no note: nothing asked for it.
         """
         if not threads_at_work():
-            self._report(search(_END_WALK_S, frame, ended_by=BlockEnd(error)), AT_END)
+            self._report(search(_END_WALK_S, frame, at_end=True, error=error), AT_END)
 
     def _report(self, found: SearchResult, *beside: Word) -> None:
         for way in found.ways[:_MOST_REPORTED]:

@@ -58,7 +58,7 @@ def _watched_backward(run: Callable[..., Any]) -> Callable[..., Any]:
             return _run_registered(run, args, kwargs)
         if in_backward():
             # A reentrant checkpoint has repeated its forward and now runs backward through it.
-            guarded(_end_recompute)
+            guarded(end, Phase.RECOMPUTE, 0, CHECKPOINT)
             return _run_registered(run, args, kwargs)
         keeps = _graph_kept(run, args, kwargs)
         guarded(_begin_backward, keeps, sys._getframe())
@@ -101,15 +101,15 @@ def _graph_kept(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     return keeps + BackwardKeeps.RETURNS if returns else keeps
 
 
-def _begin_backward(_listener: Listener, keeps: int, owner: FrameType) -> None:
-    begin(Phase.BACKWARD, keeps, "", owner)
+def _begin_backward(listener: Listener, keeps: int, owner: FrameType) -> None:
+    begin(listener, Phase.BACKWARD, keeps, "", owner)
     if not any(opened.phase in FORWARDS for opened in thread.open):
         # A Ctrl-C interrupted a forward before its phase had begun.
         thread.calls, thread.root = 0, 1
 
 
 def _end_backward(listener: Listener, keeps: int) -> None:
-    end(Phase.BACKWARD, keeps, "")
+    end(listener, Phase.BACKWARD, keeps, "")
     listener.backward_ends()
 
 
@@ -132,7 +132,7 @@ def _watched_recomputation(original: Any) -> Any:
             try:
                 return super().__exit__(*error)
             finally:
-                guarded(_end_recompute)
+                guarded(end, Phase.RECOMPUTE, 0, CHECKPOINT)
 
     return Recomputation
 
@@ -146,18 +146,14 @@ def _watched_reentrant(run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*args)
         finally:
-            guarded(_end_recompute)
+            guarded(end, Phase.RECOMPUTE, 0, CHECKPOINT)
 
     return backward
 
 
-def _begin_recompute(_listener: Listener) -> None:
+def _begin_recompute(listener: Listener) -> None:
     if not is_compiling():
-        begin(Phase.RECOMPUTE, 0, CHECKPOINT, None)
-
-
-def _end_recompute(_listener: Listener) -> None:
-    end(Phase.RECOMPUTE, 0, CHECKPOINT)
+        begin(listener, Phase.RECOMPUTE, 0, CHECKPOINT, None)
 
 
 def _hook_optimizers() -> None:
@@ -180,13 +176,13 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
 
 
 def _begin_step(listener: Listener, optimizer: Any, owner: FrameType) -> None:
-    begin(Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__, owner)
+    begin(listener, Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__, owner)
     listener.step_begins(optimizer)
 
 
 def _end_step(listener: Listener, optimizer: Any) -> None:
     listener.step_ends(optimizer)
-    end(Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__)
+    end(listener, Phase.OPTIMIZER, id(optimizer), type(optimizer).__name__)
 
 
 def _watched(phase: Phase, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -171,7 +171,7 @@ def _begin_forward(listener: Listener, module: Any, owner: FrameType) -> None:
     calls, root = thread.calls, thread.root
     if state.log is not None and phase not in (Phase.RECOMPUTE, Phase.LOSS):
         state.log.learn(module)
-    begin(phase, _identity(module, phase), type(module).__name__, owner)
+    begin(listener, phase, _identity(module, phase), type(module).__name__, owner)
     thread.calls, thread.root = calls, root
     # A recomputed part of a model has its names, inputs and outputs from the first run.
     if phase != Phase.RECOMPUTE:
@@ -186,7 +186,7 @@ def _end_forward(listener: Listener, module: Any, inputs: Any, result: Any) -> N
         if opened.name == name and opened.phase in FORWARDS:
             if opened.phase != Phase.RECOMPUTE:
                 listener.forward_ends(inputs, result)
-            end(opened.phase, opened.value, name)
+            end(listener, opened.phase, opened.value, name)
             return
 
 

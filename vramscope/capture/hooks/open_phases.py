@@ -120,36 +120,32 @@ def listen(listener: Listener) -> None:
     state.listener, state.log = listener, getattr(listener, "modules", None)
 
 
-def begin(phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
+def begin(listener: Listener, phase: Phase, value: int, name: str, owner: FrameType | None) -> None:
     """Begin a phase on this thread; ``end`` ends it, or the return of the frame *owner* if one is given."""
-    if state.listener is None:
-        return
     if _graph_task is None or _graph_task() == -1:
         state.threads.add(get_ident())
         state.n_begun += 1
     opened, depth = thread.open, _depth(owner)
     if owner is not None and opened:
-        _drop_stale(state.listener, opened, (owner, depth))
+        _drop_stale(listener, opened, (owner, depth))
     if phase in _OF_A_LOOP and thread.calls and thread.root == 1 and opened and opened[-1].phase in FORWARDS:
         # A trainer is a module whose forward is a loop: the forwards within it are reported, too.
         thread.root = thread.calls + 1
         if state.log is None:
             state.hook_roots()
     opened.append(_OpenPhase(phase, value, name, depth, 0 if owner is None else id(owner)))
-    state.listener.mark(MarkKind.PHASE_BEGIN, phase, value, name)
+    listener.mark(MarkKind.PHASE_BEGIN, phase, value, name)
 
 
-def end(phase: Phase, value: int, name: str) -> None:
+def end(listener: Listener, phase: Phase, value: int, name: str) -> None:
     """End the innermost such phase, and every phase that an exception left open inside it."""
-    if state.listener is None:
-        return
     stack = thread.open
     at = len(stack) - 1
     while at >= 0 and not (stack[at].phase == phase and stack[at].value == value and stack[at].name == name):
         at -= 1
     if at >= 0:
         del stack[at:]
-        state.listener.mark(MarkKind.PHASE_END, phase, value, name)
+        listener.mark(MarkKind.PHASE_END, phase, value, name)
 
 
 def forget_thread() -> None:
@@ -274,19 +270,11 @@ def during(phase: Phase, owner: Any, frame: FrameType, run: Callable[[], Any]) -
     if state.listener is None or is_compiling():
         return run()
     value, name = id(owner), type(owner).__name__
-    guarded(_begin, phase, value, name, frame)
+    guarded(begin, phase, value, name, frame)
     try:
         return run()
     finally:
-        guarded(_end, phase, value, name)
-
-
-def _begin(_listener: Listener, phase: Phase, value: int, name: str, owner: FrameType) -> None:
-    begin(phase, value, name, owner)
-
-
-def _end(_listener: Listener, phase: Phase, value: int, name: str) -> None:
-    end(phase, value, name)
+        guarded(end, phase, value, name)
 
 
 def guarded(do: Callable[..., None], *args: Any) -> None:

@@ -55,6 +55,8 @@ class SimulatedDevice:
         The entries are not tuples: Python's garbage collector would count waiting tuples, run more often than
         without vramscope, and free the program's cycles earlier.
         """
+        # A weak reference calls it, and Python discards what is raised there: if a signal handler ran within
+        # Python code, both the user's Ctrl-C and the event would be lost. So it is a function of C.
         self.died = self._queue.append
         self._placed: dict[int, Life] = {}
         """Every storage with a block, by the address of its C++ object."""

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from vramscope.capture.simulated.dispatch_mode import DispatchMode
 from vramscope.capture.storages import is_wrapper, parts_of, storage_id, storage_of
 from vramscope.capture.undisturbed import Guarded, is_of_a_signal_handler
 from vramscope.capture.undisturbed.tracked import tracked_objects
+
+if TYPE_CHECKING:
+    from vramscope.capture.simulated import Simulated
 
 _CPU = torch.device("cpu")
 _MOST_INTERRUPTIONS = 1000
@@ -39,27 +42,6 @@ class Life(weakref.ref):  # type: ignore[type-arg]
     """Ident of the thread that allocated it; −1 where only one thread had begun phases."""
 
 
-class StorageListener(Protocol):
-    """Receives the events of storages in their order."""
-
-    @property
-    def died(self) -> Callable[[Life], None]:
-        """A callback for a storage whose last tensor is gone: at any time, on any thread, within any code.
-
-        It must be a C function. Python discards what a weak reference's callback raises, so if a signal
-        handler ran within a callback in Python code, both the user's Ctrl-C and the event would be lost.
-        """
-
-    def born(self, life: Life, frame: FrameType | None) -> None:
-        """A storage is new; *frame* is the caller's or None. This may be called twice for one storage."""
-
-    def resized(self, life: Life, n_bytes: int, frame: FrameType | None) -> None:
-        """A storage has changed its size, possibly to 0 bytes."""
-
-    def failed(self, error: BaseException) -> None:
-        """An error of vramscope itself occurred."""
-
-
 class Storages:
     """Tracks every known storage on the CPU by the address of its C++ object.
 
@@ -72,7 +54,7 @@ class Storages:
         "live", "n_born", "n_late", "n_too_deep", "quiet", "saw_fake",
     )  # fmt: skip
 
-    def __init__(self, listener: StorageListener) -> None:
+    def __init__(self, listener: "Simulated") -> None:
         self.live: dict[int, Life] = {}
         """The known storages; a released one stays until its address is reused or the listener removes it."""
         self.n_born = 0

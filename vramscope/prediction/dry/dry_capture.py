@@ -12,7 +12,7 @@ from vramscope.allocator.simulation import OutOfMemory
 from vramscope.capture import Failed, Options, hooks
 from vramscope.capture.simulated import Simulated
 from vramscope.capture.simulated.stacks import CallPath
-from vramscope.capture.simulated.storages import Life
+from vramscope.capture.simulated.storages import Life, Storages
 from vramscope.capture.undisturbed.tracked import tracked_objects
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
@@ -38,38 +38,22 @@ _OFF_OF_VERSIONS = 0.06
 _N_WORKSPACES = 2
 # NCCL's buffers for a few communicators, which lie beside torch's allocator.
 _NCCL_BYTES = 1 << 30
-
-
 # No program accumulates more gradients for a step than that.
 _PASSES_WITHOUT_OPTIMIZER = 64
 
 
-class _OwnStorages:
+class _OwnStorages(Storages):
     """Storages on our own device, reported by the mode as they are made, so none is seen late."""
-
-    def __init__(self, capture: "Predicted") -> None:
-        self.live: dict[int, Life] = {}
-        self.n_born = 0
-        self.n_late = 0
-        self.n_too_deep = 0
-        self.quiet = False
-        self.saw_fake = False
-        self._capture = capture
 
     def add(self, storage: Any, n_bytes: int) -> Life | None:
         """The life of a storage that was not known and has bytes on the card; None for any other."""
         if self.knows(storage._cdata) or not n_bytes:
             return None
-        life = Life(storage, self._capture.died)
+        life = Life(storage, self.listener.died)
         life.cdata, life.n_bytes, life.address, life.maker = storage._cdata, n_bytes, 0, -1
         self.live[life.cdata] = life
         self.n_born += 1
         return life
-
-    def knows(self, cdata: int) -> bool:
-        """Whether the storage whose C++ object is at *cdata* now is known."""
-        life = self.live.get(cdata)
-        return life is not None and life() is not None
 
     def see(self, out: Any, frame: FrameType | None) -> int:  # noqa: ARG002 -- as in Storages
         """Nothing: results of modules are known by their operators."""
@@ -80,7 +64,7 @@ class _OwnStorages:
         life, n_bytes = self.live.get(storage._cdata), storage.nbytes()
         if life is not None and life.n_bytes != n_bytes:
             life.n_bytes = n_bytes
-            self._capture.resized(life, n_bytes, frame)
+            self.listener.resized(life, n_bytes, frame)
         return False
 
     def adopt(self, **_: Any) -> None:
@@ -92,6 +76,8 @@ class _OwnStorages:
 class Predicted(Simulated):
     """Events of a program that runs in a ``FakeCuda``."""
 
+    _storages: _OwnStorages
+
     def __init__(self, options: Options, failed: Failed, trial: Trial, *, is_last: bool) -> None:
         super().__init__(options, failed)
         self.card, self.total_bytes = card_of(trial.card, trial.capacity)
@@ -99,7 +85,7 @@ class Predicted(Simulated):
         self.program_settings = ProgramSettings(self._allocator)
         self._allocator.capacity_bytes = max(self.total_bytes - self.card.context_bytes, 1)
         self.devices = (Device(0, "cuda", self.card.name, self.total_bytes),)
-        self._storages = _OwnStorages(self)  # type: ignore[assignment]
+        self._storages = _OwnStorages(self)
         self._labeler.storage_of = lambda tensor: tensor.untyped_storage() if lies_there(tensor) else None
         self.cuda = FakeCuda(
             self.card, self, trial.ranks, trial.answer, is_last=is_last, is_as_cuda=trial.is_as_cuda
@@ -232,7 +218,7 @@ class Predicted(Simulated):
     def _happens(self, kind: str, value: Any, taken: list[Life], frame: Any) -> None:
         if kind in ("made", "made_as"):
             storage, n_bytes = value if kind == "made_as" else (value, value.nbytes())
-            born = self._storages.add(storage, n_bytes)  # type: ignore[attr-defined]
+            born = self._storages.add(storage, n_bytes)
             if born is not None:
                 self.born(born, frame)
         elif kind == "given":
