@@ -1,6 +1,6 @@
 """The figures of running recordings as named measurements, for every system of metrics."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from vramscope.analysis.forecast import forecast_of_summary
@@ -74,8 +74,3 @@ def _of_device(device: DeviceSummary, labels: Mapping[str, str]) -> Iterator[Mea
     yield Measurement(STEPS, labels, int(device.steps.n_steps.sum()))
     yield Measurement(EVENTS, labels, device.n_events)
     yield Measurement(FAILURES, labels, device.n_failed)
-
-
-def label_names(found: Sequence[Measurement]) -> list[str]:
-    """The names of the labels of measurements of one kind, which all have the same."""
-    return list(found[0].labels) if found else []

@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from vramscope.errors import MissingExtraError
 from vramscope.fleet import known_summary
-from vramscope.integrations._measurements import EVERY, Measurement, label_names, measurements
+from vramscope.integrations._measurements import EVERY, Measurement, measurements
 from vramscope.loading import discover
 from vramscope.store.directory import ranks_of
 from vramscope.web_hosts import host_name, is_of_another_site, is_own_address
@@ -148,7 +148,7 @@ class _Collector:
         for of, group in groupby(found, key=lambda each: each.of):
             same = list(group)
             family = CounterMetricFamily if of.is_count else GaugeMetricFamily
-            metric = family(of.name, of.help, labels=label_names(same))
+            metric = family(of.name, of.help, labels=list(same[0].labels))
             for each in same:
                 metric.add_metric(list(each.labels.values()), each.value)
             yield metric

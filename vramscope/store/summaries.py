@@ -5,6 +5,7 @@ import os
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ def events_bytes(rank: Path) -> int:
             continue
         for entry in entries:
             if entry.name.startswith("events-"):
-                total += entry.stat().st_size
+                with suppress(OSError):  # a compaction deletes parts meanwhile
+                    total += entry.stat().st_size
             elif entry.name.startswith("part") and entry.is_dir():
                 homes.append(Path(entry.path))
     return total

@@ -1,13 +1,13 @@
 """What is done about once a second beside writing: facts for the manifest, leaks, failures, free memory.
 
-One of these is a *tick*: a function that takes the pipeline. None raises for a reason of its own.
+None of it raises for a reason of its own.
 """
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from vramscope.recorder.configured import WEBHOOK
 from vramscope.recorder.notifiers.leaks import LeakNotifier, is_soon_read
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from vramscope.recorder.notifiers.receiver import Receiver
     from vramscope.recorder.pipeline import Pipeline
 
-Tick: TypeAlias = Callable[["Pipeline"], None]
-
 
 class Notifiers:
-    """The ticks of one recorder, in their order."""
+    """What one recorder tells, and to whom."""
 
     def __init__(self, alert_at: str = "") -> None:
         self._leaks = LeakNotifier()
@@ -35,18 +33,15 @@ class Notifiers:
         self._knows_webhook = False
         self._function: Callable[[Finding], object] = lambda _: None
         self._trimmer = MallocTrimmer()
-        self._ticks: tuple[Tick, ...] = (
-            lambda pipeline: pipeline.guarded(pipeline.put_facts),
-            _flush_summary,
-            self._report_leaks,
-            self._report_figures,
-            self._trim,
-        )
 
     def tick(self, pipeline: "Pipeline") -> None:
-        """Do each, on the thread that flushes."""
-        for do in self._ticks:
-            do(pipeline)
+        """Do all of it, on the thread that flushes."""
+        pipeline.guarded(pipeline.put_facts)
+        if pipeline.summary is not None:
+            pipeline.summary.flush()
+        self._report_leaks(pipeline)
+        self._report_figures(pipeline)
+        self._trimmer.trim_if_grown()
 
     def end_block(self, pipeline: "Pipeline") -> None:
         """Report what the block that ended has shown."""
@@ -128,14 +123,6 @@ class Notifiers:
         if self._has_receivers(pipeline):
             for receiver in self._receivers.values():
                 receiver.put(found)
-
-    def _trim(self, _: "Pipeline") -> None:
-        self._trimmer.trim_if_grown()
-
-
-def _flush_summary(pipeline: "Pipeline") -> None:
-    if pipeline.summary is not None:
-        pipeline.summary.flush()
 
 
 def _cause_of_failure(directory: Path) -> "Located":

@@ -249,13 +249,9 @@ def found_leaks(directory: Path) -> list[FoundLeak]:
 
 def events_bytes(directory: Path) -> int:
     """Return the size of the events of all ranks of a run, parts included."""
-    total = 0
-    for file in directory.glob("rank*/**/events-*"):
-        try:
-            total += file.stat().st_size
-        except OSError:  # noqa: PERF203 -- a compaction deletes parts meanwhile
-            continue
-    return total
+    from vramscope.store import summaries
+
+    return sum(map(summaries.events_bytes, directory.glob("rank*")))
 
 
 if __name__ == "__main__":
