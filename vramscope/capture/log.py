@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -83,32 +83,18 @@ def drained(rows: list[Row]) -> list[Row]:
 
 def marks_table(rows: Sequence[MarkRow]) -> Marks:
     """Convert the rows to columns; the index of names belongs to this table alone."""
-    if not rows:
-        return Marks.of()
-    *columns, texts = zip(*rows, strict=True)
-    names, index = _indexed(texts)
-    keys = list(Marks.DTYPES)[:-1]
-    return Marks.of(**dict(zip(keys, columns, strict=True)), name=index, names=names)
+    return Marks.of(**_columns(Marks, rows)) if rows else Marks.of()
 
 
 def joined_by_time(parts: Sequence[Marks]) -> Marks:
     """The marks of all parts in the order of their times; those of one time keep their order."""
-    names: dict[str, int] = {"": 0}
-    own = [np.array([names.setdefault(name, len(names)) for name in part.names], "i4") for part in parts]
-    columns = {
-        key: np.concatenate([getattr(part, key) for part in parts]) for key in Marks.DTYPES if key != "name"
-    }
-    columns["name"] = np.concatenate([of[part.name] for of, part in zip(own, parts, strict=True)])
-    order = np.argsort(columns["time_ns"], kind="stable")
-    return Marks(**{key: column[order] for key, column in columns.items()}, names=tuple(names))
+    joined = Marks.joined(*parts)
+    return joined.rows(np.argsort(joined.time_ns, kind="stable"))
 
 
 def labels_table(rows: Sequence[LabelRow]) -> Labels:
     """Convert the rows to columns; the index of names belongs to this table alone."""
-    *columns, texts = zip(*rows, strict=True)
-    names, index = _indexed(texts)
-    keys = list(Labels.DTYPES)[:-1]
-    return Labels.of(**dict(zip(keys, columns, strict=True)), name=index, names=names)
+    return Labels.of(**_columns(Labels, rows))
 
 
 def table_of_batches(batches: Sequence[LabelBatch], events: Sequence[int]) -> Labels:
@@ -123,6 +109,13 @@ def table_of_batches(batches: Sequence[LabelBatch], events: Sequence[int]) -> La
         name=index,
         names=names,
     )
+
+
+def _columns(table: type[Marks | Labels], rows: Sequence[MarkRow | LabelRow]) -> dict[str, Any]:
+    """The columns of rows whose last value is the text of a name, and the names."""
+    *columns, texts = zip(*rows, strict=True)
+    names, index = _indexed(texts)
+    return dict(zip(table.DTYPES, (*columns, index), strict=True)) | {"names": names}
 
 
 def _indexed(texts: Iterable[str]) -> tuple[tuple[str, ...], list[int]]:

@@ -115,8 +115,16 @@ class Table(EqualByValue):
 
     @classmethod
     def joined(cls, *tables: "Self") -> "Self":
-        """All rows of one table or several that have no fields besides columns."""
-        return cls(**{name: np.concatenate([getattr(each, name) for each in tables]) for name in cls.DTYPES})
+        """All rows of one table or several, which have no fields besides columns and ``names``."""
+        columns = {name: [getattr(each, name) for each in tables] for name in cls.DTYPES}
+        others = {}
+        if hasattr(cls, "names"):
+            names = {"": 0}
+            new = [[names.setdefault(name, len(names)) for name in each.names] for each in tables]  # type: ignore[attr-defined]
+            for name in cls.TEXT_COLUMNS:
+                columns[name] = [np.array(at, "i4")[of] for at, of in zip(new, columns[name], strict=True)]
+            others["names"] = tuple(names)
+        return cls(**{name: np.concatenate(parts) for name, parts in columns.items()}, **others)
 
     def rows(self, index: Any) -> "Self":
         """The rows that *index* (a slice, mask or index array) selects."""

@@ -7,7 +7,6 @@ as without the deletion.
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +27,6 @@ from vramscope.store.batches import arrays, batch, write_compressed
 from vramscope.store.integrity import SUMMARY, FileSum, Owner
 from vramscope.store.read.streams import DeviceStreams
 from vramscope.store.schema import PEAKS, STEPS, file_name
-
-OfBlocks = TypeVar("OfBlocks", Labels, Holders)
 
 BOUNDARIES = (
     MarkKind.PHASE_BEGIN, MarkKind.PHASE_END, MarkKind.STEP, MarkKind.ENTER, MarkKind.EXIT, MarkKind.MARK,
@@ -132,7 +129,7 @@ def _labels(before: CarriedState, part: DevicePart, following: DevicePart, state
     The last one of several equal labels of a block.
     """
     late = following.labels.rows(following.labels.event < state.event)
-    labels = _joined(before.labels, part.labels, late)
+    labels = Labels.joined(before.labels, part.labels, late)
     kept = labels.rows(_is_carried(labels, part.trace, before.state.event, state))
     content = np.stack([kept.address.astype("i8"), kept.category.astype("i8"), kept.name.astype("i8")])
     _, newest = np.unique(content[:, ::-1], axis=1, return_index=True)
@@ -143,7 +140,7 @@ def _labels(before: CarriedState, part: DevicePart, following: DevicePart, state
 def _holders(before: CarriedState, part: DevicePart, following: DevicePart, state: Snapshot) -> Holders:
     """Return the last path to each block that is live at the end."""
     late = following.holders.rows(following.holders.event < state.event)
-    holders = _joined(before.holders, part.holders, late)
+    holders = Holders.joined(before.holders, part.holders, late)
     kept = holders.rows(_is_carried(holders, part.trace, before.state.event, state))
     address, of = np.unique(kept.address, return_inverse=True)
     newest = np.zeros(len(address), "i8")
@@ -167,21 +164,6 @@ def _looked_up(known: tuple[Array, Array], address: Array) -> Array:
         return np.full(len(address), -1)
     at = np.minimum(np.searchsorted(addresses, address), len(addresses) - 1)
     return np.where(addresses[at] == address, events[at], -1)
-
-
-def _joined(*tables: OfBlocks) -> OfBlocks:
-    names = {"": 0}
-    for table in tables:
-        for name in table.names:
-            names.setdefault(name, len(names))
-    columns = {
-        column: np.concatenate([getattr(table, column) for table in tables]) for column in tables[0].DTYPES
-    }
-    index = [np.array([names[name] for name in table.names], "i4") for table in tables]
-    for column in tables[0].TEXT_COLUMNS:
-        renamed = [at[getattr(table, column)] for at, table in zip(index, tables, strict=True)]
-        columns[column] = np.concatenate(renamed)
-    return type(tables[0])(**columns, names=tuple(names))
 
 
 def compact_summary(
