@@ -1,6 +1,5 @@
 """The bytes of a file, decompressed within limits if it is a gzip, and the JSON in them."""
 
-import gc
 import gzip
 import json
 import zlib
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vramscope.errors import FormatError
+from vramscope.malloc import collector_off
 from vramscope.units import format_bytes
 
 _GZIP = b"\x1f\x8b"
@@ -28,6 +28,15 @@ def contents(path: Path) -> bytes:
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
     return b"".join(iter(partial(_Inflating(path).read, _CHUNK), b"")) if data[:2] == _GZIP else data
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the file's name before the text of a FormatError about its content."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
 
 
 class Stream(Protocol):
@@ -92,15 +101,3 @@ def parsed(path: Path, each: Callable[[dict[str, Any]], Any] | None = None) -> A
         except (ValueError, RecursionError) as error:
             text = f"{path}: damaged JSON ({str(error)[:200]}): copy it or export it again"
             raise FormatError(text) from None
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """Pause cyclic garbage collection: with millions of live containers it would double the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

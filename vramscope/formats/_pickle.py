@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from vramscope.errors import FormatError
-from vramscope.formats._file import collector_off
+from vramscope.malloc import collector_off
 
 # The opcodes of a torch snapshot, matched thousands at a time: 20 ns each, where a loop takes 150 ns.
 # Ordered by their frequency in torch's files; each alternative is whole opcodes. "." is any byte.

@@ -16,7 +16,7 @@ from vramscope.allocator.torch_history.annotations import PendingMark, annotatio
 from vramscope.allocator.torch_history.events import Rows
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning, parsed
+from vramscope.formats._file import beginning, naming, parsed
 from vramscope.formats._totals_trace import (
     NO_LAYOUT,
     NO_LAYOUT_NOR_TOTALS,
@@ -73,10 +73,8 @@ def read(path: Path) -> Run:
     content = parsed(path, _kept)
     if type(content) is list:
         content = {"traceEvents": content}
-    try:
+    with naming(path):
         return _run(content, path)
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def _kept(item: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning, parsed
+from vramscope.formats._file import beginning, naming, parsed
 from vramscope.formats._totals_trace import NO_LAYOUT, Pairs, TotalsTrace
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
@@ -53,10 +53,8 @@ def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of fo
 def read(path: Path) -> Run:
     """Read one recording: a timeline is of one device, which it does not name."""
     rows = parsed(path)
-    try:
+    with naming(path):
         recording = _recording(_checked(rows))
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
     times = recording.trace.time_ns
     return Run(
         name=re.sub(r"(\.raw)?(\.json)?(\.gz)?$", "", path.name) or path.name,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning, contents
+from vramscope.formats._file import beginning, contents, naming
 from vramscope.formats.log.times import LOCAL_TIME, time_ns
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
@@ -89,10 +89,9 @@ def sniff(head: bytes, path: Path) -> bool:  # noqa: ARG001 (the interface of fo
 
 def read(path: Path) -> Run:
     """Read one recording per device, with counters only."""
-    try:
-        log = _log(_decoded(contents(path)))
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
+    data = contents(path)
+    with naming(path):
+        log = _log(_decoded(data))
     if not log.times_ns:
         raise FormatError(f"{path}: nvidia-smi wrote no sample that can be read into this file")
     if not log.cells.keys() & {"used", "free", "process"}:

@@ -19,8 +19,9 @@ from vramscope.formats import Format, Watch
 from vramscope.formats._fast_snapshot import packed
 from vramscope.formats._fast_snapshot.events import snapshot_of
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
-from vramscope.formats._file import UTF8_MARK, beginning, collector_off, contents, opened
+from vramscope.formats._file import UTF8_MARK, beginning, contents, naming, opened
 from vramscope.formats._pickle import loads
+from vramscope.malloc import collector_off
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
@@ -76,10 +77,8 @@ def read_packed(path: Path, watch: Watch | None = None) -> Run:
 def read_whole(path: Path) -> Run:
     """Read a snapshot by building every dict; accepts everything that ``sniff`` accepts."""
     snapshot, n_trailing = _parsed(path, contents(path))
-    try:
+    with naming(path):
         return run_of(snapshot, path, n_trailing)
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
@@ -121,9 +120,8 @@ def _parsed(path: Path, data: bytes) -> tuple[Any, int]:
     try:
         if _is_json(data):
             return json.loads(data), 0
-        return loads(data)
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
+        with naming(path):
+            return loads(data)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: damaged JSON ({str(error)[:200]}): copy it or dump it again") from None
 

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from vramscope.errors import VramscopeError
+from vramscope.malloc import collector_off
 from vramscope.model.prediction import Prediction
 from vramscope.prediction.answering import OpenTrial, Outcome, discard
 from vramscope.prediction.cards import own_verdict
@@ -130,16 +131,11 @@ def import_torch() -> None:
     """
     if "torch" in sys.modules:
         return
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with collector_off():
         with _waiting_threads():
             import torch  # noqa: F401 -- for the children
 
         import vramscope.prediction.dry  # noqa: F401 -- likewise
-    finally:
-        if was_enabled:
-            gc.enable()
     gc.freeze()
 
 

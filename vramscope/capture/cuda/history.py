@@ -4,12 +4,10 @@ Reading it creates hundreds of thousands of Python objects, which Python's garba
 several times meanwhile, so it is disabled: 1.1 µs an entry instead of 3 to 5 (torch 2.6 and 2.13).
 """
 
-import gc
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
@@ -38,6 +36,7 @@ from vramscope.capture.torch_versions.private_functions import (
 )
 from vramscope.capture.undisturbed import is_of_a_signal_handler
 from vramscope.errors import CaptureError
+from vramscope.malloc import collector_off
 from vramscope.model.device import HOST
 
 MAX_ENTRIES = 250_000
@@ -209,18 +208,6 @@ def _check_snapshot(snapshot: Any) -> None:
             raise CaptureError(f"returned no list of {key}")
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Disable Python's cyclic garbage collector, which would traverse every entry several times."""
-    collects = gc.isenabled()
-    try:
-        gc.disable()
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
 @cache
 def _snapshot_of_traces() -> Callable[[], Any]:
     """The call for a snapshot without segments, where torch can leave them out (checked from 2.11 on)."""
@@ -253,7 +240,7 @@ def take(devices: Sequence[int], restart_with: int = 0, *, has_segments: bool = 
     is_same = map(operator.eq, map(results.__getitem__, [0]), map(results.__getitem__, [len(calls) - 1]))
     choice = {True: _beginnings(restart_with) if restart_with else [], False: []}
     begin = map(list, map(partial(map, _call), map(choice.__getitem__, is_same)))
-    with uncollected():
+    with collector_off():
         try:
             results.extend(chain(map(_call, calls), begin))
         finally:

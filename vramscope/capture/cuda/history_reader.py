@@ -20,6 +20,7 @@ from vramscope.capture.hooks.modules import ModuleLog
 from vramscope.capture.hooks.stretches import StepEnds
 from vramscope.capture.log import MarkRow, NoteLog, StackLog, drained, marks_table
 from vramscope.capture.samples import Sampler
+from vramscope.malloc import collector_off
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import HOST
 from vramscope.model.marks import MarkKind, Note, Phase
@@ -118,7 +119,7 @@ class HistoryReader:
 
     def rest(self, note: Note) -> bool:
         """Write everything, and stop the history until ``go_on``; not where the program keeps it."""
-        with self._lock, history.uncollected():
+        with self._lock, collector_off():
             if not self.is_shared:
                 self.read(is_last=True)
                 self._unwritten_state = None  # go_on takes a later one
@@ -132,7 +133,7 @@ class HistoryReader:
 
     def go_on(self) -> None:
         """Start the history, and write events that lead from where it stopped to now."""
-        with self._lock, history.uncollected():
+        with self._lock, collector_off():
             self.write_kept()
             self._records.take()
             self.start_history(self._device)
@@ -208,7 +209,7 @@ class HistoryReader:
             sink = None if self.is_resting else self.sink
             if sink is not None and not getattr(self._moment, "is_reading", False):
                 self._moment.is_reading = True
-                with history.uncollected():
+                with collector_off():
                     self._read_all(sink, with_state=with_state, is_last=is_last)
         finally:
             self._moment.is_reading = False

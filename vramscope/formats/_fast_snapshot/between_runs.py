@@ -12,8 +12,8 @@ from vramscope.formats._fast_snapshot.frame_lists import FrameLists
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
 from vramscope.formats._fast_snapshot.opcodes import get, memo_indices, references, write_memo_indices
 from vramscope.formats._fast_snapshot.runs import EventRun
-from vramscope.formats._file import collector_off
 from vramscope.formats._pickle import PROBLEMS, PlainUnpickler, verify
+from vramscope.malloc import collector_off
 
 
 class LongText(bytes):

@@ -38,23 +38,6 @@ class Decoded:
     """1 + the memo index of the program's text; 0 where it has none."""
     numbers: dict[str, Array]
 
-    @classmethod
-    def empty(cls, rows: EventCandidates) -> "Decoded":
-        """Return columns of zeros for *rows*, without frames."""
-        n = len(rows.start)
-        return cls(
-            start=rows.start,
-            shape=rows.shape,
-            end=np.zeros(n, "i8"),
-            n_memo=np.zeros(n, "i8"),
-            highest=np.zeros(n, "i8"),
-            action=np.zeros(n, "i4"),
-            frames=np.full(n, -1, "i4"),
-            pool=np.zeros(n, "i8"),
-            text=np.zeros(n, "i4"),
-            numbers={},
-        )
-
 
 def decode(
     data: bytes | bytearray,
@@ -68,11 +51,21 @@ def decode(
     The numbers are read *beside* the search for lists of frames: each takes a fifth of the time of a file.
     """
     shapes, lists = known
-    found = Decoded.empty(rows)
+    n = len(rows.start)
     # If no shape fits, its number −1 selects the last element of each array.
-    found.n_memo = np.array([*(shape.n_memo for shape in shapes.known), 0], "i8")[rows.shape]
     sizes = np.array([*(shape.size for shape in shapes.known), 0], "i8")[rows.shape]
-    found.end = np.where(rows.shape < 0, 0, rows.start + sizes)
+    found = Decoded(
+        start=rows.start,
+        shape=rows.shape,
+        end=np.where(rows.shape < 0, 0, rows.start + sizes),
+        n_memo=np.array([*(shape.n_memo for shape in shapes.known), 0], "i8")[rows.shape],
+        highest=np.zeros(n, "i8"),
+        action=np.zeros(n, "i4"),
+        frames=np.full(n, -1, "i4"),
+        pool=np.zeros(n, "i8"),
+        text=np.zeros(n, "i4"),
+        numbers={},
+    )
     filled = beside.submit(_fill, found, _ShapeNumbers(rows, shapes))
     is_open = np.array([*(shape.is_open for shape in shapes.known), False], "?")[rows.shape]
     ends = _open_ends(found, np.flatnonzero(is_open), (data, lists))

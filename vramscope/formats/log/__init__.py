@@ -13,7 +13,7 @@ from typing import Any
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import Stream, beginning, contents
+from vramscope.formats._file import Stream, beginning, contents, naming
 from vramscope.formats.log import summaries
 from vramscope.formats.log.documents import CsvReader, Records, is_csv_head, parsed_line, take_json
 from vramscope.formats.log.lines import PATTERNS, LineReader, TextLine, rank_in, texts
@@ -62,10 +62,8 @@ def read(path: Path) -> Run:
         raise FormatError(
             f"{path}: no complete message of an out-of-memory error and no figure of memory in it"
         )
-    try:
+    with naming(path):
         recordings = found.recordings()
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
     times = [int(time_ns) for each in recordings for time_ns in each.counters.time_ns if time_ns > 1 << 53]
     return Run(
         name=path.name.removesuffix(".gz"),
