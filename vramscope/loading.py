@@ -50,26 +50,20 @@ _NEVER_INSIDE = frozenset({"node_modules", "site-packages", "__pycache__"})
 class Follower:
     """A run that may still grow; a file of another tool never does."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, watch: Watch | None = None, scratch: "Scratch | None" = None) -> None:
         """Open the run at *path*. Raises the errors of ``load``."""
         self._path = path
-        self._source: Reader | Run = self._reader() if _is_ours(path) else self._load_file()
+        self._source: Reader | Run = _reader(path, scratch) if _is_ours(path) else self._load_file(watch)
         self._checked: tuple[Run, Run] | None = None
         """A run as it was read, and the same run with notes on its contradictions."""
 
-    def _reader(self) -> "Reader":
-        return _reader(self._path, None)
-
-    def _read(self) -> Run:
-        return _read_file(self._path, None)
-
-    def _load_file(self) -> Run:
+    def _load_file(self, watch: Watch | None) -> Run:
         """Return the cached conversion of a file, or read the file."""
         source = conversion_cache.identity(self._path)
         run = conversion_cache.find(self._path, source)
         if run is not None:
             return run
-        run, levels = _with_contradictions(self._read())
+        run, levels = _with_contradictions(_read_file(self._path, watch))
         if source != conversion_cache.identity(self._path):
             run = replace(run, notes=(*run.notes, _CHANGED))
         if not conversion_cache.is_wanted(run, source):
@@ -122,17 +116,10 @@ class HurriedFollower(Follower):
     """
 
     def __init__(self, path: Path, watch: Watch | None = None, scratch: "Scratch | None" = None) -> None:
-        self._watch, self._scratch = watch, scratch
         self._unkept: conversion_cache.Identity | None = None
         self.levels: tuple[Recording, Levels] | None = None
         """The recording with the most events and its levels, where a file was checked for contradictions."""
-        super().__init__(path)
-
-    def _reader(self) -> "Reader":
-        return _reader(self._path, self._scratch)
-
-    def _read(self) -> Run:
-        return _read_file(self._path, self._watch)
+        super().__init__(path, watch, scratch)
 
     def _converted(
         self, run: Run, source: "conversion_cache.Identity | None", levels: tuple[Recording, Levels] | None
