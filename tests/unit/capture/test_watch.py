@@ -5,20 +5,20 @@ import pytest
 from vramscope.allocator.torch_history.stack_reader import StackReader
 from vramscope.capture.holders import SearchResult, growth_watch
 from vramscope.capture.holders.code_places import is_program
-from vramscope.capture.log import StackLog
+from vramscope.capture.log import NoteLog, StackLog
 
 
 @pytest.mark.parametrize(("is_complete", "codes"), [(False, ["holders_incomplete"]), (True, [])])
 def test_a_search_that_did_not_come_to_its_end_is_noted_once(monkeypatch, is_complete, codes):
     monkeypatch.setattr(growth_watch, "search", lambda *_: SearchResult([], is_complete))
     monkeypatch.setattr(growth_watch, "threads_at_work", lambda: False)
-    notes = []
-    watch = growth_watch.Watch(lambda: 0, lambda *_: True, notes.append)
+    notes = NoteLog()
+    watch = growth_watch.Watch(lambda: 0, lambda *_: True, notes.once)
 
     watch.explain(None)
     watch.explain(None)
 
-    assert [note.code for note in notes] == codes
+    assert [note.code for note in notes.take()] == codes
 
 
 def test_stacks_of_cuda_are_cut_to_the_depth_asked_for():
@@ -40,7 +40,7 @@ def test_packages_of_another_environment_on_the_path_are_no_part_of_the_program(
 def test_a_rise_below_the_noise_of_batches_is_seen_at_the_end(rate, has_risen):
     """Forty steps whose level varies by 2 MiB: two whole blocks of 16, and the last 16 steps."""
     levels = iter([step * rate + (7 - step % 8) * (1 << 18) for step in range(40)])
-    watch = growth_watch.Watch(lambda: next(levels), lambda *_: True, None)
+    watch = growth_watch.Watch(lambda: next(levels), lambda *_: True)
 
     for _ in range(40):
         watch.tick("optimizer", 1, None)

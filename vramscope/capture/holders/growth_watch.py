@@ -45,19 +45,18 @@ class Watch:
 
     __slots__ = (
         "_add_holder", "_blocks", "_floors", "_key", "_last", "_level", "_n_ticks", "_next_walk",
-        "_note", "_noted", "_others", "_rises", "_small_rises", "_was_small", "n_walks",
+        "_note", "_others", "_rises", "_small_rises", "_was_small", "n_walks",
     )  # fmt: skip
 
     def __init__(
         self,
         level: Callable[[], int],
         add_holder: Callable[[Any, Sequence[Word]], None],
-        note: Callable[[Note], None] | None = None,
+        note: Callable[[Note], None] = lambda _: None,
     ) -> None:
         self._level = level
         self._add_holder = add_holder
         self._note = note
-        self._noted: set[str] = set()
         self._others: set[tuple[int, int]] = set()
         self._was_small = False
         self._next_walk = self.n_walks = 0
@@ -91,19 +90,19 @@ class Watch:
         """Record the holder of every storage; a note reports where holders stay unknown."""
         self.n_walks += 1
         if threads_at_work():
-            self._note_once(
-                NoteCode.HOLDERS_UNKNOWN,
+            text = (
                 "several threads use torch at once, so there was no search for what holds the memory: "
-                "tensors of another thread may not be touched",
+                "tensors of another thread may not be touched"
             )
+            self._note(Note(NoteCode.HOLDERS_UNKNOWN, text))
             return
         found = search(seconds, frame)
         if not found.is_complete or len(found.ways) > _MOST_REPORTED:
-            self._note_once(
-                NoteCode.HOLDERS_INCOMPLETE,
+            text = (
                 f"the search for what holds the memory ended after {seconds:g} s or {_MOST_REPORTED} "
-                "storages: the holders of the others are unknown",
+                "storages: the holders of the others are unknown"
             )
+            self._note(Note(NoteCode.HOLDERS_INCOMPLETE, text))
         self._report(found)
 
     def look_at_end(self, frame: FrameType | None, error: BaseException | None) -> None:
@@ -118,11 +117,6 @@ class Watch:
         for way in found.ways[:_MOST_REPORTED]:
             path = way.words, way.class_files
             self._add_holder(way.storage, (*way.words, *kept_at(*path), *bounded_at(*path), *beside))
-
-    def _note_once(self, code: NoteCode, text: str) -> None:
-        if code not in self._noted and self._note is not None:
-            self._noted.add(code)
-            self._note(Note(code, text))
 
     def _begin(self, key: tuple[int, int]) -> None:
         self._key = key

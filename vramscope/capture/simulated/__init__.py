@@ -32,6 +32,7 @@ from vramscope.capture.log import labels_table, marks_table
 from vramscope.capture.simulated.device import HOLDER, LABEL, MARK, PLACE, REPLACE, SimulatedDevice
 from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.simulated.storages import Life, Storages
+from vramscope.capture.torch_versions import allocator_conf
 from vramscope.capture.undisturbed import unheld
 from vramscope.errors import CaptureError
 from vramscope.model.codes import QUANTITIES, NoteCode
@@ -56,10 +57,10 @@ class Simulated(LabelingListener, SimulatedDevice):
     """Records the simulated device of this process."""
 
     def __init__(self, options: Options, failed: Failed) -> None:
-        watch = Watch(self.allocated_bytes, self._add_holder, self._note)
-        LabelingListener.__init__(self, failed, ModuleLog(is_timed=False), watch, self._add_labels)
-        conf = self.settings.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        conf = allocator_conf(str(torch.__version__))
         SimulatedDevice.__init__(self, Settings.from_conf(conf, torch=torch.__version__), options)
+        watch = Watch(self.allocated_bytes, self._add_holder, self._notes.once)
+        LabelingListener.__init__(self, failed, ModuleLog(is_timed=False), watch, self._add_labels)
         self.devices: Sequence[Device] = (
             Device(0, "simulated", f"simulated on {platform.machine()}", options.capacity_bytes or 0),
         )
@@ -277,7 +278,7 @@ class Simulated(LabelingListener, SimulatedDevice):
             labels, self._labels = self._labels, []
             holders, self._holders = self._holders, []
             counted, self._levels = self._levels, []
-            notes, self._notes = self._notes, []
+            notes = self._notes.take()
             state = self._allocator.snapshot(self._n_events, self._now) if is_end else None
         sink = self._sink
         if sink is None:

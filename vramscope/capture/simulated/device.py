@@ -22,7 +22,7 @@ from vramscope.capture import Options
 from vramscope.capture.cuda.gap import bridge
 from vramscope.capture.hooks.modules import NONE, ModuleLog
 from vramscope.capture.hooks.stretches import Stretches
-from vramscope.capture.log import HolderRow, LabelRow, MarkRow, StackLog, drained
+from vramscope.capture.log import HolderRow, LabelRow, MarkRow, NoteLog, StackLog, drained
 from vramscope.capture.simulated.stacks import CallPath, StackWalker
 from vramscope.capture.simulated.storages import Life, Storages
 from vramscope.capture.undisturbed import undisturbed
@@ -74,7 +74,7 @@ class SimulatedDevice:
         self._marks: list[MarkRow] = []
         self._labels: list[LabelRow] = []
         self._holders: list[HolderRow] = []
-        self._notes: list[Note] = []
+        self._notes = NoteLog()
         self._maker = ANY_THREAD
         """The thread of the last event."""
         self._every = options.every
@@ -82,7 +82,6 @@ class SimulatedDevice:
         """The state at the last event, where the steps of now get none."""
         self._levels: list[tuple[int, ...]] = []
         self._highest = self._most = (0,) * len(QUANTITIES)
-        self._unnoted = True
 
     def allocated_bytes(self) -> int:
         """Allocated bytes on the simulated device now; takes about 50 µs after emptying the queue."""
@@ -101,9 +100,6 @@ class SimulatedDevice:
         with self._at_work:
             state = self._allocator.snapshot(self._n_events, self._now)
         return {0: inactive_split_bytes(state)}
-
-    def _note(self, note: Note) -> None:
-        self._notes.append(note)
 
     def _catch_up(self) -> None:
         """Empty the queue, on any thread; this never waits for the disk."""
@@ -216,9 +212,8 @@ class SimulatedDevice:
         """Emit events from now on, first those that lead from the last one to now; or none from now on."""
         if bool(is_on) == (self._before is None):
             return
-        if note is not None and self._unnoted:
-            self._unnoted = False
-            self._notes.append(note)
+        if note is not None:
+            self._notes.once(note)
         state = Ledger(self._allocator.snapshot(self._n_events, self._now), self._allocator.settings)
         if self._before is not None:
             missing = bridge(self._before, state, self._now)
@@ -255,5 +250,5 @@ class SimulatedDevice:
         )
         was = "was full before recording began" if self._is_initial else "was full"
         text = f"the simulated device of {format_bytes(capacity)} {was}; recorded on without a limit"
-        self._notes.append(Note(NoteCode.SIMULATED_OOM, text, capacity))
+        self._notes.once(Note(NoteCode.SIMULATED_OOM, text, capacity))
         self._allocator.capacity_bytes = None

@@ -5,9 +5,10 @@ each version named here, and is exact there; on any other version a prediction i
 """
 
 import os
-import re
 
 import torch
+
+from vramscope.capture.torch_versions import version
 
 CHECKED = ("2.13.0", "2.14.1", "2.15.0")
 """The versions whose tables were held against torch's own allocator (benchmarks/PREDICTION.md)."""
@@ -32,7 +33,7 @@ def keeps_workspaces() -> bool:
 
     Later versions take one for each product and give it back (``TORCH_CUBLAS_WORKSPACE_CACHE``).
     """
-    return _number() < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+    return version(name()) < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
 def keeps_lt_workspaces() -> bool:
@@ -40,29 +41,24 @@ def keeps_lt_workspaces() -> bool:
 
     A graph that is deleted then leaves the workspaces of its stream.
     """
-    return _number() < (2, 12)
+    return version(name()) < (2, 12)
 
 
 def has_new_efficient_attention() -> bool:
     """Whether attention takes three dimensions and shared keys, and has seeds without dropout: from 2.14."""
-    return _number() >= (2, 14)
+    return version(name()) >= (2, 14)
 
 
 def seeds_every_graph() -> bool:
     """Whether a graph has a seed and an offset although it draws no random numbers: until torch 2.13."""
-    return _number() < (2, 14)
+    return version(name()) < (2, 14)
 
 
 def sums_single_places() -> bool:
     """Whether group normalization of single places sums over channels first: until torch 2.13."""
-    return _number() < (2, 14)
+    return version(name()) < (2, 14)
 
 
 def normalizes_channels_last() -> bool:
     """Whether group normalization has kernels for channels that lie last: from torch 2.15 on."""
-    return _number() >= (2, 15)
-
-
-def _number() -> tuple[int, int]:
-    major, minor = re.findall(r"\d+", name())[:2]
-    return int(major), int(minor)
+    return version(name()) >= (2, 15)

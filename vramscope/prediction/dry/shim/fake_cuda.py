@@ -119,15 +119,15 @@ class FakeCuda:
         self._entered.callback(self.patches.undo)
         answers = torch_cuda.answers(self.card, self._memory, self.so_far, self._ranks.n_devices)
         for name, value in answers.items():
-            self._set(torch.cuda, name, value)
+            self.patches.set(torch.cuda, name, value)
         for home in (torch.cuda.memory, torch.cuda.random, torch.cuda.graphs):
             for name, value in answers.items():
                 if hasattr(home, name):
-                    self._set(home, name, value)
+                    self.patches.set(home, name, value)
         scatter = torch_cuda.scatter_of(torch.cuda.Stream)
-        self._set(torch.nn.parallel._functions.Scatter, "forward", staticmethod(scatter))
-        self._set(torch._C, "_host_emptyCache", lambda: None)
-        self._set(torch.cuda.graphs.graph, "default_capture_stream", None)
+        self.patches.set(torch.nn.parallel._functions.Scatter, "forward", staticmethod(scatter))
+        self.patches.set(torch._C, "_host_emptyCache", lambda: None)
+        self.patches.set(torch.cuda.graphs.graph, "default_capture_stream", None)
         self._memory.program_settings.follow(self.patches, self.doubts)
         self._tensors()
         self._modules()
@@ -137,7 +137,7 @@ class FakeCuda:
         if self._as_cuda is not None:
             self._as_cuda.begin(self.patches, self.doubts)
         self._ranks.begin(self.patches)
-        self._set(torch.UntypedStorage, "resize_", self._resizing(torch.UntypedStorage.resize_))
+        self.patches.set(torch.UntypedStorage, "resize_", self._resizing(torch.UntypedStorage.resize_))
         self._entered.enter_context(self.mode)
         self._entered.enter_context(self._devices)
         self.mode.learn_references()
@@ -163,9 +163,6 @@ class FakeCuda:
             raise Enough
         self.mode.postpone(Enough())
 
-    def _set(self, home: Any, name: str, value: Any) -> None:
-        self.patches.set(home, name, value)
-
     def _tensors(self) -> None:
         """Makes a tensor on our device report that it lies on ``cuda:0``."""
         mode, inner = self.mode, FakeTensor.__dict__["device"]
@@ -175,37 +172,37 @@ class FakeCuda:
                 return _CUDA
             return inner.fget(tensor)
 
-        self._set(FakeTensor, "device", property(device, inner.fset))
-        self._set(FakeTensor, "is_cuda", property(is_own))
-        self._set(FakeTensor, "get_device", lambda tensor: 0 if is_own(tensor) else -1)
-        self._set(FakeTensor, "tolist", tensor_values.listed)
-        self._set(FakeTensor, "numpy", tensor_values.array)
-        self._set(FakeTensor, "__array__", tensor_values.array)
-        self._set(FakeTensor, "record_stream", lambda *_: None)
-        self._set(FakeTensor, "get_nested_int", _ragged)
-        self._set(torch.UntypedStorage, "data_ptr", _address)
-        self._set(
+        self.patches.set(FakeTensor, "device", property(device, inner.fset))
+        self.patches.set(FakeTensor, "is_cuda", property(is_own))
+        self.patches.set(FakeTensor, "get_device", lambda tensor: 0 if is_own(tensor) else -1)
+        self.patches.set(FakeTensor, "tolist", tensor_values.listed)
+        self.patches.set(FakeTensor, "numpy", tensor_values.array)
+        self.patches.set(FakeTensor, "__array__", tensor_values.array)
+        self.patches.set(FakeTensor, "record_stream", lambda *_: None)
+        self.patches.set(FakeTensor, "get_nested_int", _ragged)
+        self.patches.set(torch.UntypedStorage, "data_ptr", _address)
+        self.patches.set(
             FakeTensor,
             "data_ptr",
             lambda it, *_: it.untyped_storage().data_ptr() + it.storage_offset() * it.element_size(),
         )
-        self._set(FakeTensor, "data", property(_DATA.__get__, _set_data))
-        self._set(UninitializedTensorMixin, "materialize", _materialize)
-        self._set(torch.Tensor, "pin_memory", pin)
+        self.patches.set(FakeTensor, "data", property(_DATA.__get__, _set_data))
+        self.patches.set(UninitializedTensorMixin, "materialize", _materialize)
+        self.patches.set(torch.Tensor, "pin_memory", pin)
         when_imported(self.patches, "torch.distributed.tensor", self._sharded_tensors)
         when_imported(self.patches, "torch.distributed.tensor._sharding_prop", self._propagation)
 
     def _sharded_tensors(self, home: ModuleType) -> None:
         """Makes a DTensor report what the part of this rank does."""
         for name in ("device", "is_cuda"):
-            self._set(home.DTensor, name, property(operator.attrgetter(f"_local_tensor.{name}")))
+            self.patches.set(home.DTensor, name, property(operator.attrgetter(f"_local_tensor.{name}")))
 
     def _propagation(self, home: ModuleType) -> None:
         """Makes what DTensor does on fakes of whole tensors cost nothing."""
         name = "_propagate_tensor_meta_non_cached"
         run = getattr(home.ShardingPropagator, name, None)
         if run is not None:
-            self._set(home.ShardingPropagator, name, self._without_memory(run))
+            self.patches.set(home.ShardingPropagator, name, self._without_memory(run))
 
     def _without_memory(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """DTensor runs an operator on fakes of the whole tensors to know the shape of its result."""
@@ -230,8 +227,8 @@ class FakeCuda:
                 data = fake_of(data)
             return make.__func__(cls, data, requires_grad)
 
-        self._set(torch.nn.Parameter, "__new__", staticmethod(new))
-        self._set(torch.utils, "swap_tensors", _swap)
+        self.patches.set(torch.nn.Parameter, "__new__", staticmethod(new))
+        self.patches.set(torch.utils, "swap_tensors", _swap)
         # Parameters of another type make an optimizer choose its slowest way.
         for home in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
             kinds = import_module(home)._foreach_supported_types
@@ -263,8 +260,8 @@ class FakeCuda:
             clear()
             autocast.casts.clear()
 
-        self._set(torch, "set_autocast_enabled", set_enabled)
-        self._set(torch, "clear_autocast_cache", clear_cache)
+        self.patches.set(torch, "set_autocast_enabled", set_enabled)
+        self.patches.set(torch, "clear_autocast_cache", clear_cache)
 
     def _engine(self) -> None:
         """Backward on the program's own thread, so that its allocations have a stack."""
@@ -272,7 +269,7 @@ class FakeCuda:
         torch._C._set_multithreading_enabled(False)
         self.patches.then(lambda: torch._C._set_multithreading_enabled(was_threaded))
         for home in (torch.autograd.graph, torch.autograd):
-            self._set(home, "_engine_run_backward", self._backward(home._engine_run_backward))
+            self.patches.set(home, "_engine_run_backward", self._backward(home._engine_run_backward))
         was_lifting = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)
         self.patches.then(lambda: torch._C._set_only_lift_cpu_tensors(was_lifting))
@@ -300,12 +297,12 @@ class FakeCuda:
         self.patches.then(functools.partial(log.setLevel, log.level))
         log.setLevel(logging.CRITICAL)
         # torch would answer with our own device, which no tensor reports.
-        self._set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
-        self._set(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
-        self._set(torch.accelerator, "device_count", torch.cuda.device_count)
-        self._set(torch.accelerator, "current_stream", torch.cuda.current_stream)
+        self.patches.set(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
+        self.patches.set(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
+        self.patches.set(torch.accelerator, "device_count", torch.cuda.device_count)
+        self.patches.set(torch.accelerator, "current_stream", torch.cuda.current_stream)
         # Recurrent layers ask it, and warn where torch has no cuDNN.
-        self._set(torch.backends.cudnn, "is_acceptable", lambda *_: False)
+        self.patches.set(torch.backends.cudnn, "is_acceptable", lambda *_: False)
 
         def compiled(model: Any = None, **_: Any) -> Any:
             why = "compiled code plans its memory in another way: taken as eager"
@@ -313,12 +310,12 @@ class FakeCuda:
             return (lambda function: function) if model is None else model
 
         for kind in (torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention):
-            self._set(kind, "forward", self._fused(kind.forward))
-        self._set(torch, "compile", compiled)
-        self._set(torch.nn.Module, "compile", lambda module, *_, **__: compiled(module) and None)
+            self.patches.set(kind, "forward", self._fused(kind.forward))
+        self.patches.set(torch, "compile", compiled)
+        self.patches.set(torch.nn.Module, "compile", lambda module, *_, **__: compiled(module) and None)
         checkpoints.keep_apart(self.patches)
-        self._set(torch, "Generator", _Generator)
-        self._set(torch.version, "cuda", torch.version.cuda or "13.0")
+        self.patches.set(torch, "Generator", _Generator)
+        self.patches.set(torch.version, "cuda", torch.version.cuda or "13.0")
 
     def _fused(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A layer that CUDA runs as one operator where nothing is trained."""

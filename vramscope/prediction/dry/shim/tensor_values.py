@@ -11,16 +11,12 @@ from vramscope.prediction.dry.values import known
 from vramscope.prediction.dry.values.unknown import assume, count_as, decide, unknown
 
 
-def _zero(tensor: Any) -> Any:
-    return False if tensor.dtype == torch.bool else 0.0 if tensor.is_floating_point() else 0
-
-
 def item(tensor: Any) -> Any:
     """A number of Python; an unknown one leaves a trace."""
     value = known.value_of(tensor)
     if value is not None:
         return value.item()
-    return unknown(_zero(tensor)) if tensor.numel() == 1 else torch.zeros(tensor.shape).item()
+    return unknown(known.zero(tensor)) if tensor.numel() == 1 else torch.zeros(tensor.shape).item()
 
 
 def _listed(shape: Any, number: Any) -> Any:
@@ -30,7 +26,7 @@ def _listed(shape: Any, number: Any) -> Any:
 def listed(tensor: Any) -> Any:
     """Nested lists of such numbers."""
     value = known.value_of(tensor)
-    return _listed(tuple(tensor.shape), unknown(_zero(tensor))) if value is None else value.tolist()
+    return _listed(tuple(tensor.shape), unknown(known.zero(tensor))) if value is None else value.tolist()
 
 
 def _asked(kind: type, what: str, taken: Callable[..., Any]) -> Any:
@@ -63,7 +59,7 @@ def _formatted(tensor: Any, form: str) -> str:
     value = known.value_of(tensor)
     if tensor.dim():
         return object.__format__(tensor, form)
-    return format(_zero(tensor) if value is None else value.item(), form)
+    return format(known.zero(tensor) if value is None else value.item(), form)
 
 
 READING = {

@@ -76,7 +76,7 @@ class HostValues:
         value = known.value_of(tensor)
         if value is not None:
             return value.item()
-        zero = False if tensor.dtype == torch.bool else 0.0 if tensor.is_floating_point() else 0
+        zero = known.zero(tensor)
         frame = sys._getframe(4)
         if not is_own(tensor) and of_initialization(frame) is not None:
             return zero

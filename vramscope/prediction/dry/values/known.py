@@ -65,6 +65,11 @@ class Known:
             return Known(copy.deepcopy(self.real, memo), copy.deepcopy(self.cell, memo), _NOT_YET)
 
 
+def zero(tensor: Any) -> Any:
+    """The zero of Python that a number of this tensor is taken for."""
+    return False if tensor.dtype == torch.bool else 0.0 if tensor.is_floating_point() else 0
+
+
 def value_of(tensor: Any) -> torch.Tensor | None:
     """The real tensor with the values of this one; None where they are unknown."""
     if type(tensor) is not FakeTensor:
