@@ -75,10 +75,7 @@ class Course:
 
 
 def begin(initial: Snapshot, first_event: int = 0) -> Course:
-    """The course before the first event that is known.
-
-    The size cap removed *first_event* events before it. Its peaks are the levels of *initial*.
-    """
+    """The course before the first event known, at *initial*; the size cap removed *first_event* events."""
     held = initial.blocks.rows(initial.blocks.state != BlockState.INACTIVE)
     live = LiveBlocks.of(
         address=held.address,

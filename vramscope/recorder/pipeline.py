@@ -89,10 +89,7 @@ class Pipeline:
         self.guarded(lambda capture: capture.mark(kind, phase, value, name))
 
     def open(self) -> "tuple[str, Capture]":
-        """Open the source and return its name with it.
-
-        Raises CaptureError if there is no torch or no such device; at this point nothing runs yet.
-        """
+        """Open the source, before anything runs; raises CaptureError without torch or such a device."""
         try:
             undisturbed(import_everything)
         except ImportError:

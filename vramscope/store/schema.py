@@ -47,10 +47,7 @@ def arrow_type(dtype: str) -> pa.DataType:
 
 
 def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
-    """Return the NumPy dtype of an Arrow integer or boolean, which have the same names in both libraries.
-
-    Arrow's own conversion needs pandas.
-    """
+    """The NumPy dtype of an Arrow integer or boolean, of the same name; Arrow's conversion needs pandas."""
     return np.dtype(str(kind))
 
 

@@ -139,10 +139,7 @@ _BACKWARD = {"name": "backward", "filename": "", "line": 0}
 
 
 def _with_forward(trace: list[Any]) -> list[Any]:
-    """Use the forward's stack for entries of backward that have none of their own.
-
-    torch ≥ 2.11 reports it under anomaly mode.
-    """
+    """Give backward's entries without a stack the forward's, which anomaly mode has from torch 2.11 on."""
     if not any(map(operator.contains, trace, repeat("forward_frames"))):
         return trace
     known: dict[int, list[Any]] = {}

@@ -33,10 +33,7 @@ __all__ = [
 
 
 def install(listener: Listener) -> None:
-    """Report the program's events to *listener* until ``uninstall``.
-
-    If the listener has a module log (``modules``), the running module is recorded there.
-    """
+    """Report the program's events to *listener*, and the running module to its log, until ``uninstall``."""
     listen(listener)
     if state.log is None:
         hook_roots()

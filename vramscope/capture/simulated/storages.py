@@ -175,10 +175,7 @@ class Storages:
             raise raised
 
     def see_storage(self, storage: Any, frame: FrameType | None) -> bool:
-        """Take in a storage that may be new or resized; returns whether it is new.
-
-        Errors of vramscope go to the listener.
-        """
+        """Take in a storage that may be new or resized; whether it is new. The listener gets our errors."""
         if self.quiet:
             return False
         try:

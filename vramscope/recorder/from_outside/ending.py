@@ -18,10 +18,7 @@ Leave = Callable[[BaseException | None], None]
 
 
 def when_process_ends(leave: Leave) -> None:
-    """Call *leave* once when this process ends, before the recorder's own end closes every block.
-
-    *leave* takes the exception that ends the process, if any.
-    """
+    """Call *leave* once, with the exception that ends the process if any, before recorders close blocks."""
     once = _Once(leave)
     atexit.register(once.at_exit)
     if multiprocessing.parent_process() is not None:

@@ -27,10 +27,7 @@ class Reader:
     """
 
     def __init__(self, path: Path, scratch: Scratch | None = None) -> None:
-        """Open *path*; a run that grows is kept in *scratch*.
-
-        Raises StoreError if there is no run that this version can read.
-        """
+        """Open *path*; *scratch* keeps a growing run. Raises StoreError if no run there can be read."""
         self.path = path
         self._scratch = scratch
         self._lock = Lock()
