@@ -7,6 +7,7 @@ of every step, from the first forward without gradients to the next step or to o
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis.shared_results import memoized
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
@@ -34,7 +35,7 @@ def phase_words(recording: Recording, instant: int) -> str:
     phases = recording.phases
     innermost = innermost_phase(phases, max(instant - 1, 0))
     if innermost is None:
-        first, end = evaluations(recording.steps, phases, len(recording.trace))
+        first, end = _evaluations_of(recording)
         at = int(np.searchsorted(first, instant, side="left")) - 1
         if at < 0 or instant > end[at]:
             return ""
@@ -46,6 +47,11 @@ def phase_words(recording: Recording, instant: int) -> str:
     if phase is Phase.OTHER:
         return ""
     return name if phase is Phase.USER and name else format_name(phase)
+
+
+@memoized
+def _evaluations_of(recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return evaluations(recording.steps, recording.phases, len(recording.trace))
 
 
 def number_of_step(steps: Steps, event: int) -> int | None:
