@@ -7,7 +7,6 @@ own address decides about it, and a batch is grouped by address, in a third of t
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -20,23 +19,14 @@ from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SmallMoves:
-    """The moves at addresses where the batch allocates small blocks alone, and frees them in turns."""
-
-    is_known: Array
-    """Whether a move is one of these."""
-    sizes: Array
-    """Size in bytes of the block that each of these moves allocates or frees."""
-    last: Array
-    """The last of these moves at each address, which decides whether a block is in use after the batch."""
-
-
 def _small_moves(
     address: Array, needs: Array, kind: Array, size_before: Callable[[int], int | None]
-) -> SmallMoves:
-    """Return the moves of a batch that nothing but the moves at the same address decides about.
+) -> tuple[Array, Array, Array]:
+    """Find the moves of a batch that nothing but the moves at the same address decides about.
 
+    They are those at addresses where the batch allocates small blocks alone, and frees them in turns.
+    Returns whether each move is one of these, the bytes of the block that it allocates or frees, and the last
+    of these moves at each address, which decides whether a block is in use after the batch.
     *needs* are the rounded sizes of the requests in bytes. A move of another *kind* than ALLOC and _FREED
     leaves its address to the loop over events. *size_before* returns the bytes of the block at an address
     before the batch, 0 for none, and None for an address that is left to that loop as well.
@@ -59,7 +49,7 @@ def _small_moves(
     sizes[1:] = np.where(is_alloc[1:], sizes[1:], sizes[:-1])
     sizes[starts] = np.where(is_alloc[starts], sizes[starts], held)
     ends = np.append(starts, len(order))[1:] - 1
-    return SmallMoves(_in_order(is_known[group], order), _in_order(sizes, order), order[ends[is_known]])
+    return _in_order(is_known[group], order), _in_order(sizes, order), order[ends[is_known]]
 
 
 def _in_order(column: Array, order: Array) -> Array:
@@ -139,16 +129,16 @@ class Ledger:
         needs = self._settings.rounded_all(trace.size)
         columns = (kinds, trace.address, trace.size, needs, trace.stream, trace.pool, trace.stack_id)
         at = np.flatnonzero(~is_end)
-        small = _small_moves(trace.address[at], needs[at], kinds[at], self._small_before)
-        for kind, address, size, need, stream, pool, stack in _rows(columns, at[small.last]):
+        is_known, sizes_at, last = _small_moves(trace.address[at], needs[at], kinds[at], self._small_before)
+        for kind, address, size, need, stream, pool, stack in _rows(columns, at[last]):
             if kind == Action.ALLOC:
                 self.blocks[address] = (need, size, stream, pool, stack)
             else:
                 self.blocks.pop(address, None)
         sizes = np.empty(len(trace), dtype="i8")
-        sizes[at] = small.sizes
+        sizes[at] = sizes_at
         sizes[1:][is_end[1:]] = sizes[:-1][is_end[1:]]
-        rest = at[~small.is_known]
+        rest = at[~is_known]
         sizes[rest], sizes[rest[kinds[rest] == _FREED] + 1] = self._apply(_rows(columns, rest))
         self._add_up(trace, sizes)
         return sizes

@@ -4,7 +4,6 @@ Requested bytes decide it exactly: between two steps that make the same calls, a
 requests twice as much, and a matrix of attention scores four times as much.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,16 +38,6 @@ _OF_MASKS = (
 _MOST_STEPS = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _MatchedCalls:
-    """Allocations of the steps that make the same calls equally often."""
-
-    rows: Array
-    """Rows of ``lifetimes``, shape ``(n_calls, n_steps)``; a call is one occurrence of a stack in a step."""
-    steps: Array
-    """Index of each step."""
-
-
 def scaling(recording: Recording) -> list[Finding]:
     """Find lines whose bytes grow with the square of a step's input, and a peak that mostly grows with it.
 
@@ -58,16 +47,17 @@ def scaling(recording: Recording) -> list[Finding]:
     calls = _calls(recording, found)
     if calls is None:
         return []
-    power, ratio = _powers(found.size[calls.rows])
+    rows, steps = calls
+    power, ratio = _powers(found.size[rows])
     n_sizes, times = len(np.unique(np.round(ratio, 2))), float(ratio.max())
     if n_sizes < _LEAST_SIZES or times < _LEAST_RATIO:
         return []
     largest = int(ratio.argmax())
-    step = int(calls.steps[largest])
+    step = int(steps[largest])
     start, end = int(recording.steps.start_event[step]), int(recording.steps.end_event[step])
     allocated = timeline(recording).allocated_bytes[start : end + 1]
     at = int(start + allocated.argmax())
-    mine, is_live = calls.rows[:, largest], found.allocated_at(at)
+    mine, is_live = rows[:, largest], found.allocated_at(at)
     for leak in leaks(recording).leaks:  # which grows whatever a step is given
         is_live &= ~np.isin(found.stack_id, found.stack_id[leak.rows])
     sizes: dict[str, Any] = {"sizes": n_sizes, "ratio": round(times, 3), "peak_bytes": int(allocated.max())}
@@ -92,8 +82,12 @@ def scaling(recording: Recording) -> list[Finding]:
     return result
 
 
-def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:
-    """Return the matched calls; None if too few steps make the same ones."""
+def _calls(recording: Recording, found: Allocations) -> tuple[Array, Array] | None:
+    """Return the allocations of the steps that make the same calls equally often; None for too few steps.
+
+    They are rows of ``lifetimes``, shape ``(n_calls, n_steps)``, and the index of each step. A call is one
+    occurrence of a stack in a step.
+    """
     step = steps_of(recording.steps, np.maximum(found.alloc_event, 0))
     first = max(len(recording.steps) - _MOST_STEPS, 0)
     rows = np.flatnonzero((step >= first) & (found.alloc_event >= 0))
@@ -108,7 +102,7 @@ def _calls(recording: Recording, found: Allocations) -> _MatchedCalls | None:
     same = [at for at, each in enumerate(made) if each == usual]
     if len(same) < _LEAST_SIZES or not usual:
         return None
-    return _MatchedCalls(np.stack([parts[at] for at in same], axis=1), first + np.array(same))
+    return np.stack([parts[at] for at in same], axis=1), first + np.array(same)
 
 
 def _powers(size: Array) -> tuple[Array, Array]:

@@ -25,7 +25,7 @@ from vramscope.analysis.what_if import (
     replay,
     request_sequence,
 )
-from vramscope.analysis.what_if.epochs import epochs
+from vramscope.analysis.what_if.epochs import ends_of_epochs
 from vramscope.model.recording import Recording
 from vramscope.package_data import words
 from vramscope.units import format_bytes
@@ -243,7 +243,7 @@ def candidates(recording: Recording, is_short: bool = False) -> Iterator[Candida
             yield _with(conf, "large_segment_size_mb", str(size), 2)
     if is_short:
         yield from _collecting(conf, process.torch)
-    n_epochs, n_steps = len(epochs(recording).ends), len(recording.steps)
+    n_epochs, n_steps = len(ends_of_epochs(recording)), len(recording.steps)
     for word, n_times in (("epoch", n_epochs if n_epochs < n_steps else 0), ("step", n_steps)):
         if n_times:
             yield Candidate(f"torch.cuda.empty_cache() after every {word}", conf, 3, empty_cache_after=word)

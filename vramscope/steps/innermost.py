@@ -5,8 +5,6 @@ made it. Where several threads have phases at once, time does not decide that, s
 events do; an event that may belong to different phases belongs to none.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from vramscope.model.marks import ANY_THREAD, Phase, Phases
@@ -18,25 +16,14 @@ _DATA_PARALLEL = "DataParallel"
 """Class of the module that runs its replicas on threads of its own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Intervals:
-    """The innermost phase between two neighbouring marks, the same for all events there."""
-
-    edges: Array
-    """Where each interval begins, and the end of the last one, as instants."""
-    row: Array
-    """Row of ``Phases``; ``_NONE`` outside of phases, ``_SEVERAL`` where different phases are possible."""
-
-
 def phases_of(phases: Phases, n_events: int) -> Array:
     """Row of ``Phases`` that each event belongs to; −1 outside, and where that is not known.
 
     A loop over phases, not over events.
     """
     if len(owners_of(phases)) > 1:
-        found = _several(phases, n_events)
-        row = np.maximum(found.row, _NONE).astype("i4")
-        return np.repeat(row, np.diff(found.edges))
+        edges, row = _several(phases, n_events)
+        return np.repeat(np.maximum(row, _NONE).astype("i4"), np.diff(edges))
     innermost = np.full(n_events, _NONE, dtype="i4")
     # Outer phases first, equal ones in order: inner and later ones overwrite.
     for row in np.argsort(_rank(phases), kind="stable").tolist():
@@ -47,8 +34,8 @@ def phases_of(phases: Phases, n_events: int) -> Array:
 def innermost_phase(phases: Phases, event: int) -> int | None:
     """Row of ``Phases`` that one event belongs to; None outside, and where that is not known."""
     if len(owners_of(phases)) > 1:
-        found = _several(phases, event + 1)
-        row = int(found.row[np.searchsorted(found.edges, event, side="right") - 1])
+        edges, of_interval = _several(phases, event + 1)
+        row = int(of_interval[np.searchsorted(edges, event, side="right") - 1])
         return row if row >= 0 else None
     rows = np.flatnonzero((phases.start_event <= event) & (event < phases.end_event))
     return int(rows[np.argmax(_rank(phases)[rows])]) if len(rows) else None
@@ -68,8 +55,8 @@ def of_several_threads(phases: Phases, n_events: int) -> Array:
     """Whether each event may belong to different phases of several threads, so that it belongs to none."""
     if len(owners_of(phases)) < 2:
         return np.zeros(n_events, dtype="?")
-    found = _several(phases, n_events)
-    return np.repeat(found.row == _SEVERAL, np.diff(found.edges))
+    edges, row = _several(phases, n_events)
+    return np.repeat(row == _SEVERAL, np.diff(edges))
 
 
 def train_at_once(phases: Phases) -> bool:
@@ -94,8 +81,12 @@ def owners_of(phases: Phases) -> Array:
     return threads[:1].copy() if (threads == threads[:1]).all() else np.unique(threads)
 
 
-def _several(phases: Phases, n_events: int) -> _Intervals:
-    """The innermost phases where several threads have some."""
+def _several(phases: Phases, n_events: int) -> tuple[Array, Array]:
+    """The innermost phases where several threads have some: one for all events between neighbouring marks.
+
+    Returns where each interval begins, with the end of the last one, as instants; and its row of ``Phases``:
+    ``_NONE`` outside of phases, ``_SEVERAL`` where different phases are possible.
+    """
     made_by, ends = phases.made_by, (phases.start_event, phases.end_event)
     edges = np.unique(np.clip(np.concatenate([[0, n_events], made_by.start_event, *ends]), 0, n_events))
     owners, at = owners_of(phases), edges[:-1]
@@ -105,7 +96,7 @@ def _several(phases: Phases, n_events: int) -> _Intervals:
     row = _agreed(phases, np.where(_may_be_of(phases, own, (owners, maker, at)), own, _NONE))
     # A region has no thread: it names what is in no phase while no thread is in one.
     (region,) = _open_phases(phases, np.zeros(1, "i8"), edges, _is_region(phases))
-    return _Intervals(edges, np.where((own == _NONE).all(axis=0), region, row))
+    return edges, np.where((own == _NONE).all(axis=0), region, row)
 
 
 def _open_phases(phases: Phases, threads: Array, edges: Array, counts: Array) -> Array:

@@ -18,7 +18,7 @@ from vramscope.allocator.simulation.blocks import (
     segment_row,
 )
 from vramscope.allocator.simulation.expandable import ExpandableSegments
-from vramscope.allocator.simulation.initial_state import Makers, heads
+from vramscope.allocator.simulation.initial_state import heads
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Action
 
@@ -91,8 +91,7 @@ class CachingAllocator:
 
     def begin_in(self, state: Snapshot) -> None:
         """Start in *state* instead of empty; call it before anything else. Lower addresses count as older."""
-        makers = Makers(self._bin, self.next_serial, lambda bin_: self._expandable.space(bin_, 0))
-        for head in heads(state, makers):
+        for head in heads(state, self._bin, self.next_serial, lambda bin_: self._expandable.space(bin_, 0)):
             self.adopt(head)
             segment, block = head.segment, cast("SimulatedBlock | None", head)
             self._next_address = max(self._next_address, segment.address + segment.size)

@@ -5,7 +5,6 @@ expandable segment begins where its first mapped memory does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -21,35 +20,33 @@ _Row = tuple[int, int, int, int, int]
 """A block: address, size, requested size, state, stack."""
 
 
-@dataclass(frozen=True, slots=True)
-class Makers:
-    """Functions of the allocator that the builders need."""
+def heads(
+    state: Snapshot,
+    bin_of: Callable[[int, bool, int], Bin],
+    next_serial: Callable[[], int],
+    space: Callable[[Bin], int],
+) -> Iterator[SimulatedBlock]:
+    """Yield the first block of every segment, linked to the blocks after it.
 
-    bin_of: Callable[[int, bool, int], Bin]
-    """Returns the bin for a pool, size class and stream."""
-    next_serial: Callable[[], int]
-    space: Callable[[Bin], int]
-    """Returns the bytes of address space that an expandable segment reserves."""
-
-
-def heads(state: Snapshot, makers: Makers) -> Iterator[SimulatedBlock]:
-    """Yield the first block of every segment, linked to the blocks after it."""
+    *bin_of* returns the bin for a pool, size class and stream, *space* the bytes of address space that an
+    expandable segment reserves.
+    """
     held, rows = state.segments, _rows_by_segment(state)
     starts = [*held.address.tolist(), _ENDLESS]
     runs: dict[Bin, list[int]] = {}
     for at in range(len(held)):
-        bin_ = makers.bin_of(int(held.pool[at]), bool(held.is_large[at]), int(held.stream[at]))
+        bin_ = bin_of(int(held.pool[at]), bool(held.is_large[at]), int(held.stream[at]))
         if held.is_expandable[at]:
             runs.setdefault(bin_, []).append(at)
             continue
         size, stack_id = int(held.size[at]), int(held.stack_id[at])
-        segment = SimulatedSegment(starts[at], size, makers.next_serial(), stack_id, is_expandable=False)
+        segment = SimulatedSegment(starts[at], size, next_serial(), stack_id, is_expandable=False)
         yield _linked([_block(row, bin_, segment) for row in rows[at]])
     for bin_, mine in runs.items():
         room = starts[mine[-1] + 1] - starts[mine[0]]
         stack_id = int(held.stack_id[mine[0]])
-        size = min(makers.space(bin_), room)
-        segment = SimulatedSegment(starts[mine[0]], size, makers.next_serial(), stack_id, is_expandable=True)
+        size = min(space(bin_), room)
+        segment = SimulatedSegment(starts[mine[0]], size, next_serial(), stack_id, is_expandable=True)
         yield _linked(_space([row for at in mine for row in rows[at]], bin_, segment))
 
 

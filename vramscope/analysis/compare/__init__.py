@@ -247,18 +247,12 @@ def _by_category(side: _Side) -> _Levels:
     return {Category(i).name.lower(): found[:, i] for i in range(len(Category)) if found[:, i].any()}
 
 
-class _RunLines(NamedTuple):
-    """The code lines of one run, with the common path."""
-
-    levels: _Levels
-    own: dict[Hashable, tuple[CodeLine, str]]
-    """The line with the path of its own run, and its module."""
-
-
-def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
-    """Levels by code line with the common path; and the line with the path of its own run."""
+def _by_line(
+    side: _Side, common: Callable[[str], str]
+) -> tuple[_Levels, dict[Hashable, tuple[CodeLine, str]]]:
+    """Levels by code line with the common path; and the line with the path of its own run, and its module."""
     folded = fold(side.recording.stacks)
-    names: dict[tuple[Any, ...], int] = {}
+    names: dict[Hashable, int] = {}
     of_stack = np.zeros(len(folded.of), "i8")
     own: dict[Hashable, CodeLine] = {}
     for stack_id, (node, via) in enumerate(zip(folded.place.tolist(), folded.via.tolist(), strict=True)):
@@ -271,10 +265,8 @@ def _by_line(side: _Side, common: Callable[[str], str]) -> _RunLines:
     group = of_stack[side.allocations.stack_id]
     found = _grouped(side, group, len(names))
     modules = modules_by_place(side.recording, side.allocations, side.assigned, group)
-    return _RunLines(
-        {place: found[:, i] for place, i in names.items()},
-        {place: (own[place], modules.get(i, "")) for place, i in names.items()},
-    )
+    levels = {place: found[:, i] for place, i in names.items()}
+    return levels, {place: (own[place], modules.get(i, "")) for place, i in names.items()}
 
 
 def _chosen(side: _Side, stretches: Array) -> _Side:
@@ -325,14 +317,13 @@ def _change(
 
 def _line_changes(before: _Side, after: _Side, least: int) -> list[Change]:
     common = common_names(before.recording, after.recording)
-    lines = _by_line(before, common[0]), _by_line(after, common[1])
-    moved = moved_lines(lines[0].levels, lines[1].levels)
-    new = {moved.get(key, key): level for key, level in lines[1].levels.items()}
-    new_places = {moved.get(key, key): place for key, place in lines[1].own.items()}
-    old, new = _paired(lines[0].levels, new)
+    (old, old_places), (new, new_places) = _by_line(before, common[0]), _by_line(after, common[1])
+    moved = moved_lines(old, new)
+    new_places = {moved.get(key, key): place for key, place in new_places.items()}
+    old, new = _paired(old, {moved.get(key, key): level for key, level in new.items()})
     found = []
     for key, level in old.items():
-        place, module = new_places.get(key) or lines[0].own[key]
+        place, module = new_places.get(key) or old_places[key]
         change = _change("line", line_name(place), level, new[key], least)
         found.append(change and replace(change, place=place, module=module))
     return _largest_first(found)

@@ -190,22 +190,17 @@ def outlook_of(
     last = int(levels.step[-1] + levels.n_steps[-1] - 1)
     left = max(total_steps - 1 - last, 0)
     gap = float(np.median((rows.reserved - rows.allocated)[len(rows) // 2 :]))
-    fullest = _Ends(
-        room.limit_bytes
-        - goes_on.level_bytes
-        - max(gap, min(_SEGMENT_BYTES, room.limit_bytes / 8))
-        - known.outside_bytes
-        - room.doubt_bytes,
-        room.limit_bytes - goes_on.level_bytes,
-    )
+    most_left = room.limit_bytes - goes_on.level_bytes
+    kept_free = max(gap, min(_SEGMENT_BYTES, room.limit_bytes / 8))
+    least_left = most_left - kept_free - known.outside_bytes - room.doubt_bytes
     widest, gap_bytes_per_step = _widening(rows)
     widens = replace(goes_on, bytes_per_step=goes_on.bytes_per_step + gap_bytes_per_step)
-    soonest = last + math.floor(min(widens.earliest(fullest.low_bytes - max(widest - gap, 0)), 1e15))
+    soonest = last + math.floor(min(widens.earliest(least_left - max(widest - gap, 0)), 1e15))
     if len(rows) >= _LEAST_STEADY_STEPS and left and soonest > last + left:
         return Outlook(steady_steps=left, limit_bytes=room.limit_bytes)
     if not goes_on.is_growing or 2 * goes_on.half_steps < least_steps / 2:
         return NOTHING_KNOWN
-    found = _forecast(goes_on, fullest, (last, soonest), room, far)
+    found = _forecast(goes_on, (least_left, most_left), (last, soonest), room, far)
     return NOTHING_KNOWN if found is None else Outlook(found, limit_bytes=room.limit_bytes)
 
 
@@ -220,23 +215,17 @@ def _widening(rows: StepRows) -> tuple[float, float]:
     return (widest, per_step) if per_step > 0 else (0.0, 0.0)
 
 
-class _Ends(NamedTuple):
-    """The bytes between the trend and the limit: at least, with all that is kept free, and at most."""
-
-    low_bytes: float
-    high_bytes: float
-
-
 def _forecast(
-    goes_on: Trend, left: _Ends, begins: tuple[int, int], room: Reservable, far: StepPace | None
+    goes_on: Trend, left: tuple[float, float], begins: tuple[int, int], room: Reservable, far: StepPace | None
 ) -> Forecast | None:
+    """Forecast from the bytes *left* between the trend and the limit: at least and at most."""
     last, soonest = begins
-    latest = goes_on.latest(left.high_bytes)
+    latest = goes_on.latest(left[1])
     ahead = max(soonest - last, 1)
     if latest > min(_MOST_AHEAD * 2 * goes_on.half_steps, max(_WIDEST * ahead, goes_on.half_steps)):
         return None
     low, high = max(soonest, last + 1), max(last + math.ceil(latest) + 1, last + 1)
-    likely = last + round(goes_on.likely((left.low_bytes + left.high_bytes) / 2))
+    likely = last + round(goes_on.likely(sum(left) / 2))
     step = min(max(likely, low), high)
     seconds = None if far is None or not far.steps_per_s else (step - last) / far.steps_per_s
     return Forecast(

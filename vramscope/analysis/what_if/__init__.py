@@ -21,7 +21,7 @@ from vramscope.analysis.folding import passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.recorded_settings import recorded_settings
 from vramscope.analysis.what_if.earlier_state import EarlierState, begin, earlier_state
-from vramscope.analysis.what_if.epochs import epochs
+from vramscope.analysis.what_if.epochs import ends_of_epochs
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array, EqualByValue
@@ -226,7 +226,7 @@ def emptied_after(program: RequestSequence, recording: Recording, what: str) -> 
         raise UsageError(f"empty_cache after each {what!r}: steps and epochs are known")
     if not what:
         return program
-    ends = recording.steps.end_event if what == "step" else epochs(recording).ends
+    ends = recording.steps.end_event if what == "step" else ends_of_epochs(recording)
     if not len(ends):
         raise UsageError(
             f'no {what}s are known; `recorder.mark("epoch 1")` and `recorder.step()` record them'

@@ -1,7 +1,5 @@
 """Ends of epochs, found from marks and phases: a recording does not store epochs."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from vramscope.model.marks import MarkKind, Phase
@@ -12,26 +10,18 @@ _FEWEST_STEPS = 3
 """Steps per epoch on average, at least: an evaluation within every step (a teacher, a sampler) ends none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Epochs:
-    """The instants at which epochs end, and how they are known."""
+def ends_of_epochs(recording: Recording) -> Array:
+    """Return the instants at which epochs end, as marks named "epoch …" say.
 
-    ends: Array
-    basis: str = ""
-    """How the ends are known, as a phrase; '' if no epochs are known."""
-
-
-def epochs(recording: Recording) -> Epochs:
-    """Return the ends of epochs: from marks named "epoch …", else from evaluations that follow training."""
+    Else each ends with the evaluation that follows its training. Empty if no epochs are known.
+    """
     marks = recording.marks.rows(recording.marks.kind == MarkKind.MARK)
     is_epoch = [marks.names[name].lower().startswith("epoch") for name in marks.name.tolist()]
     marked = np.unique(marks.event[np.array(is_epoch, "?")])
     if len(marked):
-        return Epochs(marked, 'as marked by the program (`recorder.mark("epoch …")`)')
+        return marked
     inferred = _after_evaluations(recording)
-    if len(inferred) and _FEWEST_STEPS * len(inferred) <= len(recording.steps):
-        return Epochs(inferred, "inferred: an epoch ends with the evaluation that follows its training")
-    return Epochs(np.zeros(0, "i8"))
+    return inferred if _FEWEST_STEPS * len(inferred) <= len(recording.steps) else np.zeros(0, "i8")
 
 
 def _after_evaluations(recording: Recording) -> Array:
