@@ -191,7 +191,12 @@ def neighbor(data: "Data", view: "View", at: int, direction: int) -> int | None:
     row = here + direction
     if not direction or not 0 <= row < len(steps):
         return None
-    allocated = totals(data, view).allocated_bytes
+    return fullest_of_step(data, view, row)
+
+
+def fullest_of_step(data: "Data", view: "View", row: int) -> int:
+    """Return the instant of a step at which most is allocated."""
+    steps, allocated = view.recording.steps, totals(data, view).allocated_bytes
     # While a run grows its marks may be ahead of its events.
     start = min(int(steps.start_event[row]), len(allocated) - 1)
     return start + int(allocated[start : int(steps.end_event[row]) + 1].argmax())

@@ -9,7 +9,7 @@ from vramscope.analysis.step_peaks import IntervalPeaks
 from vramscope.model.marks import Phase
 from vramscope.units import format_bytes, format_duration, format_name
 
-from ..answers import totals
+from ..answers import fullest_of_step
 from ..components.panel import facts
 from ..components.panels.past import steps_with_past
 from ..data import Data, View
@@ -55,9 +55,7 @@ def _took(view: View, row: int) -> str:
 def _moment(data: Data, view: View, row: int) -> Any:
     if row < 0:
         return ""
-    steps, allocated = view.recording.steps, totals(data, view).allocated_bytes
-    start = min(int(steps.start_event[row]), len(allocated) - 1)
-    instant = start + int(allocated[start : int(steps.end_event[row]) + 1].argmax())
+    instant = fullest_of_step(data, view, row)
     return pick(f"instant {instant:,}", "i", instant)
 
 

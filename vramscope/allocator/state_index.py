@@ -94,8 +94,7 @@ class StateIndex:
         least_moves: int = _LEAST_MOVES,
     ) -> None:
         self._trace = trace
-        is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
-        self._segment_events = np.flatnonzero(is_segment)
+        self._segment_events = np.flatnonzero(trace.of_segments)
         self._segment_trace = trace.rows(self._segment_events)
         self._segments = initial.segments
         self._moves, self._moves_since = self._relevant_moves(least_moves)

@@ -338,7 +338,7 @@ def for_a_request(recording: Recording, releases: Array) -> Array:
         # A sample has its time from just before torch is asked.
         near = np.clip(at[:, None] + (-1, 0, 1), 0, len(rises) - 1)
         return releases[rises[near].any(axis=1)]
-    moves = np.flatnonzero(np.isin(trace.action, (*GAINS, *LOSSES)))
+    moves = np.flatnonzero(trace.of_segments)
     gains = np.isin(trace.action[moves], GAINS)
     level = np.append(0, np.cumsum(np.where(gains, trace.size[moves], -trace.size[moves])))
     highest = np.maximum.accumulate(level[::-1])[::-1]

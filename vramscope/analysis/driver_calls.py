@@ -6,7 +6,7 @@ import numpy as np
 
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT
 from vramscope.analysis import Analysis
-from vramscope.analysis.churn import GAINS, LOSSES, retry_events
+from vramscope.analysis.churn import GAINS, retry_events
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lines import NO_STACK, place_words
 from vramscope.analysis.pins import PinningLine, pinning_lines, pins_of
@@ -75,7 +75,7 @@ class Jump:
 def driver_calls(recording: Recording) -> DriverCalls:
     """Every call that reserved memory or gave it back; 10 ms per million events."""
     trace = recording.trace
-    events = np.flatnonzero(np.isin(trace.action, (*GAINS, *LOSSES)))
+    events = np.flatnonzero(trace.of_segments)
     action, stack = trace.action[events], trace.stack_id[events]
     step = steps_of(recording.steps, events)
     joins = (np.diff(events) == 1) & (np.diff(action) == 0) & (np.diff(stack) == 0) & (np.diff(step) == 0)

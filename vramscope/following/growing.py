@@ -237,9 +237,8 @@ class Following:
     def _advance(self, piece: Piece) -> None:
         trace = piece.trace
         self.course = after(self.course, piece, _NO_CUTS)
-        is_move = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
-        if is_move.any():
-            self._segments = segments_after(self._segments, trace.rows(is_move))
+        if trace.of_segments.any():
+            self._segments = segments_after(self._segments, trace.rows(trace.of_segments))
         # No state is larger than the events of its chapter.
         if len(self) - self._starts[-1] >= max(self._chapter, len(self._states[-1].blocks)):
             self._starts.append(len(self))

@@ -91,8 +91,7 @@ class Recording(Questions):
         trace = self.trace
         if self.source != "snapshot" or self.initial.segments.size.any():
             return True
-        is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
-        return bool(is_segment.any()) or not (trace.action == Action.ALLOC).any()
+        return bool(trace.of_segments.any()) or not (trace.action == Action.ALLOC).any()
 
     @property
     def unknown_quantities(self) -> frozenset[str]:

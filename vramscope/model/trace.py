@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from vramscope.model.table import Int32, Int64, Table, UInt8, UInt64
+from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64
 
 
 class Action(IntEnum):
@@ -50,6 +50,11 @@ class Trace(Table):
     """Index into ``Recording.pools``; 0 is the default pool."""
     stack_id: Int32
     """A stack of ``Recording.stacks``; 0 is the empty stack."""
+
+    @property
+    def of_segments(self) -> Array:
+        """Whether each event reserves memory or gives it back."""
+        return (self.action >= Action.SEGMENT_ALLOC) & (self.action <= Action.SEGMENT_UNMAP)
 
     @property
     def has_clock(self) -> bool:

@@ -179,8 +179,7 @@ def _doubts(n_unsure: int, n_strays: int) -> list[Note]:
 def _by_event(trace: Trace, found: BlockLives, sizes: Array, unended: Array) -> Array:
     """The block size of each event; an end that is the next ALLOC belongs to the next life."""
     block_size = np.zeros(len(trace), "i8")
-    is_segment = (trace.action >= Action.SEGMENT_ALLOC) & (trace.action <= Action.SEGMENT_UNMAP)
-    block_size[is_segment] = trace.size[is_segment]
+    block_size[trace.of_segments] = trace.size[trace.of_segments]
     is_own = found.end >= 0
     is_own[unended] = False
     for at in stretches(len(found)):

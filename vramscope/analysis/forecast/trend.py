@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vramscope.analysis.leaks.growth import LEAST_LEVELS, growth
+from vramscope.analysis.leaks.growth import LEAST_LEVELS, growth, median_slope
 from vramscope.model.table import Array
 
 _MOST_BLOCKS = 48
@@ -91,11 +91,12 @@ def trend(step: Array, peak_bytes: Array, level_bytes: Array | None = None) -> T
     grows = None if has_fallen else growth(level)
     first = len(level) - max(LEAST_LEVELS, len(level) // 2)
     at, level = at[first:], level[first:]
-    rate = _slope(at, level)
+    rate = median_slope(at, level)
     base = float(np.median(level - rate * at))
     error = _error(at, level - rate * at - base)
     middle = len(at) // 2
-    early, late = _slope(at[: middle + 1], level[: middle + 1]), _slope(at[middle:], level[middle:])
+    halves = slice(middle + 1), slice(middle, None)
+    early, late = (median_slope(at[half], level[half]) for half in halves)
     # A half has half the points and half the length.
     doubt = _ERRORS * error * 2 * math.sqrt(2)
     above = np.where(x >= at[0], y - rate * x - base, above)
@@ -122,12 +123,6 @@ def _blocks(x: Array, y: Array) -> tuple[Array, Array]:
     begin = len(x) - n_blocks * size
     shape = (n_blocks, size)
     return np.median(x[begin:].reshape(shape), axis=1), np.median(y[begin:].reshape(shape), axis=1)
-
-
-def _slope(x: Array, y: Array) -> float:
-    """Return the median slope of all pairs of points."""
-    rows, columns = np.triu_indices(len(x), 1)
-    return float(np.median((y[columns] - y[rows]) / (x[columns] - x[rows])))
 
 
 def _error(x: Array, rest: Array) -> float:

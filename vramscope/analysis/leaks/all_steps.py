@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vramscope.analysis.leaks.growth import LEAST_LEVELS, are_enough, growth, rounds, window
+from vramscope.analysis.leaks.growth import LEAST_LEVELS, are_enough, growth, median_slope, rounds, window
 from vramscope.analysis.leaks.iterations import steps_with_events
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.lifetimes import lifetimes
@@ -84,8 +84,7 @@ def _rise_of_all(recording: Recording, first: int, rise: float) -> float:
     if len(number) < LEAST_LEVELS:
         return rise
     number, level = number[::stride], level[::stride]
-    one, other = np.triu_indices(len(number), 1)
-    return float(np.median((level[other] - level[one]) / (number[other] - number[one])))
+    return median_slope(number, level)
 
 
 def rise_by_counters(recording: Recording) -> int:

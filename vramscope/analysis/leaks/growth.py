@@ -74,6 +74,12 @@ def growth(level: Array) -> Growth | None:
     return Growth(slope, tau, first) if slope > 0 else None
 
 
+def median_slope(x: Array, y: Array) -> float:
+    """Return the median slope of all pairs of points."""
+    rows, columns = np.triu_indices(len(x), 1)
+    return float(np.median((y[columns] - y[rows]) / (x[columns] - x[rows])))
+
+
 def _is_steady(tail: Array, change: Array) -> bool:
     """Return whether the level rises repeatedly, up to its end, and not much more slowly late than early."""
     rises = np.flatnonzero(change > _LEAST_RISE * np.median(change[change > 0]))

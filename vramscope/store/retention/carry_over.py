@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from vramscope.allocator.levels import levels
+from vramscope.allocator.lives import rows_among
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
 from vramscope.model.codes import QUANTITIES
@@ -150,17 +151,9 @@ def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapsh
     """Return whether each row is about a block that is live at the end, or about a later moment."""
     events = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))[::-1]
     address, at = np.unique(trace.address[events], return_index=True)
-    handed_out = _looked_up((address, events[at] + first), table.address)
+    handed_out = np.append(events[at] + first, -1)[rows_among(table.address, address)]
     in_use = state.blocks.address[state.blocks.state != BlockState.INACTIVE]
     return (table.event > state.event) | ((handed_out < table.event) & np.isin(table.address, in_use))
-
-
-def _looked_up(known: tuple[Array, Array], address: Array) -> Array:
-    addresses, events = known
-    if not len(addresses):
-        return np.full(len(address), -1)
-    at = np.minimum(np.searchsorted(addresses, address), len(addresses) - 1)
-    return np.where(addresses[at] == address, events[at], -1)
 
 
 def compact_summary(
