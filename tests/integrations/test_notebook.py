@@ -69,3 +69,15 @@ def test_each_cell_without_a_directory_has_one_of_its_own(executed, tmp_path):
 
     assert len(names) == 2
     assert all(re.fullmatch(r"cell-\d{8}-\d{6}-\d{6}", name) for name in names)
+
+
+def test_lines_are_those_of_the_cells_that_the_reader_sees(executed, tmp_path):
+    """The cell with the magic is the first, so that with the function is the second."""
+    executed(
+        "import torch, vramscope\nkept = []\n\n\ndef step(n):\n    kept.append(torch.ones(n, 1024, 1024))",
+        "with vramscope.record('traces/run', device='simulated', quiet=True):\n    step(3)",
+    )
+    (recording,) = vramscope.load(tmp_path / "traces" / "run").recordings
+    (row, *_) = recording.summary().live
+
+    assert [(frame.file, frame.line) for frame in row.frames[:2]] == [("cell [2]", 6), ("cell [3]", 2)]

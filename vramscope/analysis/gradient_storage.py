@@ -1,11 +1,17 @@
 """Which gradients take memory that they need not take?"""
 
+import math
+
 import numpy as np
 
 from vramscope.analysis import Analysis
+from vramscope.analysis.by_module import ModuleEvidence, owners_of
 from vramscope.analysis.categories import Assigned, assign, undivided
+from vramscope.analysis.folding import heaviest_line, passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes, summed
+from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.strategies.gradients import LEAST_STEPS, cleared, forgotten, is_bucket
+from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
@@ -13,10 +19,13 @@ from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 from vramscope.steps.innermost import phases_of
+from vramscope.units import format_share
 
 _LEAST_SHARE = 0.5
 """The share of the steps that must keep the gradients of one before."""
 _LEAST_BYTES = 1 << 20
+_LEAST_OF_PEAK, _MOST_LOOKED_UP = 0.1, 0.25
+"""Share of the peak that the gradient of an embedding must have, and of its rows that a step may look up."""
 
 
 def gradient_storage(recording: Recording) -> list[Finding]:
@@ -45,6 +54,7 @@ def gradient_storage(recording: Recording) -> list[Finding]:
         (FindingKind.GRADIENT_COPIES, copied, {"bucket_bytes": of_buckets}),
     ]
     results = [worded(kind, size, None, words) for kind, size, words in measured if size >= _LEAST_BYTES]
+    results += _of_embeddings(recording, found, assigned, is_gradient)
     return results if kept else results + _never_cleared(recording, found, assigned, is_gradient)
 
 
@@ -59,6 +69,37 @@ def _never_cleared(
     largest = f" (the largest: {example})" if example else ""
     kind = FindingKind.GRADIENTS_NEVER_CLEARED
     return [worded(kind, int(size.sum()), None, {"example": example}, largest=largest)]
+
+
+def _of_embeddings(
+    recording: Recording, found: Allocations, assigned: Assigned, is_gradient: Array
+) -> list[Finding]:
+    """Find gradients that have all rows of an embedding of which a step looks up a small part.
+
+    What its forwards return in a step has a row for each lookup: their bytes by those of the weight bound the
+    share of the rows. A weight that a layer without one of its own may share has a dense gradient anyway.
+    """
+    level, owners = timeline(recording).allocated_bytes, owners_of(recording, found, assigned)
+    names = np.array([*recording.labels.names, ""])[np.append(recording.labels.name, -1)[assigned.label]]
+    looks_up = passes_through(recording.stacks, "embedding", "torch/nn/functional.py")[found.stack_id]
+    multiplies = passes_through(recording.stacks, "forward", "torch/nn/modules/linear.py")[found.stack_id]
+    called = owners.known == ModuleEvidence.CALL
+    at, step, said = int(level.argmax()), steps_of(recording.steps, found.alloc_event), []
+    live = is_gradient & found.allocated_at(at)
+    of_layers = {f"{owners.paths[each]}.weight" for each in np.unique(owners.module[called & multiplies])}
+    for module in np.unique(owners.module[called & looks_up & (step >= 0)]).tolist():
+        rows = np.flatnonzero(called & looks_up & (owners.module == module) & (step >= 0))
+        weight = f"{owners.paths[module]}.weight"
+        mine = np.flatnonzero(live & (names == f"gradient of {weight}"))
+        n_bytes, size = int(found.block_size[mine].sum()), int(found.size[mine].max(initial=0))
+        share = np.bincount(step[rows], found.size[rows]).max() / max(size, 1)
+        is_much = n_bytes >= max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
+        if is_much and share <= _MOST_LOOKED_UP and of_layers <= set(names.tolist()):
+            frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
+            figures = {"weight": weight, "of_peak": format_share(n_bytes, int(level[at]), 0)}
+            figures["looked_up"] = f"{math.ceil(1000 * share) / 10:g} %"
+            said.append(worded(FindingKind.EMBEDDING_GRADIENT, n_bytes, frame, **figures))
+    return said
 
 
 def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> Array:

@@ -1,13 +1,15 @@
 """Rows before they are written: marks and labels with their names as text, stacks and notes."""
 
+import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from vramscope.capture import Sink
-from vramscope.model.holders import Word
+from vramscope.model.holders import Holders, Word
 from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.stacks import StackBuilder
 
@@ -39,6 +41,17 @@ class LabelBatch(NamedTuple):
     names: Sequence[str]
 
 
+def cell_name(file: str) -> str:
+    """Return a file as IPython names it where that is a cell, ``cell [3]``; else as it is.
+
+    Such a file has a name made from its text, and is nowhere.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = getattr(getattr(shell, "compile", None), "format_code_name", None)  # not before IPython 8
+    label = named(file) if named is not None else None
+    return f"cell {label[1].removeprefix('In')}" if label else file
+
+
 class StackLog:
     """The distinct stacks, and how many of them are written."""
 
@@ -51,7 +64,7 @@ class StackLog:
         """Write the stacks that are not written yet."""
         rows = self.builder.rows(self._n_written)
         if rows:
-            sink.stacks(rows)
+            sink.stacks([(parent, function, cell_name(file), line) for parent, function, file, line in rows])
             self._n_written += len(rows)
 
 
@@ -90,6 +103,12 @@ def joined_by_time(parts: Sequence[Marks]) -> Marks:
     """The marks of all parts in the order of their times; those of one time keep their order."""
     joined = Marks.joined(*parts)
     return joined.rows(np.argsort(joined.time_ns, kind="stable"))
+
+
+def holders_table(rows: Iterable[HolderRow]) -> Holders:
+    """Convert the paths to columns."""
+    found = Holders.of_paths(rows)
+    return replace(found, names=tuple(map(cell_name, found.names)))
 
 
 def labels_table(rows: Sequence[LabelRow]) -> Labels:

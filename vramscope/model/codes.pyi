@@ -126,6 +126,7 @@ class FindingKind(Code):
     GRADIENTS_NEVER_CLEARED = "gradients_never_cleared"
     GRADIENTS_UNUSED = "gradients_unused"
     GRADIENT_COPIES = "gradient_copies"
+    EMBEDDING_GRADIENT = "embedding_gradient"
     BATCH_DOMINATES = "batch_dominates"
     CACHE_GROWTH = "cache_growth"
     PRIVATE_POOL_GROWTH = "private_pool_growth"

@@ -128,6 +128,31 @@ def test_gradients_that_no_optimizer_clears_are_counted(tmp_path):
     assert findings_of(recorded(tmp_path / "frozen", teaching(has_gradients=False)), "gradient_storage") == []
 
 
+def test_gradients_that_the_next_phase_makes_anew_save_nothing(tmp_path):
+    """Nobody clears a body's gradients once only its head has an optimizer: each backward adds to them."""
+
+    def training(clears):
+        def program():
+            body, head = net_of(n_layers=4), net_of(n_layers=8)
+            for part in (body, head):
+                optimizer = torch.optim.Adam(part.parameters())
+                for _ in range(4):
+                    if clears == "before forward":
+                        optimizer.zero_grad()
+                    head(body(torch.randn(256, 512))).square().mean().backward()
+                    optimizer.step()
+                    if clears == "after step":
+                        optimizer.zero_grad()
+
+        return program
+
+    late = recorded(tmp_path / "late", training("before forward"))
+    truth = saved_bytes(late, recorded(tmp_path / "early", training("after step")))
+
+    assert truth == 0
+    assert "gradients set to None" not in [each.name for each in strategies(late).advised]
+
+
 def test_zero_grad_is_no_advice_for_gradients_that_it_does_not_reach(tmp_path):
     advised = strategies(recorded(tmp_path, teaching(has_gradients=True))).advised
 

@@ -91,6 +91,8 @@ def _freed_early(recording: Recording, found: Allocations) -> tuple[Array, Array
     owner = np.where(is_gradient, owner, -1)
     backward = phases.rows(phases.phase == Phase.BACKWARD)
     leads_to = np.append(ended.value, -1)[np.searchsorted(ended.event, backward.start_event)]
+    # The first step of the optimizer of each backward; 0 where none follows.
+    first_end = np.array([ended.event[ended.value == of][:1].sum() for of in leads_to], "i8")
     within = np.searchsorted(backward.start_event, found.alloc_event, side="right") - 1
     end = np.append(backward.end_event, 0)[within]
     within[(found.alloc_event < 0) | (found.alloc_event >= end)] = -1
@@ -103,9 +105,11 @@ def _freed_early(recording: Recording, found: Allocations) -> tuple[Array, Array
         mine, own_ends = np.flatnonzero(owner == of), np.unique(ended.event[ended.value == of])
         born, gone = (np.searchsorted(own_ends, at[mine], "right") for at in (found.alloc_event, dies))
         n_outlasted[mine] = np.maximum(gone - born - 1, 0)
-        # A backward adds to the gradients that it makes where there are none yet.
+        # A backward adds to the gradients that it makes where there are none yet; and one of a next phase to
+        # those that are left of the phase before.
         is_older = (found.alloc_event[mine] < 0).any()
         adds = is_older | np.isin(leads_to, np.append(leads_to, -2)[within[mine]])
+        adds |= first_end >= own_ends[-1]
         into = list(zip(backward.start_event[adds].tolist(), compress(added, adds), strict=True))
         for row, first, last in zip(*(each.tolist() for each in (mine, born, gone)), strict=True):
             _clear(row, int(found.size[row]), own_ends[first:last].tolist(), dies, into)

@@ -23,9 +23,8 @@ from vramscope.capture.cuda.ring import TAIL, Key, first_new, lost
 from vramscope.capture.cuda.ring.counts import EntryCounts, counted, counts_of
 from vramscope.capture.cuda.ring.events import n_of_actions, ring_events
 from vramscope.capture.cuda.ring.instants import UNCOUNTED, instants
-from vramscope.capture.log import MarkRow, joined_by_time, marks_table, table_of_batches
+from vramscope.capture.log import MarkRow, holders_table, joined_by_time, marks_table, table_of_batches
 from vramscope.model.codes import NoteCode
-from vramscope.model.holders import Holders
 from vramscope.model.marks import ANY_THREAD, MarkKind, Marks, Note, Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action, Trace
@@ -297,7 +296,7 @@ class DeviceLog:
             moments = [(now, row[0]) for now, row in records.holders]
             places = _instants_of(moments, trace, (n, n_before))
             paths = [(k, *row[1:]) for k, (_, row) in zip(places, records.holders, strict=True)]
-            sink.append(Holders.of_paths(paths), self.device)
+            sink.append(holders_table(paths), self.device)
 
     def _normalized(self, history: DeviceHistory) -> Trace:
         """Convert a trace: no snapshots, pools in the recording's numbering, and times that never decrease.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from vramscope.capture.hooks.open_phases import Listener, guarded, replace, state
+from vramscope.capture.log import cell_name
 from vramscope.model.marks import MarkKind, Phase, pool_number
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -60,7 +61,7 @@ def _place(frame: FrameType | None) -> str:
     library = ""
     while frame is not None:
         file = frame.f_code.co_filename
-        place = f"{file}:{frame.f_lineno}"
+        place = f"{cell_name(file)}:{frame.f_lineno}"
         if not file.startswith((_TORCH, "<frozen")) and not file.endswith("/contextlib.py"):
             if not any(name in file for name in _INSTALLED):
                 return place

@@ -28,7 +28,7 @@ from vramscope.capture.hooks.modules import NONE, ModuleLog
 from vramscope.capture.hooks.stretches import Stretches
 from vramscope.capture.labeling_listener import LabelingListener
 from vramscope.capture.labels import tensors_in
-from vramscope.capture.log import labels_table, marks_table
+from vramscope.capture.log import holders_table, labels_table, marks_table
 from vramscope.capture.simulated.device import HOLDER, LABEL, MARK, PLACE, REPLACE, SimulatedDevice
 from vramscope.capture.simulated.stacks import CallPath
 from vramscope.capture.simulated.storages import Life, Storages
@@ -38,7 +38,7 @@ from vramscope.errors import CaptureError
 from vramscope.model.codes import QUANTITIES, NoteCode
 from vramscope.model.counters import Counters
 from vramscope.model.device import Device
-from vramscope.model.holders import Holders, Word
+from vramscope.model.holders import Word
 from vramscope.model.marks import Category, MarkKind, Note, Phase
 from vramscope.model.trace import Trace
 from vramscope.stalls import is_stalled
@@ -293,7 +293,7 @@ class Simulated(LabelingListener, SimulatedDevice):
         if counted:
             sink.append(_counters(counted), 0)
         if holders:
-            sink.append(Holders.of_paths(holders), 0)
+            sink.append(holders_table(holders), 0)
         if state is not None:
             self._stated_s = time.monotonic()
             sink.state(state, 0, reported=True)

@@ -1,0 +1,62 @@
+"""Gradients that have all rows of an embedding, of which a step looks up few."""
+
+import pytest
+import torch
+from torch import nn
+
+import vramscope
+from vramscope.analysis.gradient_storage import gradient_storage
+
+pytestmark = pytest.mark.usefixtures("own_tensors_only")
+
+WORDS, WIDTH = 20_000, 64
+
+
+class Net(nn.Module):
+    """Words of a sentence, a layer, and a score for each class, or for each word with the weights of the words."""
+
+    def __init__(self, *, is_sparse: bool = False, is_tied: bool = False):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH, sparse=is_sparse)
+        self.body = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS if is_tied else 10, bias=False)
+        if is_tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(self.words(x))).mean(1))
+
+
+def said_of(path, n_looked_up, **options):
+    net = Net(**options)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with vramscope.record(path, device="simulated", quiet=True):
+        for _ in range(4):
+            loss = net(torch.randint(WORDS, (n_looked_up // 20, 20))).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    found = gradient_storage(vramscope.load(path).recordings[0])
+    return [each for each in found if each.kind == "embedding_gradient"]
+
+
+def test_a_gradient_of_all_rows_of_which_few_are_looked_up_is_named_with_the_line_that_looks_up(tmp_path):
+    """400 of 20,000 rows are at most 2 %; the gradient has all of them, of four bytes a number."""
+    (said,) = said_of(tmp_path, 400)
+
+    assert said.n_bytes == WORDS * WIDTH * 4
+    assert "the gradient of words.weight" in said.claim
+    assert "no step looks up more than 2 %" in said.claim
+    assert (said.file, said.function) == (__file__, "forward")
+
+
+@pytest.mark.parametrize(
+    ("n_looked_up", "options"),
+    [
+        pytest.param(400, {"is_sparse": True}, id="a gradient of the rows alone"),
+        pytest.param(400, {"is_tied": True}, id="weights that the head has as well"),
+        pytest.param(12_000, {}, id="most rows"),
+    ],
+)
+def test_other_gradients_of_embeddings_are_as_they_have_to_be(tmp_path, n_looked_up, options):
+    assert said_of(tmp_path, n_looked_up, **options) == []
