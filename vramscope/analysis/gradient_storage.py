@@ -96,9 +96,11 @@ def _of_embeddings(
         is_much = n_bytes >= max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
         if is_much and share <= _MOST_LOOKED_UP and of_layers <= set(names.tolist()):
             frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
-            figures = {"weight": weight, "of_peak": format_share(n_bytes, int(level[at]), 0)}
-            figures["looked_up"] = f"{math.ceil(1000 * share) / 10:g} %"
-            said.append(worded(FindingKind.EMBEDDING_GRADIENT, n_bytes, frame, **figures))
+            of_peak, looked_up = format_share(n_bytes, int(level[at]), 0), math.ceil(1000 * share) / 10
+            kind = FindingKind.EMBEDDING_GRADIENT
+            said.append(
+                worded(kind, n_bytes, frame, weight=weight, of_peak=of_peak, looked_up=f"{looked_up:g} %")
+            )
     return said
 
 

@@ -13,7 +13,7 @@ WORDS, WIDTH = 20_000, 64
 
 
 class Net(nn.Module):
-    """Words of a sentence, a layer, and a score for each class, or for each word with the weights of the words."""
+    """Words of a sentence, a layer, and a score for each class, or for each word."""
 
     def __init__(self, *, is_sparse: bool = False, is_tied: bool = False):
         super().__init__()
