@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vramscope.analysis.shapes import TensorShape
 from vramscope.model.marks import ROOT_MODULE, Category, Phase, Phases
 from vramscope.units import format_bytes, format_name
 
@@ -90,6 +91,15 @@ def highest(levels: Sequence[tuple[Category, NDArray[Any]]]) -> dict[Category, s
             sign = "=" if most[category] == times * parameters else "≈"
             said[category] += f" {sign} {f'{times} × ' if times > 1 else ''}parameters"
     return said
+
+
+_SEEN = {Category.INPUT: "the largest", Category.ACTIVATION: "the output"}
+"""Categories of tensors whose shapes are recorded, and which of them is named."""
+
+
+def of_tensor(category: Category, shape: TensorShape | None, most_bytes: int) -> str:
+    """Return the bytes of the largest tensor as a product; '' for one that is no part to speak of."""
+    return "" if shape is None or 100 * shape.n_bytes < most_bytes else f"{_SEEN[category]} {shape.words}"
 
 
 _NUMBERED = re.compile(r"(.*?)(\d+)(?=\.|$| )")

@@ -1,12 +1,14 @@
 """The charts of peaks by step and phase, and of one step by category."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.analysis.lifetimes import ALIVE, Allocations
+from vramscope.analysis.shapes import TensorShape
 from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
 from vramscope.units import format_name
@@ -159,13 +161,17 @@ def _chosen(index: NDArray[Any], found: StepPeaks, row: int | None) -> dict[str,
     }  # fmt: skip
 
 
+_NONE: Mapping[Category, TensorShape] = MappingProxyType({})
+
+
 def stack(
     found: Allocations, category: NDArray[Any], extent: tuple[int, int], allocated: NDArray[Any],
-    by_module: Sequence[ModuleColumn] = (),
+    by_module: Sequence[ModuleColumn] = (), shapes: Mapping[Category, TensorShape] = _NONE,
 ) -> dict[str, Any]:  # fmt: skip
     """Return bytes by category from one instant to another, both included; the outline is exact.
 
-    *by_module* are the columns of the axis; without any it counts events.
+    *by_module* are the columns of the axis; without any it counts events. *shapes* are those of the largest
+    tensors that were seen.
     """
     start, end = extent
     levels, repeated = by_category(found, category, start, end), ""
@@ -191,9 +197,10 @@ def stack(
     packed = pack(x)
     areas = [_area(each, packed, level[chosen]) for each, level in shown]
     said = anatomy.highest(shown)
-    for (each, _), area in zip(shown, areas, strict=True):
-        blocks = f", of it {repeated}" if repeated and each == Category.ACTIVATION else ""
-        area["meta"] = f"{said[each]}{blocks}"
+    for (each, level), area in zip(shown, areas, strict=True):
+        blocks = f"of it {repeated}" if repeated and each == Category.ACTIVATION else ""
+        shape = anatomy.of_tensor(each, shapes.get(each), int(level.max()))
+        area["meta"] = ", ".join(filter(None, (said[each], blocks, shape)))
     return plain_chart(areas, axis, byte_axis(), **more)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vramscope.analysis.by_module import same_depth
 from vramscope.analysis.lines import NO_STACK
+from vramscope.analysis.shapes import largest_shapes
 from vramscope.analysis.step_peaks import StepPeaks
 from vramscope.model.marks import Category, Phase
 from vramscope.steps.unrecorded import unrecorded
@@ -210,7 +211,8 @@ def _inside(data: Data, view: View, row: int) -> list[Any]:
     found, known = data.ask(view, "lifetimes"), data.ask(view, "categories")
     by_module = _columns(data, view, row, start, end)
     allocated = totals(data, view).allocated_bytes
-    drawn = figures.stack(found, known.assigned.category, (start, end), allocated, by_module)
+    shapes = largest_shapes(view.recording.labels, found, (start, end))
+    drawn = figures.stack(found, known.assigned.category, (start, end), allocated, by_module, shapes)
     number = int(view.recording.steps.index[row])
     key = [_named(trace["name"], trace["meta"]) for trace in drawn["data"]]
     by = " and module" if by_module else ""

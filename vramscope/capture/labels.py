@@ -100,7 +100,9 @@ class Labeler:
         A generator's image that a discriminator receives is such a tensor.
         """
         for tensor in tensors_in(result, depth=3):
-            self._label(tensor, Category.ACTIVATION, "output of a module")
+            shape = _shape(tensor)
+            name = f"output of a module, {shape}" if shape else "output of a module"
+            self._label(tensor, Category.ACTIVATION, name)
 
     def gradients(self) -> None:
         """Label the gradients of every parameter that the calling thread ran forward, after a backward pass.

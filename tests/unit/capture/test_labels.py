@@ -95,6 +95,7 @@ def test_what_a_module_made_is_no_input_of_the_next(labelled):
     found = labelled(train)
 
     assert [size for (category, _), size in found.items() if category == Category.INPUT] == [2 * 4 * 4]
+    assert found[Category.ACTIVATION, "output of a module, 2 × 8"] == 2 * 8 * 4
 
 
 def test_inputs_by_keyword_and_in_containers(labelled):

@@ -1,17 +1,15 @@
 """In what kind two recordings differ: torch, device, settings, checkpointing, what a step is given."""
 
-import re
 from collections import Counter
 from collections.abc import Callable
-from math import prod
 
 import numpy as np
 
+from vramscope.analysis.shapes import TensorShape, shapes_of
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.units import format_bytes
 
-_SHAPE = re.compile(r"[1-9]\d*( × [1-9]\d*)+")
 _NEARLY = 0.01
 _ID_BYTES = 8
 """Bytes of an int64, in which batches of token ids are."""
@@ -62,44 +60,37 @@ def _checkpointing(recording: Recording) -> str:
 
 def _given(before: Recording, after: Recording, n_bytes: tuple[int, int]) -> list[str]:
     """Return the change of what a step is given, where it is known by the side of the inputs that changed."""
-    (old, one), (new, other) = _typical_input(before), _typical_input(after)
-    if not old or not new:
+    was, now = _typical_input(before), _typical_input(after)
+    if was is None or now is None:
         return [f"inputs of a step {_change(*n_bytes, format_bytes)}"] if len({*n_bytes, 0}) == 3 else []
-    if (old, one) == (new, other):
+    if was == now:
         return []
+    (old, one), (new, other) = was, now
     shapes = f"inputs {' × '.join(map(str, old))} → {' × '.join(map(str, new))}"
     changed = [row for row, pair in enumerate(zip(old, new, strict=False)) if len({*pair}) == 2]
     if one != other:
         return [f"{shapes}, with numbers of {one} → {other} bytes"]
     names = ("batch", "sequence") if (len(old), one) == (2, _ID_BYTES) else ("batch",)
-    is_named = len(old) == len(new) and len(changed) == 1 and changed[0] < len(names)
+    is_named = len(old) == len(new) > 1 and len(changed) == 1 and changed[0] < len(names)
     labels = (*before.labels.names, *after.labels.names)
     if not is_named or any(label.endswith(_TIME_MAY_COME_FIRST) for label in labels):
         return [shapes]
     return [f"{names[changed[0]]} {_change(old[changed[0]], new[changed[0]], str)} ({shapes})"]
 
 
-def _typical_input(recording: Recording) -> tuple[tuple[int, ...], int]:
-    """Return the shape of the largest input of most training steps, and the bytes of its numbers.
-
-    Without sides where it is not known, or differs from step to step.
-    """
+def _typical_input(recording: Recording) -> TensorShape | None:
+    """Return the shape of the largest input of most training steps; None where it differs, or is unknown."""
     labels, phases = recording.labels, recording.phases
     given = labels.rows(labels.category == Category.INPUT)
     forwards = phases.rows((phases.phase == Phase.FORWARD) & (phases.depth == 0))
-    largest: dict[int, tuple[int, tuple[int, ...], int]] = {}
-    columns = (
-        np.searchsorted(forwards.start_event, given.event) - 1,
-        given.event,
-        given.name,
-        given.element_bytes,
-    )
-    for row, event, name, n_bytes in zip(*(column.tolist() for column in columns), strict=True):
-        if row >= 0 and event <= forwards.end_event[row] and _SHAPE.fullmatch(given.names[name]):
-            sides, step = tuple(map(int, given.names[name].split(" × "))), int(forwards.step[row])
-            largest[step] = max(largest.get(step, (0, (), 0)), (prod(sides) * n_bytes, sides, n_bytes))
+    row = np.searchsorted(forwards.start_event, given.event) - 1
+    largest: dict[int, TensorShape] = {}
+    for at, event, shape in zip(row.tolist(), given.event.tolist(), shapes_of(given), strict=True):
+        if at >= 0 and event <= forwards.end_event[at] and shape:
+            step = int(forwards.step[at])
+            largest[step] = max(largest.get(step, shape), shape, key=lambda each: each.n_bytes)
     found = Counter(largest.values()).most_common(1)
-    return found[0][0][1:] if found and 2 * found[0][1] > len(largest) else ((), 0)
+    return found[0][0] if found and 2 * found[0][1] > len(largest) else None
 
 
 def _change(before: int, after: int, words: Callable[[int], str]) -> str:
