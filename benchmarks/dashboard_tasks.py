@@ -1,10 +1,10 @@
 """Ten tasks of a person at the dashboard in Debian's Chromium: clicks, time, and whether the answer is right.
 
-Each task begins on the page that its run opens with, and ends when the page shows what :func:`vramscope.load`
-finds in the same run. The runs are those of ``sample_traces``, and three that are made on the spot: a
-training with four batch sizes, a program that fragments its memory, and a training that goes on meanwhile.
-Typing, pointing and keys are no clicks. The time is that of the wall from the first move to the answer, and
-is not judged.
+Everything is found as a person or a screen reader does, by its role and its name. Each task begins on the
+page that its run opens with, and ends when the page shows what :func:`vramscope.load` finds in the same run.
+The runs are those of ``sample_traces``, and three that are made on the spot: a training with four batch
+sizes, a program that fragments its memory, and a training that goes on meanwhile. Typing, pointing and keys
+are no clicks. The time is that of the wall from the first move to the answer, and is not judged.
 
     python benchmarks/dashboard_tasks.py
 """
@@ -65,28 +65,46 @@ class User:
     folder: Path
     n_clicks: int = 0
 
-    def click(self, selector: str) -> None:
+    def part(self, role: str, name: str | re.Pattern[str]) -> Any:
+        """Return the first element of a role with that name."""
+        return self.page.get_by_role(role, name=name).first
+
+    def click(self, target: Any) -> None:
         """Click an element once it is there."""
-        self.page.locator(selector).first.click()
+        target.click()
         self.n_clicks += 1
 
-    def sees(self, selector: str, *texts: str) -> str:
-        """Wait until the elements of a selector show all *texts*, and return these."""
+    def turn_to(self, page: str) -> None:
+        """Click a page in the menu; its count may follow its name."""
+        self.click(self.part("navigation", "Pages").get_by_role("link", name=re.compile(rf"^{page}\b")))
+
+    def sees(self, part: Any, *texts: str) -> str:
+        """Wait until a part of the page shows all *texts*, and return these."""
         last_s = monotonic() + PATIENCE_S
         while True:
-            shown = " ".join(" ".join(self.page.locator(selector).all_inner_texts()).split())
+            shown = " ".join(" ".join(part.all_inner_texts()).split())
             missing = [text for text in texts if text not in shown]
             if not missing:
                 return " · ".join(texts)
             if monotonic() > last_s:
-                raise AssertionError(f"{selector} never shows {missing}, but {shown[:200]!r}")
+                raise AssertionError(f"the page never shows {missing}, but {shown[:200]!r}")
             sleep(0.05)
 
-    def saves(self, selector: str) -> tuple[str, bytes]:
+    def saves(self, target: Any) -> tuple[str, bytes]:
         """Click what saves a file, and return its name and its bytes."""
         with self.page.expect_download() as download:
-            self.click(selector)
+            self.click(target)
         return download.value.suggested_filename, download.value.path().read_bytes()
+
+    @property
+    def main(self) -> Any:
+        """The page beside its menu."""
+        return self.page.get_by_role("main")
+
+    @property
+    def timeline(self) -> Any:
+        """The chart of memory over time."""
+        return self.part("group", re.compile("^Memory over time"))
 
     def recording(self, run: str) -> Recording:
         """Return the only recording of a run, as a user of the library gets it."""
@@ -116,58 +134,59 @@ def _peak(user: User, recording: Recording) -> str:
     line = max(filter(None, by_line), key=lambda place: by_line[place])
     share = format_share(by_line[line], largest.total_bytes, 0)
     where = f"step {peak.step} · {peak.phase_words}"
-    return user.sees("#ov-opening", f"Peak {format_bytes(peak.n_bytes)}", where, f"{share} of the peak", line)
+    return user.sees(user.main, f"Peak {format_bytes(peak.n_bytes)}", where, f"{share} of the peak", line)
 
 
 def _category(user: User, recording: Recording) -> str:
-    user.click("#menu a:text-is('Peak')")
+    user.turn_to("Peak")
     parts = recording.summary().categories or {}
     texts = (f"{name.replace('_', ' ')} {format_bytes(n_bytes)}" for name, n_bytes in parts.items())
-    return user.sees("section[aria-label='Parts of the allocated memory']", *texts)
+    return user.sees(user.part("region", "Parts of the allocated memory"), *texts)
 
 
 def _pins(user: User, recording: Recording) -> str:
-    user.click("#menu a:text-is('Fragmentation')")
-    user.page.wait_for_selector("#fr-pins-heading")
+    user.turn_to("Fragmentation")
     pins = recording.pins(recording.fragmentation().worst)
     kept = format_bytes(int(pins.kept_bytes[0]))
-    return user.sees("#fr-pins", kept, _own_line(recording, int(pins.stack_id[0])))
+    return user.sees(
+        user.part("region", "What pins segments"), kept, _own_line(recording, int(pins.stack_id[0]))
+    )
 
 
 def _leak(user: User, recording: Recording) -> str:
-    user.click("#menu a:text-is('Leaks')")
+    user.turn_to("Leaks")
     (leak,) = recording.leaks().leaks
     lines = (f"{Path(line.frame.file).name}:{line.frame.line}" for line in leak.lines if line.frame)
     more = f"{format_bytes(int(leak.bytes_per_step))} more with every step"
-    return user.sees(".page", more, f"kept by {leak.holder}", *lines)
+    return user.sees(user.main, more, f"kept by {leak.holder}", *lines)
 
 
 def _compared(user: User, recording: Recording) -> str:
-    user.click("#menu a:text-is('Compare')")
-    user.click(".others a:has-text('transformer-cuda')")
+    user.turn_to("Compare")
+    user.click(user.part("region", "Compare with").get_by_role("link", name="transformer-cuda"))
     found = recording.compare(user.recording("transformer-cuda"))
-    return user.sees(".page", format_bytes(abs(found.peak_after_bytes - found.peak_before_bytes)))
+    return user.sees(user.main, format_bytes(abs(found.peak_after_bytes - found.peak_before_bytes)))
 
 
 def _batch(user: User, recording: Recording) -> str:
-    user.click("#menu a:text-is('Fit')")
-    user.click(f".fit-card:has-text('{CARD}')")
+    user.turn_to("Fit")
+    user.click(user.part("navigation", "Cards").get_by_role("link", name=CARD))
     fit = recording.batch_fit()
     doubled = next(each for size, each in fit.rows() if size == 2 * max(fit.sizes))
     name = fit.named(2 * max(fit.sizes))
-    row = f"section[aria-label='Another batch'] tr:has-text('{name}')"
+    row = user.part("region", "Another batch").get_by_role("row", name=name)
     verdict = "fits" if doubled.fits(CARD_BYTES) else "does not fit"
     return user.sees(row, name, format_bytes(doubled.likely_bytes), verdict)
 
 
 def _link(user: User, _: Recording) -> str:
-    user.page.focus(".track")
+    user.timeline.focus()
     user.page.keyboard.press("w")
     user.page.wait_for_url("**t1=*")
     other = user.page.context.browser.new_page()
     other.set_default_timeout(PATIENCE_S * 1000)
     other.goto(user.page.url)
-    other.wait_for_selector(".track[data-ready]")
+    User(other, user.folder).timeline.wait_for()
     edges = "(({ a, b }) => [a, b])(window.vramscope.timeline.drawn('allocated'))"
     here, there = user.page.evaluate(edges), other.evaluate(edges)
     other.close()
@@ -177,9 +196,8 @@ def _link(user: User, _: Recording) -> str:
 
 
 def _figure(user: User, recording: Recording) -> str:
-    user.page.wait_for_selector(".track[data-ready]")
-    user.page.hover(".track")
-    name, content = user.saves(".saves button:text-is('SVG')")
+    user.timeline.hover()
+    name, content = user.saves(user.part("button", "SVG"))
     phases = {Phase(kind).name.lower().replace("_", " ") for kind in recording.phases.phase.tolist()}
     missing = [
         word for word in ("transformer", "Allocated", "MiB", *sorted(phases)) if word not in content.decode()
@@ -189,34 +207,38 @@ def _figure(user: User, recording: Recording) -> str:
 
 
 def _report(user: User, recording: Recording) -> str:
-    name, content = user.saves(".report-link")
+    name, content = user.saves(user.part("link", "Save report"))
     peak = format_bytes(recording.summary().peak["allocated"].n_bytes)
     assert peak in content.decode(), f"{name} does not name the peak, {peak}"
     return f"{name}, {len(content) / 1e6:.1f} MB, names {peak}"
 
 
 def _life(user: User, recording: Recording) -> str:
-    user.click("#menu a:text-is('Allocations')")
-    user.click("#al-table .ag-center-cols-container .ag-row")
+    user.turn_to("Allocations")
+    # Rows stand in the document in any order: the upper one is the second, below the head.
+    upper = user.part("region", "Allocations found").locator("[role=row][aria-rowindex='2']")
+    user.click(upper.get_by_role("gridcell").first)
     user.page.wait_for_url(re.compile(r"[?&]sel=b\d+"))
     row, lives = int(re.findall(r"[?&]sel=b(\d+)", user.page.url)[0]), recording.lifetimes()
     category = Category(int(recording.categories().assigned.category[row])).name.lower().replace("_", " ")
     line = _own_line(recording, int(lives.stack_id[row]))
-    return user.sees("#inspector", format_bytes(int(lives.block_size[row])), category, line)
+    return user.sees(
+        user.part("complementary", "Inspector"), format_bytes(int(lives.block_size[row])), category, line
+    )
 
 
 def _searched(user: User, recording: Recording) -> str:
-    user.click("#menu a:text-is('Allocations')")
-    user.page.wait_for_selector("#al-table .ag-row")
+    user.turn_to("Allocations")
+    user.part("gridcell", re.compile(".")).wait_for()
     user.page.keyboard.press("/")
     user.page.keyboard.type("attention")
-    return user.sees("#al-heading", f"{len(recording.allocations('attention')):,} found")
+    return user.sees(user.main, f"{len(recording.allocations('attention')):,} found")
 
 
 def _current_step(user: User, recording: Recording) -> str:
     first, last_s = len(recording.steps), monotonic() + PATIENCE_S
     while True:
-        standing = re.search(r"step ([\d,]+)", user.page.inner_text("#standing"))
+        standing = re.search(r"\brunning\s+step ([\d,]+)", user.main.inner_text())
         shown = int(standing[1].replace(",", "")) if standing else -1
         # Numbers begin with 0, and the last step may still be written.
         if shown >= first - 1:
@@ -257,8 +279,9 @@ def rows(only: str = "") -> Iterator[Row]:
         for task in TASKS:
             if only in task.question:
                 page.goto(f"{server.base}/overview?run={run_id(root / task.run)}")
-                page.wait_for_selector(".track[data-ready]")
-                yield _row(task, User(page, root))
+                user = User(page, root)
+                user.timeline.wait_for()
+                yield _row(task, user)
 
 
 @contextmanager

@@ -89,14 +89,23 @@ def test_runs_are_sorted_searched_and_grouped_in_the_browser(listed: Any) -> Non
     page.fill("#runs-search", "tag:FP8 resnet")
     of_both = page.evaluate(NAMES)
     page.fill("#runs-search", "")
-    page.click("#runs-grouped")
+    page.get_by_role("button", name="By folder").click()
+    folders = page.locator(".runs tr.folder").all_inner_texts()
+    of_folders = page.evaluate(NAMES)
+    page.get_by_role("button", name="By first tag").click()
+    tags = page.locator(".runs tr.folder bdi").all_inner_texts()
+    of_tags = page.evaluate(NAMES)
+    page.reload()
+    page.wait_for_selector(".runs tr.folder")
 
     assert newest == "gpt-b gpt-a resnet-b resnet-a"
     assert fewest == "resnet-a resnet-b gpt-a gpt-b"
     assert found == "gpt-b"
     assert (tagged, of_both) == ("resnet-a gpt-b", "resnet-a")
-    assert page.locator(".runs tr.folder").all_inner_texts() == ["text2 runs", "vision2 runs"]
-    assert page.evaluate(NAMES) == "gpt-a gpt-b resnet-a resnet-b"
+    assert folders == ["text2 runs", "vision2 runs"]
+    assert of_folders == "gpt-a gpt-b resnet-a resnet-b"
+    assert (tags, of_tags) == (["baseline", "fp8-not"], "resnet-a gpt-b resnet-b gpt-a")
+    assert page.evaluate(NAMES) == of_tags
 
 
 def test_two_ticked_runs_are_compared_the_earlier_one_as_baseline(listed: Any) -> None:

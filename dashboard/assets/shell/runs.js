@@ -5,7 +5,7 @@
   const FIRST = 30, CHUNK = 60, COLUMNS = 9, MOST_TICKED = 8;
   const words = new Intl.Collator("en", { numeric: true });
   const known = { names: [], folders: {}, rows: {} };
-  const view = { sort: "started_s", down: true, filter: "all", grouped: false, ticked: [], limit: FIRST };
+  const view = { sort: "started_s", down: true, filter: "all", group: "", ticked: [], limit: FIRST };
   const made = new Map();
   let place = null;
 
@@ -23,6 +23,13 @@
     ["ranks", "Odd ranks", (row) => /^(rank \d|[\d,]+ ranks )/.test(row.verdict || "")],
     ["grows", "Growing batch", (row) => /^batch grows/.test(row.verdict || "")],
     ["ended", "Failed", (row) => ["failed", "cut off", "unreadable"].includes(row.state)],
+  ];
+
+  // What runs are put together by: its word on the button, the group of a run, and the name of those without.
+  /** @type {[string, string, (id: string) => string, string][]} */
+  const GROUPS = [
+    ["folder", "By folder", (id) => known.folders[id] || "", "this folder"],
+    ["tag", "By first tag", (id) => ((known.rows[id] || {}).tags || [""])[0] || "", "without a tag"],
   ];
 
   function element(tag, options, ...children) {
@@ -131,24 +138,26 @@
     });
   }
   function grouped(ids) {
-    if (!view.grouped) return ids.slice(0, view.limit).map(rowOf);
+    const way = GROUPS.find(([name]) => name === view.group);
+    if (!way) return ids.slice(0, view.limit).map(rowOf);
     const groups = new Map();
     for (const id of ids) {
-      const folder = known.folders[id] || "";
-      groups.set(folder, [...(groups.get(folder) || []), id]);
+      const name = way[2](id);
+      groups.set(name, [...(groups.get(name) || []), id]);
     }
     let left = view.limit;
-    return [...groups].sort(([a], [b]) => words.compare(a, b)).flatMap(([folder, own]) => {
+    // What has no name stays below.
+    return [...groups].sort(([a], [b]) => Number(!a) - Number(!b) || words.compare(a, b)).flatMap(([name, own]) => {
       const shown = own.slice(0, left);
       left -= shown.length;
-      return shown.length ? [headOf(folder, own.length), ...shown.map(rowOf)] : [];
+      return shown.length ? [headOf(name || way[3], own.length), ...shown.map(rowOf)] : [];
     });
   }
-  function headOf(folder, n) {
-    const key = `folder ${folder} ${n}`;
+  function headOf(name, n) {
+    const key = `group ${name} ${n}`;
     if (!made.has(key)) {
       const count = element("span", { className: "dim" }, `${n.toLocaleString("en-US")} ${n === 1 ? "run" : "runs"}`);
-      made.set(key, { tr: element("tr", { className: "folder" }, element("th", { colSpan: COLUMNS, scope: "rowgroup" }, element("bdi", {}, folder || "this folder"), count)) });
+      made.set(key, { tr: element("tr", { className: "folder" }, element("th", { colSpan: COLUMNS, scope: "rowgroup" }, element("bdi", {}, name), count)) });
     }
     return made.get(key).tr;
   }
@@ -158,12 +167,12 @@
     const url = new URLSearchParams(location.search), key = (url.get("sort") || "").replace(/^-/, "");
     if (HEADS.some(([name]) => name === key)) Object.assign(view, { sort: key, down: url.get("sort")[0] === "-" });
     if (FILTERS.some(([name]) => name === url.get("filter"))) view.filter = url.get("filter");
-    view.grouped = url.get("folders") === "1" || view.grouped;
+    if (GROUPS.some(([name]) => name === url.get("group"))) view.group = url.get("group");
     if (url.has("ticked")) view.ticked = url.get("ticked").split(" ").filter((id) => known.names.includes(id)).slice(-MOST_TICKED);
   }
   function remember() {
     const isUsual = view.sort === "started_s" && view.down;
-    window.vramscope.store.remember({ sort: isUsual ? null : `${view.down ? "-" : ""}${view.sort}`, filter: view.filter === "all" ? null : view.filter, folders: view.grouped ? 1 : null, ticked: view.ticked.join(" ") });
+    window.vramscope.store.remember({ sort: isUsual ? null : `${view.down ? "-" : ""}${view.sort}`, filter: view.filter === "all" ? null : view.filter, group: view.group || null, ticked: view.ticked.join(" ") });
   }
 
   function frame() {
@@ -173,7 +182,9 @@
     const filters = element("div", { className: "segments", id: "runs-filters" });
     filters.setAttribute("role", "group");
     filters.setAttribute("aria-label", "Which runs");
-    const group = element("label", { className: "group-choice" }, element("input", { type: "checkbox", id: "runs-grouped", checked: view.grouped }), "By folder");
+    const group = element("div", { className: "segments", id: "runs-group" });
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", "Runs together");
     const head = element("tr", {}, element("th", { className: "tick", scope: "col" }, element("span", { className: "unseen" }, "Compare")));
     for (const [key, text, about] of HEADS) {
       const cell = element("th", { scope: "col", className: NUMBERS.has(key) && key !== "started_s" ? "number" : "" });
@@ -189,6 +200,11 @@
     }, { rootMargin: "600px" }).observe(place.querySelector(".runs-more"));
   }
 
+  function choice(data, isOn, ...content) {
+    const button = element("button", { type: "button", className: isOn ? "here" : "", data }, ...content);
+    button.setAttribute("aria-pressed", String(isOn));
+    return button;
+  }
   function draw() {
     place = document.getElementById("runs-list");
     if (!place || !known.names.length) { if (place) place.replaceChildren(); return; }
@@ -206,12 +222,11 @@
       button.parentElement.setAttribute("aria-sort", here ? (view.down ? "descending" : "ascending") : "none");
     }
     const counts = FILTERS.map(([name, text, passes]) => [name, text, Object.values(known.rows).filter((row) => passes(row)).length]);
-    place.querySelector("#runs-filters").replaceChildren(...counts.filter(([name, , n]) => n || name === "all" || name === view.filter).map(([name, text, n]) => {
-      const button = element("button", { type: "button", className: name === view.filter ? "here" : "", data: { filter: name } }, text, element("span", { className: "dim" }, name === "all" ? known.names.length.toLocaleString("en-US") : n.toLocaleString("en-US")));
-      button.setAttribute("aria-pressed", String(name === view.filter));
-      return button;
-    }));
-    place.querySelector(".group-choice").hidden = new Set(Object.values(known.folders)).size < 2;
+    place.querySelector("#runs-filters").replaceChildren(...counts.filter(([name, , n]) => n || name === "all" || name === view.filter).map(([name, text, n]) =>
+      choice({ filter: name }, name === view.filter, text, element("span", { className: "dim" }, name === "all" ? known.names.length.toLocaleString("en-US") : n.toLocaleString("en-US")))));
+    const several = GROUPS.filter(([name, , of]) => name === view.group || new Set(known.names.map(of)).size > 1);
+    place.querySelector("#runs-group").replaceChildren(...several.map(([name, text]) => choice({ together: name }, name === view.group, text)));
+    place.querySelector("#runs-group").hidden = !several.length;
     compare();
   }
   // Three and more are rows of one table; each says by how much it differs from the earliest.
@@ -253,7 +268,6 @@
   }
   document.addEventListener("input", (event) => { if (event.target.id === "runs-search") search(event.target.value); });
   document.addEventListener("change", (event) => {
-    if (event.target.id === "runs-grouped") { view.grouped = event.target.checked; remember(); draw(); }
     const id = event.target.closest(".runs td.tick") && event.target.dataset.run;
     if (!id) return;
     view.ticked = view.ticked.filter((each) => each !== id);
@@ -268,7 +282,7 @@
   document.addEventListener("click", (event) => {
     const here = event.target.closest(".runs-list");
     if (!here) return;
-    const tag = event.target.closest("button.tag"), sort = event.target.closest("button.sort"), filter = event.target.closest("[data-filter]");
+    const tag = event.target.closest("button.tag"), sort = event.target.closest("button.sort"), filter = event.target.closest("[data-filter]"), group = event.target.closest("[data-together]");
     if (tag) {
       search(`tag:${tag.dataset.tag}`);
     } else if (sort) {
@@ -282,6 +296,12 @@
       remember();
       draw();
       here.querySelector(`[data-filter="${view.filter}"]`).focus();
+    } else if (group) {
+      const name = group.dataset.together;
+      view.group = view.group === name ? "" : name;
+      remember();
+      draw();
+      here.querySelector(`[data-together="${name}"]`).focus();
     }
   });
 
