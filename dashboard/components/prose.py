@@ -14,11 +14,11 @@ def prose(text: str) -> list[Any]:
     return [html.Code(html.Bdi(part)) if i % 2 else part for i, part in enumerate(parts) if part]
 
 
-_UNIT = re.compile(r"(?<=[0-9]) (?=(?:[KMGTP]iB|B|%|h|min|s|ms|µs|ns|GB)(?![A-Za-z]))")
+_UNIT = re.compile(r" (?=· )|(?<=[0-9]) (?=(?:[KMGTP]iB|B|%|h|min|s|ms|µs|ns|GB)(?![A-Za-z]))")
 
 
 def claim_heading(parts: str | list[Any]) -> html.H2:
-    """Return the heading that says what a page found; no line of it ends between a number and its unit."""
+    """Return the heading of what a page found; no line ends before a unit, or begins with a dot."""
     listed = parts if isinstance(parts, list) else [parts]
     kept = [_UNIT.sub("\u00a0", part) if isinstance(part, str) else part for part in listed]
     return html.H2(kept if isinstance(parts, list) else kept[0], className="claim")

@@ -65,7 +65,7 @@ def figure(found: Any, steps: Any, row: int, origin_ns: int, start_s: float = 0.
 def _milliseconds(first: float, last: float) -> dict[str, Any]:
     apart = spacing(round(last - first))
     ticks = np.arange(first // apart * apart, last + 1, apart)
-    return {"tickvals": (ticks / 1e3).tolist(), "ticktext": [f"{tick:g} ms" for tick in ticks]}
+    return {"tickvals": (ticks / 1e3).tolist(), "ticktext": [f"{tick:,.0f} ms" for tick in ticks]}
 
 
 def positions(found: Any, steps: Any, origin_ns: int) -> tuple[NDArray[Any], str]:

@@ -67,7 +67,7 @@ def test_a_comment_is_on_every_page_in_the_link_and_in_the_copied_text(visitor: 
     visitor.until(f"{MARKS}?.[0]?.text === 'here it rises'")
     page.wait_for_selector(FIELD)
     page.evaluate(COPIED)
-    page.get_by_role("button", name="Copy", exact=True).click()
+    page.get_by_role("button", name="Copy as text").click()
     visitor.until("window.copied")
 
     assert page.input_value(FIELD) == "here it rises"

@@ -22,10 +22,11 @@ def test_names_in_code_stay_text() -> None:
     assert code.children.children == "<script>1</script>"
 
 
-def test_no_line_of_a_heading_ends_between_a_number_and_its_unit() -> None:
-    heading = claim_heading("24.6 MiB at 1.5 ms, 30 % of 24 GB: step 3 needs 7 blocks")
+def test_no_line_of_a_heading_ends_before_a_unit_or_begins_with_a_dot() -> None:
+    heading = claim_heading("24.6 MiB at 1.5 ms · step 3, 30 % of 24 GB: it needs 7 blocks")
 
-    assert heading.children == "24.6\u00a0MiB at 1.5\u00a0ms, 30\u00a0% of 24\u00a0GB: step 3 needs 7 blocks"
+    shown = "24.6\u00a0MiB at 1.5\u00a0ms\u00a0· step 3, 30\u00a0% of 24\u00a0GB: it needs 7 blocks"
+    assert heading.children == shown
     assert heading.className == "claim"
 
 
