@@ -8,6 +8,7 @@ from threading import RLock
 from time import monotonic, thread_time
 from typing import Any
 
+from vramscope import analysis
 from vramscope.analysis.timeline import Totals, totals_of
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording
@@ -87,6 +88,17 @@ class OpenRun:
         """Return whether the answer of a key is known."""
         with self.lock:
             return key in self.answers
+
+    def analyzed(self, view_key: Hashable) -> dict[Callable[..., Any], Any]:
+        """Return the answers of analyses without options that are known of a view, by their function."""
+        with self.lock:
+            kept = [(key, found) for key, found in self.answers.items() if isinstance(key, tuple)]
+        asked = {
+            what[0]: found
+            for (of, what), found in kept
+            if of == view_key and isinstance(what, tuple) and len(what) == 1
+        }
+        return {known.run: found for name, found in asked.items() if (known := analysis.find(name))}
 
     def derive(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return ``make()``, computed once per key; a thread that needs another value does not wait."""

@@ -116,7 +116,8 @@ class SettingsSearch:
     def _look(self, recording: Recording) -> None:
         progress = FitProgress(self._begin, self._play, self._learn)
         # Without a target the settings are compared on the recorded device.
-        answer = fit(recording, Question(has_own_target=False), progress)
+        with self._data.sharing(self.view):
+            answer = fit(recording, Question(has_own_target=False), progress)
         if answer.problem:
             self.problem = f"{answer.problem[:1].upper()}{answer.problem[1:]}."
             return
