@@ -39,14 +39,13 @@ def block_ids(state: Snapshot, rows: NDArray[Any], address: NDArray[Any]) -> NDA
 
 def is_whole(state: Snapshot) -> NDArray[Any]:
     """Return which blocks are in a wholly free segment."""
-    used = state.blocks.state != BlockState.INACTIVE
-    busy = np.bincount(state.blocks.segment[used], minlength=len(state.segments)) > 0
+    busy = np.bincount(state.blocks.segment[state.blocks.in_use], minlength=len(state.segments)) > 0
     return ~busy[state.blocks.segment]
 
 
 def strip(state: Snapshot, ids: NDArray[Any], width: int, rows: int = ROWS) -> NDArray[Any]:
     """Return the id at each pixel, shape (rows, width), from the lowest address on."""
-    total = int(state.segments.size.sum())
+    total = state.reserved_bytes
     n_pixels = width * rows
     if not total or not len(ids):
         return np.full((rows, width), EMPTY)

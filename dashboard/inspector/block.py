@@ -8,7 +8,6 @@ from dash import html
 from vramscope.analysis.allocations import line_term
 from vramscope.analysis.by_module import ModuleEvidence
 from vramscope.analysis.lifetimes import ALIVE, BEFORE
-from vramscope.model.snapshot import BlockState
 from vramscope.units import format_bytes, format_count
 
 from ..answers import folded, moment, owners, state_of
@@ -118,12 +117,12 @@ def _pins(data: Data, view: View, row: int, at: int) -> Any:
     when = at if is_there else max(int(found.alloc_event[row]), 0) + 1
     state = state_of(data, view, min(when, len(view.recording.trace)))
     blocks, segments = state.blocks, state.segments
-    hit = np.flatnonzero((blocks.address == found.address[row]) & (blocks.state != BlockState.INACTIVE))
+    hit = np.flatnonzero((blocks.address == found.address[row]) & blocks.in_use)
     if not len(hit):
         return html.Span()
     owner = int(blocks.segment[hit[0]])
     inside = blocks.segment == owner
-    is_used = inside & (blocks.state != BlockState.INACTIVE)
+    is_used = inside & blocks.in_use
     free_bytes = int(blocks.size[inside & ~is_used].sum())
     there = "" if is_there else f" when it was allocated ({moment(data, view, when).words})"
     size = format_bytes(int(segments.size[owner]))

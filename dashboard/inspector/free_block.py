@@ -24,7 +24,7 @@ def content(data: Data, view: View, k: int, at: int) -> Any:
         return None
     owner = int(blocks.segment[k])
     inside = blocks.segment == owner
-    used = np.flatnonzero(inside & (blocks.state != BlockState.INACTIVE))
+    used = np.flatnonzero(inside & blocks.in_use)
     free = int(blocks.size[inside & (blocks.state == BlockState.INACTIVE)].sum())
     kind = "Free block" if blocks.state[k] == BlockState.INACTIVE else "Pending block"
     pool = "large" if segments.is_large[owner] else "small"

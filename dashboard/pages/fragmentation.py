@@ -232,7 +232,7 @@ def _sums(state: Snapshot) -> str:
     blocks = state.blocks
     free = blocks.size[blocks.state == BlockState.INACTIVE]
     largest = f", the largest {format_bytes(int(free.max()))}" if len(free) else ""
-    held = f"{format_count(len(state.segments), 'segment')}, {format_bytes(int(state.segments.size.sum()))}"
+    held = f"{format_count(len(state.segments), 'segment')}, {format_bytes(state.reserved_bytes)}"
     return f"{held}; {format_count(len(free), 'free block')}, {format_bytes(int(free.sum()))}{largest}"
 
 

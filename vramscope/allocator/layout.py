@@ -30,7 +30,7 @@ class Used(Table):
 
 def used(blocks: Blocks) -> Used:
     """The blocks of a snapshot that are in use."""
-    kept = blocks.rows(blocks.state != BlockState.INACTIVE)
+    kept = blocks.rows(blocks.in_use)
     return Used(**{name: getattr(kept, name) for name in Used.DTYPES})
 
 

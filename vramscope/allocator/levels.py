@@ -96,14 +96,13 @@ def most_allocated(trace: Trace, initial: Snapshot, *, stretch: int = _STRETCH) 
 def levels_of_state(state: Snapshot) -> tuple[int, ...]:
     """Bytes of one state, in the order of ``levels``."""
     blocks = state.blocks
-    in_use = blocks.state == BlockState.ALLOCATED
-    active = blocks.state != BlockState.INACTIVE
+    is_allocated = blocks.state == BlockState.ALLOCATED
     return (
-        int(blocks.requested_size[active].sum()),
-        int(blocks.size[in_use].sum()),
-        int(blocks.size[active].sum()),
-        int(state.segments.size.sum()),
-        int(blocks.requested_size[in_use].sum()),
+        int(blocks.requested_size[blocks.in_use].sum()),
+        int(blocks.size[is_allocated].sum()),
+        int(blocks.size[blocks.in_use].sum()),
+        state.reserved_bytes,
+        int(blocks.requested_size[is_allocated].sum()),
     )
 
 

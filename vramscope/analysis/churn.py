@@ -13,7 +13,7 @@ import numpy as np
 from vramscope.allocator.settings import UNLIMITED, Settings
 from vramscope.analysis.folding import passes_through
 from vramscope.model.recording import Recording
-from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 
@@ -115,7 +115,7 @@ def _at_first(recording: Recording, ranges: _Ranges) -> tuple[Array, Array]:
     """Whether each range was a segment before the first event, and its number of used blocks."""
     segments, blocks = recording.initial.segments, recording.initial.blocks
     exists = np.isin(ranges.start, segments.address)
-    mine = blocks.segment[blocks.state != BlockState.INACTIVE]
+    mine = blocks.segment[blocks.in_use]
     counts = np.bincount(ranges.of(segments.address[mine]), minlength=len(ranges.start))
     return exists, counts
 
@@ -196,7 +196,7 @@ class _SegmentRuns:
 
     def __init__(self, state: Snapshot) -> None:
         segments, blocks = state.segments, state.blocks
-        in_use = blocks.rows(blocks.state != BlockState.INACTIVE)
+        in_use = blocks.rows(blocks.in_use)
         self.starts: list[int] = segments.address.tolist()
         self.ends = [start + size for start, size in zip(self.starts, segments.size.tolist(), strict=True)]
         self.counts: list[int] = np.bincount(in_use.segment, minlength=len(segments)).tolist()

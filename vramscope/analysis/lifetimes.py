@@ -168,7 +168,7 @@ def lifetimes(recording: Recording) -> Allocations:
     """Every allocation paired with its free, exact under reuse of addresses; 0.1 s per million events."""
     trace = recording.trace
     blocks = recording.initial.blocks
-    known = blocks.rows(blocks.state != BlockState.INACTIVE)
+    known = blocks.rows(blocks.in_use)
     allocs = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))
     starts = np.concatenate([np.full(len(known), ALIVE), allocs]).astype("i8")
     address = np.concatenate([known.address, trace.address[allocs]])

@@ -15,7 +15,7 @@ from vramscope.analysis.step_and_phase import steps_of
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
-from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import Stacks
 from vramscope.model.table import Array, Int32, Int64, Table, UInt8, UInt64, sums_of
 from vramscope.model.trace import Action, Trace
@@ -84,12 +84,11 @@ def pins_of(recording: Recording, state: Snapshot, known: Allocations | None = N
     searched for those of the blocks: 70 ms of 80 at the end of five million.
     """
     segments, blocks = state.segments, state.blocks
-    in_use = blocks.state != BlockState.INACTIVE
-    n_blocks = np.bincount(blocks.segment[in_use], minlength=len(segments))
+    n_blocks = np.bincount(blocks.segment[blocks.in_use], minlength=len(segments))
     left = blocks.size - unmappable_bytes(state, recorded_settings(recording, state))
-    kept = sums_of(blocks.segment[~in_use], left[~in_use], len(segments))
+    kept = sums_of(blocks.segment[~blocks.in_use], left[~blocks.in_use], len(segments))
     is_pinned = (n_blocks > 0) & (2 * kept > segments.size)
-    found = blocks.rows(in_use & is_pinned[blocks.segment])
+    found = blocks.rows(blocks.in_use & is_pinned[blocks.segment])
     found = found.rows(np.lexsort((-found.size, found.segment, -kept[found.segment])))
     owner, at = found.segment, state.event
     if known is None:

@@ -288,7 +288,7 @@ def _unknown_past(recording: Recording, base: ReplayResult, bare: ReplayResult) 
     cached = base.peak_reserved_bytes - bare.peak_reserved_bytes
     if not (base.fits and bare.fits) or cached < _worth(base):
         return ""
-    before = int(recording.initial.segments.size.sum())
+    before = recording.initial.reserved_bytes
     return _said("unknown_past", base.peak_reserved_bytes, before, bare.peak_reserved_bytes)
 
 
@@ -318,10 +318,7 @@ def _worth(base: ReplayResult) -> float:
 
 
 def _fitting(trials: tuple[SettingTrial, ...], fits: str) -> tuple[SettingTrial | None, str]:
-    """Return the simplest setting that fits where the unchanged program runs out of memory, and why.
-
-    *fits* is the verb phrase for one that does.
-    """
+    """Return the simplest setting that *fits*, a verb phrase, where the program alone does not; and why."""
     fitting = [trial for trial in trials if trial.outcome.fits]
     if not fitting:
         return None, "no setting that was tried makes it fit"

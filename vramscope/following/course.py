@@ -12,7 +12,7 @@ import numpy as np
 from vramscope.allocator.levels import levels, levels_of_state
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.model.codes import QUANTITIES
-from vramscope.model.past import StretchPeaks
+from vramscope.model.past import StretchPeaks, most_of
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.table import Array, Bool, Int32, Int64, Table, UInt64
@@ -76,7 +76,7 @@ class Course:
 
 def begin(initial: Snapshot, first_event: int = 0) -> Course:
     """The course before the first event known, at *initial*; the size cap removed *first_event* events."""
-    held = initial.blocks.rows(initial.blocks.state != BlockState.INACTIVE)
+    held = initial.blocks.rows(initial.blocks.in_use)
     live = LiveBlocks.of(
         address=held.address,
         size=held.requested_size,
@@ -230,8 +230,7 @@ def _stretches(course: Course, level: Mapping[str, Array], cuts: Array) -> Stret
     begins = np.repeat(distinct, np.minimum(count, 2))
     start = np.append(0, begins)
     end = np.append(begins, n_new)
-    pairs = np.stack([start, end + 1], axis=1).ravel()
-    most = {name: np.maximum.reduceat(np.append(values, 0), pairs)[::2] for name, values in level.items()}
+    most = {name: most_of(values, start, end + 1) for name, values in level.items()}
     if not len(known):
         return StretchPeaks(event=start + course.n_events, **most)
     joined = {}

@@ -26,7 +26,7 @@ from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
 from vramscope.model.recording import Outcome, Recording, Run
-from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import StackBuilder, Stacks
 from vramscope.model.trace import Action, Trace
 from vramscope.steps import resolve
@@ -147,7 +147,7 @@ def _recording(history: DeviceHistory, process: Process, stacks: Stacks) -> Reco
 def _late(initial: Snapshot, trace: Trace) -> list[Note]:
     """Return a note on memory from before the first event; without any event, that is all memory."""
     blocks = initial.blocks
-    in_use = blocks.rows(blocks.state != BlockState.INACTIVE)
+    in_use = blocks.rows(blocks.in_use)
     if not len(in_use) or (trace.action == Action.SNAPSHOT).all():
         return []
     n_bytes = int(in_use.size.sum())

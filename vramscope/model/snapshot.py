@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from vramscope.model.table import Bool, Int32, Int64, Table, UInt8, UInt64
+from vramscope.model.table import Array, Bool, Int32, Int64, Table, UInt8, UInt64
 
 
 class BlockState(IntEnum):
@@ -49,6 +49,11 @@ class Blocks(Table):
     stack_id: Int32
     """The stack that allocated the block; 0 where inactive or unknown."""
 
+    @property
+    def in_use(self) -> Array:
+        """Whether each block serves a tensor, or waits for another stream after it did."""
+        return self.state != BlockState.INACTIVE
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -59,3 +64,8 @@ class Snapshot:
     time_ns: int = 0
     segments: Segments = field(default_factory=Segments.of)
     blocks: Blocks = field(default_factory=Blocks.of)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of all segments."""
+        return int(self.segments.size.sum())

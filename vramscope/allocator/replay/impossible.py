@@ -11,7 +11,7 @@ from vramscope.allocator.layout import segments_ever
 from vramscope.allocator.lives import BlockLives
 from vramscope.model.codes import NoteCode
 from vramscope.model.marks import Note, counted
-from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Array, stretches
 from vramscope.model.trace import Action, Trace
 
@@ -92,7 +92,7 @@ def _notes(n_blocks: int, n_segments: int) -> list[Note]:
 
 def _goes_beyond(trace: Trace, initial: Snapshot, has_segments: bool) -> bool:
     """Whether more is in use than reserved at any time; without segments, whether reserved is below zero."""
-    unused = _reserved(initial) - (_active(initial) if has_segments else 0)
+    unused = _unused(initial, has_segments)
     for part in stretches(len(trace)):
         change = _change(trace.action[part], trace.block_size[part], has_segments)
         levels = np.cumsum(change)
@@ -120,7 +120,7 @@ def _beyond(
     life_of[found.alloc[found.alloc >= 0]] = np.flatnonzero(found.alloc >= 0)
     life_of[found.end[found.end >= 0]] = np.flatnonzero(found.end >= 0)
     change = _change(trace.action, trace.block_size, has_segments)
-    unused = _reserved(initial) - (_active(initial) if has_segments else 0)
+    unused = _unused(initial, has_segments)
     blocks: set[int] = set()
     segments = []
     for event in np.flatnonzero(change).tolist():
@@ -136,9 +136,5 @@ def _beyond(
     return sorted(blocks), segments
 
 
-def _reserved(state: Snapshot) -> int:
-    return int(state.segments.size.sum())
-
-
-def _active(state: Snapshot) -> int:
-    return int(state.blocks.size[state.blocks.state != BlockState.INACTIVE].sum())
+def _unused(state: Snapshot, has_segments: bool) -> int:
+    return state.reserved_bytes - (int(state.blocks.size[state.blocks.in_use].sum()) if has_segments else 0)

@@ -98,7 +98,7 @@ class CachingAllocator:
             while block is not None:
                 self._take_over(block)
                 block = block.next
-        self.reserved_bytes = int(state.segments.size.sum())
+        self.reserved_bytes = state.reserved_bytes
 
     def _take_over(self, block: SimulatedBlock) -> None:
         """Register a block that exists before the first operation."""

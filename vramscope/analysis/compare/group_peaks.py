@@ -5,6 +5,7 @@ import numpy as np
 from vramscope.analysis.lifetimes import Allocations, levels_by_group
 from vramscope.analysis.sampled_peaks import sampled_peaks
 from vramscope.model.counters import Counters
+from vramscope.model.past import most_of
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
 
@@ -25,9 +26,7 @@ def group_peaks(allocations: Allocations, group: Array, n_groups: int, start: Ar
     last = np.searchsorted(moment, groups * span + end[:, None], side="right")
     # The level at the start, which the previous change left, and that of all changes within.
     entry = level[first - 1]
-    edges = np.stack([first.ravel(), last.ravel()], axis=1).ravel()
-    within = np.maximum.reduceat(np.append(level, 0), edges)[::2].reshape(first.shape)
-    return np.where(last > first, np.maximum(entry, within), entry)
+    return np.maximum(entry, most_of(level, first.ravel(), last.ravel()).reshape(first.shape))
 
 
 _LEVELS = ("device_used_bytes", "process_used_bytes")

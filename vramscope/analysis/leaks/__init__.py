@@ -219,10 +219,7 @@ def _backward_grows(levels: Levels) -> bool:
 
 
 def _growing(levels: Levels, batch: Batch | None) -> dict[int, Array]:
-    """Return the rows of each place that grows.
-
-    If a batch grows, or may grow, only places with ever more blocks count.
-    """
+    """Return the rows of each place that grows: if a batch may grow, only of places with ever more blocks."""
     grows = {}
     for place, rows in levels.by_place().items():
         found = growth(levels.series(rows))

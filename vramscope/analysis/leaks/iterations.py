@@ -172,10 +172,7 @@ def _is_loop(stacks: _LoopStacks, stack_id: Array, last: Array) -> bool:
 
 
 def _in_all_iterations(stacks: _LoopStacks, stack_id: Array, last: Array) -> list[int]:
-    """Return the stacks of a forward that allocate in every iteration but the first.
-
-    *last* is the last row of each iteration.
-    """
+    """Return the stacks of a forward in every iteration but the first; *last* is the last row of each."""
     forward = np.flatnonzero(stacks.in_forward[stack_id])
     begin = np.searchsorted(forward, last, side="right").tolist()
     # A pass over each iteration: a sort of 250,000 pairs of stack and iteration takes 8 times as long.

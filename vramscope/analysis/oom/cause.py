@@ -241,14 +241,14 @@ def room_at(recording: Recording, event: int, device_free: int, **known: int) ->
     if outside < 0 and min(capacity, device_free) >= 0:
         # A context hardly ever changes a moment later; other processes may.
         outside = _outside(_soon_after(recording, event))[0]
-        held = capacity - device_free - int(state.segments.size.sum())
+        held = capacity - device_free - state.reserved_bytes
         others = max(held - outside, 0) if outside >= 0 else -1
     return Room(
         need_bytes=need,
         # If a recorded free block did not serve the request, a segment was needed all the same.
         from_driver_bytes=_from_driver(state, asked, settings, place) or settings.segment_size(need),
         allocated_bytes=allocated,
-        reserved_bytes=int(state.segments.size.sum()),
+        reserved_bytes=state.reserved_bytes,
         **_free(state, place, is_large=need > SMALL_LIMIT),
         device_free_bytes=device_free,
         capacity_bytes=capacity,
@@ -304,10 +304,7 @@ def without_totals(room: Room) -> Room:
 
 
 def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> dict[str, int]:
-    """Count the free bytes at *place* (stream, pool) and elsewhere, for a request of that size class.
-
-    The names are those of ``Room``.
-    """
+    """Count the bytes free at *place* (stream, pool) and elsewhere for a size class, named as in ``Room``."""
     segments, blocks = state.segments, state.blocks
     owner, is_free = blocks.segment, blocks.state == BlockState.INACTIVE
     same_pool = segments.pool[owner] == place[1]

@@ -169,10 +169,7 @@ def request_sequence(recording: Recording) -> RequestSequence:
 
 
 def _ops(recording: Recording, found: Allocations) -> tuple[Array, Array, Array]:
-    """Return each op, the allocation that it concerns and its event.
-
-    Ops are in the order of their events; those of blocks from before the trace come first, by address.
-    """
+    """Return ops in order, their allocations and events; blocks from before the trace first, by address."""
     rows = np.arange(len(found))
     older = found.alloc_event < 0
     freed = found.free_event >= 0

@@ -33,7 +33,7 @@ def earlier_state(recording: Recording, found: Allocations) -> EarlierState | No
         return None
     blocks = state.blocks
     n_bytes = sums_of(blocks.segment, blocks.size, len(state.segments))
-    held = blocks.address[blocks.state != BlockState.INACTIVE]
+    held = blocks.address[blocks.in_use]
     is_whole = bool((n_bytes == state.segments.size).all())
     is_same = len(held) == len(older) and np.array_equal(np.sort(held), np.sort(found.address[older]))
     return EarlierState(state, older, found.address[older]) if is_whole and is_same else None

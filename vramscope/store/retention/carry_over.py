@@ -19,8 +19,8 @@ from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import Counters
 from vramscope.model.holders import Holders
 from vramscope.model.marks import Labels, MarkKind, Marks
-from vramscope.model.past import StretchPeaks
-from vramscope.model.snapshot import BlockState, Snapshot
+from vramscope.model.past import StretchPeaks, most_of
+from vramscope.model.snapshot import Snapshot
 from vramscope.model.table import Array
 from vramscope.model.trace import Action, Trace
 from vramscope.steps.retained import drop_older_marks
@@ -97,12 +97,8 @@ def _peaks(trace: Trace, initial: Snapshot, edges: Array) -> StretchPeaks:
     distinct, count = np.unique(edges, return_counts=True)
     start = np.repeat(distinct, np.minimum(count, 2))
     end = np.append(start[1:], n_events)
-    pairs = np.stack([start, end + 1], axis=1).ravel()
-    columns = {
-        name: np.maximum.reduceat(np.append(level, 0), pairs)[::2]
-        for name, level in zip(QUANTITIES, levels(trace, initial), strict=True)
-    }
-    return StretchPeaks(event=start.astype("i8"), **columns)
+    most = [most_of(level, start, end + 1) for level in levels(trace, initial)]
+    return StretchPeaks(event=start.astype("i8"), **dict(zip(QUANTITIES, most, strict=True)))
 
 
 def _course(marks: Marks, end: int) -> Marks:
@@ -152,7 +148,7 @@ def _is_carried(table: Labels | Holders, trace: Trace, first: int, state: Snapsh
     events = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))[::-1]
     address, at = np.unique(trace.address[events], return_index=True)
     handed_out = np.append(events[at] + first, -1)[rows_among(table.address, address)]
-    in_use = state.blocks.address[state.blocks.state != BlockState.INACTIVE]
+    in_use = state.blocks.address[state.blocks.in_use]
     return (table.event > state.event) | ((handed_out < table.event) & np.isin(table.address, in_use))
 
 
