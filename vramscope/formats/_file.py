@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from vramscope.errors import FormatError
 from vramscope.malloc import collector_off
+from vramscope.model.marks import Note
+from vramscope.model.recording import Recording, Run
 from vramscope.units import format_bytes
 
 _GZIP = b"\x1f\x8b"
@@ -37,6 +39,23 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
+
+
+def file_run(
+    path: Path,
+    name: str,
+    recordings: tuple[Recording, ...],
+    notes: Iterable[Note] = (),
+    times_ns: Sequence[int] | None = None,
+) -> Run:
+    """Return the run that a file has; its first and last times are those of its traces unless given."""
+    if times_ns is None:
+        traces = [one.trace.time_ns for one in recordings if len(one.trace)]
+        times_ns = [time_ns for times in traces for time_ns in times[[0, -1]].tolist()]
+    first_ns, last_ns = min(times_ns, default=0), max(times_ns, default=0)
+    return Run(
+        name or path.name, str(path), recordings, started_ns=first_ns, ended_ns=last_ns, notes=tuple(notes)
+    )
 
 
 class Stream(Protocol):

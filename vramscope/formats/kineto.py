@@ -16,7 +16,7 @@ from vramscope.allocator.torch_history.annotations import PendingMark, annotatio
 from vramscope.allocator.torch_history.events import Rows
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning, naming, parsed
+from vramscope.formats._file import beginning, file_run, naming, parsed
 from vramscope.formats._totals_trace import (
     NO_LAYOUT,
     NO_LAYOUT_NOR_TOTALS,
@@ -97,15 +97,8 @@ def _run(content: Any, path: Path) -> Run:
     left_out = [key for key in by_device if key not in shown]
     regions = [event for event in known if event.get("name") != _MEMORY]
     recordings = tuple(_recording(key, by_device[key], regions, content) for key in sorted(shown))
-    times = [int(t) for recording in recordings for t in recording.trace.time_ns[[0, -1]].tolist()]
-    return Run(
-        name=path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace") or path.name,
-        path=str(path),
-        recordings=recordings,
-        started_ns=min(times),
-        ended_ns=max(times),
-        notes=tuple(_of_the_cpu(by_device[key]) for key in left_out),
-    )
+    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace")
+    return file_run(path, name, recordings, [_of_the_cpu(by_device[key]) for key in left_out])
 
 
 def _of_the_cpu(events: Sequence[_Event]) -> Note:

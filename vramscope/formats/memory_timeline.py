@@ -11,7 +11,7 @@ from typing import Any
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning, naming, parsed
+from vramscope.formats._file import beginning, file_run, naming, parsed
 from vramscope.formats._totals_trace import NO_LAYOUT, Pairs, TotalsTrace
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device
@@ -55,14 +55,7 @@ def read(path: Path) -> Run:
     rows = parsed(path)
     with naming(path):
         recording = _recording(_checked(rows))
-    times = recording.trace.time_ns
-    return Run(
-        name=re.sub(r"(\.raw)?(\.json)?(\.gz)?$", "", path.name) or path.name,
-        path=str(path),
-        recordings=(recording,),
-        started_ns=int(times[0]) if len(times) else 0,
-        ended_ns=int(times[-1]) if len(times) else 0,
-    )
+    return file_run(path, re.sub(r"(\.raw)?(\.json)?(\.gz)?$", "", path.name), (recording,))
 
 
 def _checked(rows: Any) -> list[list[int]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import beginning, contents, naming
+from vramscope.formats._file import beginning, contents, file_run, naming
 from vramscope.formats.log.times import LOCAL_TIME, time_ns
 from vramscope.model.codes import NoteCode
 from vramscope.model.counters import Counters
@@ -101,15 +101,8 @@ def read(path: Path) -> Run:
         )
     groups = _by_device(log)
     recordings = tuple(_recording(index, rows, log) for index, rows in sorted(groups.items()))
-    times = log.times_ns
-    return Run(
-        name=path.name.removesuffix(".gz").removesuffix(".csv") or path.name,
-        path=str(path),
-        recordings=recordings,
-        started_ns=min(times),
-        ended_ns=max(times),
-        notes=tuple(log.notes),
-    )
+    name = path.name.removesuffix(".gz").removesuffix(".csv")
+    return file_run(path, name, recordings, log.notes, log.times_ns)
 
 
 def _decoded(data: bytes) -> str:

@@ -19,13 +19,13 @@ from vramscope.formats import Format, Watch
 from vramscope.formats._fast_snapshot import packed
 from vramscope.formats._fast_snapshot.events import snapshot_of
 from vramscope.formats._fast_snapshot.opcode_blocks import Irregular
-from vramscope.formats._file import UTF8_MARK, beginning, contents, naming, opened
+from vramscope.formats._file import UTF8_MARK, beginning, contents, file_run, naming, opened
 from vramscope.formats._pickle import loads
 from vramscope.malloc import collector_off
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import Device, Process
 from vramscope.model.marks import Note
-from vramscope.model.recording import Outcome, Recording, Run
+from vramscope.model.recording import Recording, Run
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.stacks import StackBuilder, Stacks
 from vramscope.model.trace import Action, Trace
@@ -100,17 +100,7 @@ def run_of(snapshot: Any, path: Path, n_trailing: int = 0) -> Run:
     if history is not None:
         pinned = _recording(history, process, stacks)
         recordings = (replace(recordings[0], pinned=pinned), *recordings[1:])
-    ends = [int(recording.trace.time_ns[-1]) for recording in recordings if len(recording.trace)]
-    starts = [int(recording.trace.time_ns[0]) for recording in recordings if len(recording.trace)]
-    return Run(
-        name=re.sub(r"\.(gz|pickle|pkl|json)\b", "", path.name) or path.name,
-        path=str(path),
-        recordings=recordings,
-        outcome=Outcome.FILE,
-        started_ns=min(starts, default=0),
-        ended_ns=max(ends, default=0),
-        notes=tuple(notes),
-    )
+    return file_run(path, re.sub(r"\.(gz|pickle|pkl|json)\b", "", path.name), recordings, notes)
 
 
 def _parsed(path: Path, data: bytes) -> tuple[Any, int]:

@@ -21,6 +21,7 @@ from vramscope.remote import opened, store_errors
 from vramscope.store.directory import COPY_INDEX, MANIFEST, is_rank_name
 from vramscope.store.read import side_file
 from vramscope.store.summaries import SUMMARY_FILE
+from vramscope.store.write.own_file import replace_file
 
 LARGEST_BYTES = 32 << 30
 """The size limit of all copies together; those that were not used for the longest time are deleted first."""
@@ -286,9 +287,7 @@ def _index(directory: Path) -> dict[str, Any]:
 
 
 def _write_index(directory: Path, known: Mapping[str, Any]) -> None:
-    temporary = _temporary(directory / COPY_INDEX)
-    temporary.write_text(json.dumps(known), encoding="utf-8")
-    temporary.replace(directory / COPY_INDEX)
+    replace_file(directory / COPY_INDEX, json.dumps(known).encode())
 
 
 def _temporary(path: Path) -> Path:

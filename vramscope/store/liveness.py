@@ -39,7 +39,7 @@ def current_incarnation(boot_file: Path = _BOOT) -> Incarnation:
         boot, namespace = boot_file.read_text().strip(), str(_NAMESPACE.readlink())
     except Exception:  # noqa: BLE001 -- open() may be a function of the program
         return Incarnation()
-    return Incarnation(boot, namespace, _started(os.getpid()) or 0)
+    return Incarnation(boot, namespace, started_ticks(os.getpid()) or 0)
 
 
 def is_alive(host: str, pid: int, incarnation: Incarnation, own: Incarnation | None = None) -> bool | None:
@@ -51,7 +51,7 @@ def is_alive(host: str, pid: int, incarnation: Incarnation, own: Incarnation | N
             return False if host and host == host_name() else None
         if incarnation.namespace != own.namespace:
             return None
-        return _is_running(pid) and _started(pid) in (None, incarnation.started)
+        return _is_running(pid) and started_ticks(pid) in (None, incarnation.started)
     return _is_running(pid) if host and host == host_name() else None
 
 
@@ -68,7 +68,8 @@ def _is_running(pid: int) -> bool:
     return not status or status[0] not in _GONE
 
 
-def _started(pid: int) -> int | None:
+def started_ticks(pid: int) -> int | None:
+    """When a process began, in ticks of the clock since the boot; None if /proc does not show it."""
     status = _status(pid)
     return int(status[19]) if len(status) > 19 else None
 

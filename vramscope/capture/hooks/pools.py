@@ -20,35 +20,24 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 def hook_pools() -> None:
     """Hook the making of pools until ``uninstall``; older versions of torch have no MemPool."""
-    for home, name, watched in (
-        (torch.cuda.CUDAGraph, "capture_end", _watched_capture),
-        (getattr(torch.cuda, "MemPool", object), "__init__", _watched_pool),
-    ):
-        if home is not object and name in vars(home):
-            replace(home, name, watched)
+    # Before the end of a capture torch does not name its pool.
+    _watch(torch.cuda.CUDAGraph, "capture_end", MarkKind.GRAPH_POOL, lambda graph: graph.pool())
+    _watch(getattr(torch.cuda, "MemPool", None), "__init__", MarkKind.MEM_POOL, lambda pool: pool.id)
 
 
-def _watched_capture(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the end of a capture: before it, torch does not name the pool."""
+def _watch(home: type | None, name: str, kind: MarkKind, id_of: Callable[[Any], Any]) -> None:
+    def watched(run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def made(of: Any, *args: Any, **kwargs: Any) -> Any:
+            result = run(of, *args, **kwargs)
+            if state.listener is not None:
+                guarded(_mark, kind, lambda: id_of(of), sys._getframe(1))
+            return result
 
-    @functools.wraps(run)
-    def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        result = run(graph, *args, **kwargs)
-        if state.listener is not None:
-            guarded(_mark, MarkKind.GRAPH_POOL, graph.pool, sys._getframe(1))
-        return result
+        return made
 
-    return capture_end
-
-
-def _watched_pool(run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
-    def made(pool: Any, *args: Any, **kwargs: Any) -> None:
-        run(pool, *args, **kwargs)
-        if state.listener is not None:
-            guarded(_mark, MarkKind.MEM_POOL, lambda: pool.id, sys._getframe(1))
-
-    return made
+    if home is not None and name in vars(home):
+        replace(home, name, watched)
 
 
 def _mark(listener: Listener, kind: MarkKind, ask: Callable[[], Any], frame: FrameType) -> None:

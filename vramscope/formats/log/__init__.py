@@ -13,7 +13,7 @@ from typing import Any
 
 from vramscope.errors import FormatError
 from vramscope.formats import Format
-from vramscope.formats._file import Stream, beginning, contents, naming
+from vramscope.formats._file import Stream, beginning, contents, file_run, naming
 from vramscope.formats.log import summaries
 from vramscope.formats.log.documents import CsvReader, Records, is_csv_head, parsed_line, take_json
 from vramscope.formats.log.lines import PATTERNS, LineReader, TextLine, rank_in, texts
@@ -65,14 +65,8 @@ def read(path: Path) -> Run:
     with naming(path):
         recordings = found.recordings()
     times = [int(time_ns) for each in recordings for time_ns in each.counters.time_ns if time_ns > 1 << 53]
-    return Run(
-        name=path.name.removesuffix(".gz"),
-        path=str(path),
-        recordings=recordings,
-        started_ns=min(times, default=0),
-        ended_ns=max(times, default=0),
-        notes=(*found.notes, LOCAL_TIME) if times else found.notes,
-    )
+    notes = (*found.notes, LOCAL_TIME) if times else found.notes
+    return file_run(path, path.name.removesuffix(".gz"), recordings, notes, times)
 
 
 def _collected(path: Path, *, is_first_enough: bool = False) -> Figures:

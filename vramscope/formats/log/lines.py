@@ -17,7 +17,9 @@ from vramscope.formats._file import UTF8_MARK, Stream, opened
 from vramscope.model.counters import UNKNOWN
 from vramscope.package_data import rows
 
-PATTERNS = {name: re.compile(words) for name, words in rows(__file__, "patterns.tsv")}
+PATTERNS: dict[str, re.Pattern[str]] = {
+    name: re.compile(words) for name, words in rows(__file__, "patterns.tsv")
+}
 """The regular expressions of ``patterns.tsv``."""
 CHUNK_BYTES = 1 << 20
 AROUND_BYTES = 8 << 10

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vramscope.package_data import rows
+from vramscope.store.liveness import started_ticks
 
 
 class Launch(NamedTuple):
@@ -108,10 +109,9 @@ def shared_job(launch: Launch) -> str:
 
 def launched_s() -> float | None:
     """Start time of the parent process in seconds since the epoch; None if /proc does not show it."""
+    ticks = started_ticks(os.getppid())
     try:
-        # The second field is the program's name in brackets, which may contain any character.
-        fields = Path(f"/proc/{os.getppid()}/stat").read_text(errors="replace").rpartition(")")[2].split()
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
     except (OSError, StopIteration):
         return None
-    return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return None if ticks is None else int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
