@@ -16,7 +16,7 @@ from ..answers import series_of, totals
 from ..components import states
 from ..components.definitions import DEFINITION, explained
 from ..components.graph import graph
-from ..components.panel import bar, panel, table
+from ..components.panel import bar, color_key, panel, table
 from ..components.panels import cause
 from ..components.prose import claim_heading
 from ..data import Data, View
@@ -54,12 +54,10 @@ def _layout(context: Context) -> Any:
     grown = analysis.analyses()["waterfall"]
     findings = grown.findings(found) if grown.findings else []
     picture = graph("wf-graph", _picture(data, view, row), "The device over time.", "timeline-like")
-    chart = panel(
-        "The device over time",
-        picture,
-        kind="chart",
-        beside=html.P("Click a moment to see its parts", className="dim only-live"),
-    )
+    there = [name for name, n_bytes in device.stacked(found).items() if n_bytes.any()]
+    key = color_key(((device.COLOR[name], BAR_WORDS[name].on_page) for name in there), "band")
+    hint = html.P("Click a moment to see its parts", className="dim only-live")
+    chart = panel("The device over time", key, picture, kind="chart", beside=hint)
     # One sample is no course over time: its parts are all there is.
     chart.hidden = len(found) < 2
     return [

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from vramscope.allocator.settings import Settings, version_of
 from vramscope.analysis import Analysis
 from vramscope.analysis.churn import churn_of
@@ -26,6 +28,7 @@ from vramscope.analysis.what_if import (
     request_sequence,
 )
 from vramscope.analysis.what_if.epochs import ends_of_epochs
+from vramscope.model.marks import MarkKind
 from vramscope.model.recording import Recording
 from vramscope.package_data import words
 from vramscope.units import format_bytes
@@ -195,11 +198,14 @@ def recorded_capacity(recording: Recording) -> int | None:
     short = churn_of(recording)
     if not short.n_retries and not short.n_ooms:
         return None
-    limit = recorded_limit(recording)
+    limit, reserved = recorded_limit(recording), timeline(recording).reserved_bytes
     total, outside = recording.device.total_bytes, outside_bytes(recording)
     free = total - outside if total and outside is not None else 0
-    recorded = int(timeline(recording).reserved_bytes.max(initial=0))
-    return max(recorded, free if limit is None else limit) or None
+    failed = recording.marks.rows(recording.marks.kind == MarkKind.OOM)
+    # What was free on the device when a request failed is too small for that one, and room for others.
+    left = reserved[np.minimum(failed.event, len(reserved) - 1)] + np.maximum(failed.value, 0)
+    room = max(free, int(left.max(initial=0))) if limit is None else limit
+    return max(int(reserved.max(initial=0)), room) or None
 
 
 def replayed(
