@@ -38,6 +38,8 @@ _LEAST_OF_WEIGHTS = 0.9
 """Share of the parameters' bytes that blocks of the same sizes must make up to be a copy of them."""
 _MOST_LEFT = 0.01
 """Share of what the program had at its peak that may be left where it let go of all."""
+_LEAST_OF_CAST = 0.5
+"""Share of the parameters' bytes, halved, that copies of half their size must have."""
 _KEEPERS = {OF_NOTEBOOKS: "notebook.", "sys.": "sys.", "an unnamed ": "handled."}
 """The wording for an exception by how the name of what keeps it begins."""
 _OF_MODEL = (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
@@ -73,6 +75,7 @@ def held_once(recording: Recording) -> list[Finding]:
         f"inputs.{FindingKind.GRADIENTS_NEVER_CLEARED}": _of_inputs(
             recording, found, assigned, live, holdings
         ),
+        FindingKind.AUTOCAST_COPIES: _of_autocast(recording, found, assigned, loose),
         FindingKind.EVALUATION_LEFT: _of_evaluations(recording, found, loose & ~copies, at),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
@@ -135,6 +138,28 @@ def _of_evaluations(recording: Recording, found: Allocations, live: Array, at: i
     lives, steps = lives_of(recording, found), recording.steps
     is_of = (lives.phase == Phase.EVAL) & (lives.step < 0) & (found.alloc_event >= steps.end_event[0])
     return np.flatnonzero(live & is_of & (steps_of(steps, np.array([at - 1])) >= 0))
+
+
+def _of_autocast(recording: Recording, found: Allocations, assigned: Assigned, live: Array) -> Array:
+    """Return the *live* blocks of half a parameter's size that its module's forward left for a next step.
+
+    What autocast converts for one forward goes with its graph. One block for each parameter counts.
+    """
+    lives, owners = lives_of(recording, found), owners_of(recording, found, assigned)
+    paths, ends = owners.paths, np.append(recording.steps.end_event, len(recording.trace))
+    next_end = ends[np.minimum(np.searchsorted(ends, found.alloc_event, side="right") + 1, len(ends) - 1)]
+    left = live & np.isin(lives.phase, (Phase.FORWARD, Phase.EVAL)) & (lives.dies >= next_end)
+    left &= owners.known == ModuleEvidence.CALL
+    is_one = (assigned.category == Category.PARAMETER) & (assigned.label >= 0)
+    wanted: Counter[tuple[str, int]] = Counter()
+    for row in np.flatnonzero(is_one & (found.free_event == ALIVE)).tolist():
+        name = recording.labels.names[recording.labels.name[assigned.label[row]]]
+        wanted[name.rpartition(".")[0], int(found.size[row]) // 2] += 1
+    rows = [(paths[owners.module[row]], int(found.size[row]), row) for row in np.flatnonzero(left).tolist()]
+    counts = Counter(each[:2] for each in rows)
+    mine = [row for *of, row in rows if counts[of[0], of[1]] <= wanted[of[0], of[1]]]
+    needed = _LEAST_OF_CAST * sum(size * n for (_, size), n in wanted.items())
+    return np.array(mine if found.size[mine].sum() >= max(needed, 1) else [], "i8")
 
 
 def _resident(recording: Recording, found: Allocations, assigned: Assigned, live: Array) -> Array:

@@ -232,6 +232,29 @@ def test_an_evaluation_that_keeps_its_results_does_not_shrink_with_its_batch(tmp
     assert large.kind == "evaluation_peak"
 
 
+def test_results_that_an_evaluation_keeps_are_as_large_in_halves(tmp_path):
+    """The last of ten results is there when all are: of halves as many bytes, and one half less at a time."""
+
+    def halved():
+        net, kept = nn.Linear(16, 4096), []
+        with torch.no_grad():
+            for _ in range(10):
+                halves = [net(torch.randn(256, 16)) for _ in range(2)]
+                kept.append(torch.cat(halves))
+
+    def whole():
+        net, kept = nn.Linear(16, 4096), []
+        with torch.no_grad():
+            kept.extend(net(torch.randn(512, 16)) for _ in range(10))
+
+    found = strategies(recorded(tmp_path / "whole", whole))
+    truth = recorded(tmp_path / "halved", halved).peak().allocated.n_bytes
+
+    for each in (*found.advised, *found.undecided):
+        assert each.name != "half the batch in evaluation" or each.high_bytes >= truth - 8 * MIB
+    assert "half the batch in evaluation" not in [each.name for each in found.advised]
+
+
 def test_a_peak_of_evaluation_that_is_a_leaks_advises_nothing_else(tmp_path):
     """Each of twelve evaluations keeps two tensors of 12 MiB for ever, which is all that it needs more."""
 

@@ -7,6 +7,7 @@ import numpy as np
 from vramscope.analysis.accumulation import without_backward
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.folding import files_ending, functions_named
+from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.logits import is_chunked, of_logits
 from vramscope.analysis.step_and_phase import are_in_evaluations
 from vramscope.analysis.strategies.trials import (
@@ -44,9 +45,7 @@ def accumulation(run: StrategyInput) -> Iterator[StrategyTrial]:
     kept_on = of_batch & (
         np.searchsorted(ends, dies) - np.searchsorted(ends, found.alloc_event, side="right") > 1
     )
-    # The last ones of a line that keeps have not outlasted anything yet.
-    kind = run.found.stack_id * (run.found.size.max(initial=0) + 1) + run.found.size
-    of_one = of_batch & ~np.isin(kind, kind[kept_on])
+    of_one = of_batch & ~_of_lines(found, kept_on)
     gradient, part = run.category == Category.GRADIENT, 1 / _MICRO_BATCHES
     if not of_batch.any() or _accumulates(run):
         return
@@ -115,13 +114,28 @@ def smaller_evaluation(run: StrategyInput) -> Iterator[StrategyTrial]:
     if run.phase[int(run.level_bytes.argmax())] != Phase.EVAL:
         return
     of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
+    # What is there when the forward after the next one begins is kept: of two halves as much as of the whole.
+    # A name has its value until the next one is made.
+    found, begins = run.found, np.sort(run.lives.phases.start_event[run.lives.phases.phase == Phase.EVAL])
+    dies = np.where(found.free_event >= 0, found.free_event, np.iinfo("i8").max)
+    born, gone = (np.searchsorted(begins, at, side="right") for at in (found.alloc_event, dies))
+    kept = of_evaluation & _of_lines(found, of_evaluation & (gone - born > 1))
+    of_evaluation &= ~kept
     loads = (run.lives.phases.phase == Phase.DATA).any()
     yield StrategyTrial(
         "smaller_evaluation" if loads else "evaluation_in_parts",
         scaled(run, (of_evaluation, 1 / 2)),
-        least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 4))),
+        # Results that are joined on the CPU are not kept here.
+        least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 4), (kept, 0.0))),
         most=SizeChange(scaled(run, (of_evaluation & _has_samples(run, of_evaluation), 1 / 2))),
     )
+
+
+def _of_lines(found: Allocations, kept: Array) -> Array:
+    """Return which allocations are of the lines and sizes of those *kept*: the last outlast nothing yet."""
+    kind = found.stack_id * (found.size.max(initial=0) + 1) + found.size
+    mine: Array = np.isin(kind, kind[kept])
+    return mine
 
 
 def _accumulates(run: StrategyInput) -> bool:
