@@ -75,6 +75,7 @@ def held_once(recording: Recording) -> list[Finding]:
         f"inputs.{FindingKind.GRADIENTS_NEVER_CLEARED}": _of_inputs(
             recording, found, assigned, live, holdings
         ),
+        FindingKind.GRADIENTS_RETAINED: _of_activations(recording, found, assigned, live),
         FindingKind.AUTOCAST_COPIES: _of_autocast(recording, found, assigned, loose),
         FindingKind.EVALUATION_LEFT: _of_evaluations(recording, found, loose & ~copies, at),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
@@ -215,6 +216,24 @@ def _of_inputs(
     rows = [row for row, way in kinds.items() if is_own[row] and way[-1] == "grad" and "item" in way]
     born = np.searchsorted(recording.steps.start_event, found.alloc_event[rows])
     return np.array(rows, "i8") if len(np.unique(born)) >= max(_LEAST_STEPS, len(rows)) else np.zeros(0, "i8")
+
+
+def _of_activations(recording: Recording, found: Allocations, assigned: Assigned, live: Array) -> Array:
+    """Return the *live* gradients of tensors that forwards made: either goes right before the other.
+
+    A tensor lets go of its gradient and its values at once; values that another one shares are not counted.
+    """
+    lives, frees = lives_of(recording, found), np.flatnonzero(found.free_event >= 0)
+    frees = frees[np.argsort(found.free_event[frees], kind="stable")]
+    is_own = (assigned.category == Category.GRADIENT) & (assigned.label < 0)
+    is_made = np.isin(lives.phase, (Phase.FORWARD, Phase.LOSS))
+    first, second = frees[:-1], frees[1:]
+    mine: list[int] = []
+    for gradient, value in ((first, second), (second, first)):
+        is_pair = is_own[gradient] & is_made[value] & (found.size[gradient] == found.size[value])
+        is_pair &= (lives.step[gradient] == lives.step[value]) & (lives.step[value] >= 0)
+        mine += gradient[is_pair & live[gradient]].tolist()
+    return np.unique(np.array(mine, "i8"))
 
 
 def _copies(recording: Recording, found: Allocations, assigned: Assigned, live: Array, at: int) -> Array:

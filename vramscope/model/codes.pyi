@@ -125,6 +125,7 @@ class FindingKind(Code):
     GRADIENTS_LATE = "gradients_late"
     GRADIENTS_NEVER_CLEARED = "gradients_never_cleared"
     GRADIENTS_UNUSED = "gradients_unused"
+    GRADIENTS_RETAINED = "gradients_retained"
     GRADIENT_COPIES = "gradient_copies"
     EMBEDDING_GRADIENT = "embedding_gradient"
     BATCH_DOMINATES = "batch_dominates"

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from vramscope.analysis.categories import assign, undivided
+from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.folding import files_ending, functions_named
 from vramscope.analysis.lifetimes import ALIVE, Allocations, summed
@@ -36,6 +36,19 @@ def is_bucket(stacks: Stacks, found: Allocations) -> Array:
     """Return which allocations are the buckets that DDP reduces gradients in."""
     # Of the innermost frame alone: functions that it calls make other buffers.
     return (functions_named(stacks, _MAKE_BUCKETS) & files_ending(stacks, _THEIR_FILE))[found.stack_id]
+
+
+def of_parameters(recording: Recording, assigned: Assigned, lives: Lives) -> Array:
+    """Return which gradients an optimizer may have: where capture knows names, those with one.
+
+    None has the gradient of an activation, as of one that retain_grad() keeps, or whose requires_grad a hook
+    sets.
+    """
+    is_gradient: Array = assigned.category == Category.GRADIENT
+    names = np.array([*recording.labels.names, ""])
+    is_named = names[np.append(recording.labels.name, -1)[assigned.label]] != ""
+    in_zero_grad = np.append(lives.phases.phase, Phase.OTHER)[lives.freed_in] == Phase.ZERO_GRAD
+    return is_gradient & (is_named | in_zero_grad) if (is_gradient & is_named).any() else is_gradient
 
 
 class Cleared(NamedTuple):
@@ -76,15 +89,9 @@ def _freed_early(recording: Recording, found: Allocations) -> tuple[Array, Array
     a later step of its optimizer, and to which none was added, stays as it is.
     """
     assigned, lives = undivided(assign(recording, found)), lives_of(recording, found)
-    is_gradient = assigned.category == Category.GRADIENT
-    is_gradient[forgotten(recording, found, is_gradient)] = False
+    is_gradient = of_parameters(recording, assigned, lives)
+    is_gradient[forgotten(recording, found, assigned.category == Category.GRADIENT)] = False
     phases, dies = lives.phases, lives.dies.copy()
-    names = np.array([*recording.labels.names, ""])
-    is_named = names[np.append(recording.labels.name, -1)[assigned.label]] != ""
-    if (is_gradient & is_named).any():
-        # No optimizer has the gradient of an activation, such as one whose requires_grad a hook sets.
-        in_zero_grad = np.append(phases.phase, Phase.OTHER)[lives.freed_in] == Phase.ZERO_GRAD
-        is_gradient &= is_named | in_zero_grad
     ended = recording.marks.of_phase(MarkKind.PHASE_END, Phase.OPTIMIZER)
     optimizers = np.unique(ended.value)
     owner = optimizers if len(optimizers) == 1 else _owners(recording, lives, assigned.label)

@@ -10,6 +10,7 @@ import numpy as np
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of, padded
 from vramscope.analysis.lifetimes import Allocations, lifetimes, summed
+from vramscope.analysis.strategies.gradients import of_parameters
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
@@ -108,8 +109,10 @@ def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
     phase = np.concatenate([[Phase.OTHER], by_event])
     born_in = phase[np.maximum(found.alloc_event, -1) + 1]
     assigned, lives = undivided(assign(recording, found)), lives_of(recording, found)
+    of_batch = (assigned.category == Category.GRADIENT) & ~of_parameters(recording, assigned, lives)
+    category = np.where(of_batch, Category.ACTIVATION, assigned.category)
     level = summed(found, found.block_size, n_events).astype("i8")
-    return StrategyInput(recording, found, assigned, lives, assigned.category, born_in, phase, level, n_ranks)
+    return StrategyInput(recording, found, assigned, lives, category, born_in, phase, level, n_ranks)
 
 
 def starts_training(run: StrategyInput) -> int:
