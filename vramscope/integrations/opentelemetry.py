@@ -1,6 +1,5 @@
 """Gives the figures of a recording to an OpenTelemetry meter."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -36,7 +35,7 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> None:
         unit = "By" if of.unit == "bytes" else f"{{{of.unit}}}"
         create(
             of.name.replace("_", ".", 1),
-            callbacks=[partial(_observed, source.measured, of)],
+            callbacks=[partial(source.observed, of)],
             unit=unit,
             description=of.help,
         )
@@ -48,12 +47,8 @@ class _Collection:
         self._found: tuple[Measurement, ...] = ()
         self._at_s = float("-inf")
 
-    def measured(self) -> Sequence[Measurement]:
+    def observed(self, of: Measured, _: Any) -> list[Observation]:
         if monotonic() - self._at_s > _SAME_COLLECTION_S:
             self._found = tuple(measurements(self._recorder.summaries()))
             self._at_s = monotonic()
-        return self._found
-
-
-def _observed(measured: Callable[[], Sequence[Measurement]], of: Measured, _: Any) -> list[Observation]:
-    return [Observation(each.value, dict(each.labels)) for each in measured() if each.of == of]
+        return [Observation(each.value, dict(each.labels)) for each in self._found if each.of == of]

@@ -32,12 +32,8 @@ class EventRun(NamedTuple):
     shape: Shape
     """The shape of the first event."""
     first_row: int
+    """The row of its first event in ``RunColumns``."""
     n_rows: int
-
-    @property
-    def rows(self) -> slice:
-        """The rows of the run in ``RunColumns``."""
-        return slice(self.first_row, self.first_row + self.n_rows)
 
 
 class ActionNumbers:
@@ -148,6 +144,6 @@ def _move(column: Array, run: EventRun, to: int) -> None:
     shift = to - run.first_row
     if not shift:
         return
-    for end in range(run.rows.stop, run.first_row, -_STRETCH):
+    for end in range(run.first_row + run.n_rows, run.first_row, -_STRETCH):
         begin = max(end - _STRETCH, run.first_row)
         column[begin + shift : end + shift] = column[begin:end]
