@@ -14,7 +14,7 @@ from vramscope.allocator.settings import UNLIMITED, Settings
 from vramscope.analysis.folding import passes_through
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
-from vramscope.model.table import Array
+from vramscope.model.table import Array, rows_within
 from vramscope.model.trace import Action, Trace
 
 _STRETCH = 1 << 13
@@ -29,8 +29,7 @@ class _Ranges(NamedTuple):
 
     def of(self, address: Array) -> Array:
         """The range of each address, −1 outside of all."""
-        at = np.searchsorted(self.start, address, side="right") - 1
-        return np.where((at >= 0) & (address < self.end[at]), at, -1)
+        return rows_within(self.start, self.end, address)
 
 
 def free_fixed_bytes(recording: Recording) -> Array | None:

@@ -18,7 +18,7 @@ from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Labels, MarkKind, Phase, Phases
 from vramscope.model.recording import Outcome, Recording
-from vramscope.model.table import Array
+from vramscope.model.table import Array, rows_within
 
 _LEAST_BYTES = 1 << 20
 _LEAST_FROZEN = 0.05
@@ -184,8 +184,8 @@ def _unused(
     is_cleared = begin[np.searchsorted(clears.end_event, found.free_event, "right")] <= found.free_event
     is_cleared &= (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
     # Later ones add to a gradient where it is: one that makes it shows that they reach this part.
-    makes = np.searchsorted(backwards.start_event, found.alloc_event, side="right") - 1
-    is_made = is_cleared & (makes >= 0) & is_unused[makes] & (found.alloc_event < backwards.end_event[makes])
+    makes = rows_within(backwards.start_event, backwards.end_event, found.alloc_event)
+    is_made = is_cleared & (makes >= 0) & is_unused[makes]
     labels, names = recording.labels, _names(recording.labels, assigned.label[is_cleared])
     trained = {_module(name) for name in _names(labels, labels.category == Category.PARAMETER) - names}
     if "" in trained or not is_made.any():

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.marks import Phase, Phases, Steps
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array
+from vramscope.model.table import Array, rows_within
 from vramscope.steps.innermost import innermost_phase
 from vramscope.units import format_name
 
@@ -62,10 +62,7 @@ def number_of_step(steps: Steps, event: int) -> int | None:
 
 def steps_of(steps: Steps, events: Array) -> Array:
     """Row of ``Steps`` in which each event lies; −1 outside."""
-    if not len(steps):
-        return np.full(len(events), -1)
-    row = np.searchsorted(steps.start_event, events, side="right") - 1
-    return np.where((row >= 0) & (events < steps.end_event[row]), row, -1)
+    return rows_within(steps.start_event, steps.end_event, events)
 
 
 _OF_EVALUATIONS = (Phase.EVAL, Phase.DATA, Phase.USER, Phase.OTHER)
@@ -84,6 +81,4 @@ def evaluations(steps: Steps, phases: Phases, n_events: int) -> tuple[NDArray[np
 def are_in_evaluations(steps: Steps, phases: Phases, events: Array) -> Array:
     """Whether each event belongs to an evaluation outside of steps."""
     first, end = evaluations(steps, phases, int(events.max(initial=0)) + 1)
-    # Intervals lie one after another.
-    at = np.searchsorted(first, events, side="right") - 1
-    return (at >= 0) & (events < np.append(end, 0)[at])
+    return rows_within(first, end, events) >= 0

@@ -169,6 +169,12 @@ def looked_up(values: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
+def rows_within(start: Array, end: Array, at: Array) -> Array:
+    """The row of the ordered, disjoint intervals ``[start, end)`` that each of *at* lies in; −1 for none."""
+    row = np.searchsorted(start, at, side="right") - 1
+    return np.where((row >= 0) & (at < end[row]), row, -1) if len(start) else row
+
+
 def sums_of(group: Array, values: Array, n_groups: int) -> Array:
     """The sum of the *values* of each group, in integers: ``bincount`` with weights sums in floats."""
     sums = np.zeros(n_groups, "i8")

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vramscope.model.marks import MarkKind, Marks
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array, Int64, Table
+from vramscope.model.table import Array, Int64, Table, rows_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,7 @@ class Unrecorded(Table):
 
     def stand_in(self, events: Array) -> NDArray[np.bool_]:
         """Whether each event stands for what happened in a stretch."""
-        if not len(self):
-            return np.zeros(len(events), "?")
-        row = np.searchsorted(self.start_event, events, side="right") - 1
-        return (row >= 0) & (events < np.append(self.end_event, 0)[row])
+        return rows_within(self.start_event, self.end_event, events) >= 0
 
 
 def unrecorded(recording: Recording) -> Unrecorded:

@@ -8,7 +8,7 @@ import numpy as np
 from vramscope.analysis.churn import retry_events
 from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.recording import Recording
-from vramscope.model.table import Array, first_greatest
+from vramscope.model.table import Array, first_greatest, rows_within
 
 TIME, EVENTS = "time", "events"
 DRAWN = ("allocated", "active", "reserved")
@@ -253,7 +253,6 @@ def innermost(phases: Spans, at: Array) -> Array:
     found = np.full(len(at), int(Phase.OTHER))
     for depth in np.unique(phases.depth):
         mine = np.flatnonzero(phases.depth == depth)
-        row = np.searchsorted(phases.start[mine], at, "right") - 1
-        covered = (row >= 0) & (at < phases.end[mine[row]])
-        found[covered] = phases.label[mine[row[covered]]]
+        row = rows_within(phases.start[mine], phases.end[mine], at)
+        found[row >= 0] = phases.label[mine[row[row >= 0]]]
     return found

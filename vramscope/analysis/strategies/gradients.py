@@ -19,7 +19,7 @@ from vramscope.analysis.what_if import replay, request_sequence, with_frees
 from vramscope.model.marks import Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Stacks
-from vramscope.model.table import Array
+from vramscope.model.table import Array, rows_within
 
 LEAST_STEPS = 3
 """Fewest steps that show which gradients are cleared."""
@@ -100,9 +100,8 @@ def _freed_early(recording: Recording, found: Allocations) -> tuple[Array, Array
     leads_to = np.append(ended.value, -1)[np.searchsorted(ended.event, backward.start_event)]
     # The first step of the optimizer of each backward; 0 where none follows.
     first_end = np.array([ended.event[ended.value == of][:1].sum() for of in leads_to], "i8")
-    within = np.searchsorted(backward.start_event, found.alloc_event, side="right") - 1
+    within = rows_within(backward.start_event, backward.end_event, found.alloc_event)
     end = np.append(backward.end_event, 0)[within]
-    within[(found.alloc_event < 0) | (found.alloc_event >= end)] = -1
     added: list[dict[int, list[int]]] = [{} for _ in leads_to]
     rows = np.flatnonzero(~is_gradient & (within >= 0) & (dies < end))
     for row in rows[np.argsort(dies[rows], kind="stable")].tolist():
