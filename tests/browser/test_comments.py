@@ -71,7 +71,9 @@ def test_a_comment_is_on_every_page_in_the_link_and_in_the_copied_text(visitor: 
     visitor.until("window.copied")
 
     assert page.input_value(FIELD) == "here it rises"
-    assert "Comment:\n- here it rises" in page.evaluate("window.copied")
+    copied = page.evaluate("window.copied")
+    assert "Comment:\n- here it rises" in copied
+    assert copied.index("- Reserved: ") < copied.index("By category:\n- ") < copied.index("Comment:")
 
 
 def test_a_click_on_the_mark_opens_the_comment(visitor: Any) -> None:

@@ -20,11 +20,13 @@
   // What the inspector shows as text for an issue: names of files without their folders.
   function asText(body) {
     const header = body.querySelector("header"), run = flat(document.querySelector(".run-name")), facts = flat(document.querySelector(".run-header .facts"));
-    const lines = [`**${[...header.children].map(flat).filter(Boolean).join(" · ")}**`, `${run} · ${facts}`, ""];
-    for (const row of body.querySelectorAll(".fact-list > div")) lines.push(`- ${flat(row.querySelector("dt"))}: ${flat(row.querySelector("dd"))}`);
+    const fact = (row) => `${flat(row.querySelector("dt"))}: ${flat(row.querySelector("dd"))}`;
+    const factsOf = (part) => [...part.querySelectorAll(".fact-list > div")].filter((row) => part !== body || !row.closest("section"));
+    const lines = [`**${[...header.children].map(flat).filter(Boolean).join(" · ")}**`, `${run} · ${facts}`, "", ...factsOf(body).map((row) => `- ${fact(row)}`)];
     for (const part of body.querySelectorAll("section")) {
       const list = part.querySelector("ol.frames"), comment = part.querySelector("textarea.comment");
-      const texts = comment ? comment.value.split("\n").filter((line) => line.trim()) : [...part.querySelectorAll("p:not(.card-links), .picks li")].map(flat).filter(Boolean);
+      const texts = comment ? comment.value.split("\n").filter((line) => line.trim())
+        : [...factsOf(part).map(fact), ...[...part.querySelectorAll("p:not(.card-links), .picks li")].map(flat).filter(Boolean)];
       if (!list && !texts.length) continue;
       lines.push("", `${flat(part.querySelector("h4"))}:`, ...(list ? ["```", frames(list, false), "```"] : texts.map((text) => `- ${text}`)));
     }
