@@ -5,7 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+import vramscope
+from vramscope.analysis.findings import findings
 from vramscope.analysis.leaks.causes import Facts, cause_of
 from vramscope.analysis.leaks.edits import advice, as_written
 from vramscope.analysis.leaks.holders import (
@@ -397,3 +400,28 @@ def test_the_last_few_states_are_no_list_that_gets_longer():
     found = seen(*oldest, *((7 + at, (item(at), ("graph", "", 640))) for at in (1, 2)))
 
     assert {cause_of(facts(found))} == {"undetached_state"}
+
+
+@pytest.mark.usefixtures("own_tensors_only")
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_line_that_makes_and_keeps_is_named_once(tmp_path, apart):
+    """The place of a finding stands beside its claim."""
+    kept, ones = [], []
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        net = torch.nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(20):
+            net(torch.randn(8, 64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if apart:
+                made = torch.ones(1 << 16)
+                kept.append(made)
+            else:
+                ones.append(torch.ones(1 << 16))
+    (said,) = [each for each in findings(vramscope.load(tmp_path).recordings[0]) if each.kind == "leak"]
+
+    assert said.file == __file__
+    assert f"line {said.line}" not in said.claim
+    assert (f"`kept.append(made)` in line {said.line + 1}" in said.claim) == apart
+    assert "`ones.append(torch.ones(1 << 16))`)" in said.claim or apart

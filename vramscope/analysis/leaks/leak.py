@@ -115,9 +115,12 @@ class Leak(EqualByValue):
         claim = f"memory grows by {format_bytes(round(self.bytes_per_step))} a {steps}"
         kept, at = "", self.kept_at
         if at is not None:
-            shown = [each.frame.file for each in self.lines[:1] if each.frame] or [at.file]
+            places = [each.frame[1:] for each in self.lines[:1] if each.frame]
             others = f", as {self.n_others} others do" if self.n_others > 1 else ", as another one does"
-            kept = f"{others if self.n_others else ''} (`{at.code}` in {line_words(at.file, at.line, shown)})"
+            where = line_words(at.file, at.line, [file for file, _ in places] or [at.file])
+            # The finding's own place stands beside its claim.
+            where = "" if (at.file, at.line) in places else f" in {where}"
+            kept = f"{others if self.n_others else ''} (`{at.code}`{where})"
         return f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if self.holder else ''}"
 
     def _claim_of_a_buffer(self, bound: Bound) -> str:
