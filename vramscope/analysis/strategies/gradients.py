@@ -115,7 +115,7 @@ def _freed_early(recording: Recording, found: Allocations) -> tuple[Array, Array
         # those that are left of the phase before.
         is_older = (found.alloc_event[mine] < 0).any()
         adds = is_older | np.isin(leads_to, np.append(leads_to, -2)[within[mine]])
-        adds |= first_end >= own_ends[-1]
+        adds |= first_end >= own_ends.max(initial=0)
         into = list(zip(backward.start_event[adds].tolist(), compress(added, adds), strict=True))
         for row, first, last in zip(*(each.tolist() for each in (mine, born, gone)), strict=True):
             _clear(row, int(found.size[row]), own_ends[first:last].tolist(), dies, into)
