@@ -7,6 +7,7 @@ import numpy as np
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, owners_of
 from vramscope.analysis.categories import Assigned, assign, undivided
+from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import heaviest_line, passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes, summed
 from vramscope.analysis.step_and_phase import steps_of
@@ -83,7 +84,7 @@ def _of_embeddings(
     names = np.array([*recording.labels.names, ""])[np.append(recording.labels.name, -1)[assigned.label]]
     looks_up = passes_through(recording.stacks, "embedding", "torch/nn/functional.py")[found.stack_id]
     multiplies = passes_through(recording.stacks, "forward", "torch/nn/modules/linear.py")[found.stack_id]
-    called = owners.known == ModuleEvidence.CALL
+    called, lives = owners.known == ModuleEvidence.CALL, lives_of(recording, found)
     at, step, said = int(level.argmax()), steps_of(recording.steps, found.alloc_event), []
     live = is_gradient & found.allocated_at(at)
     of_layers = {f"{owners.paths[each]}.weight" for each in np.unique(owners.module[called & multiplies])}
@@ -93,7 +94,9 @@ def _of_embeddings(
         mine = np.flatnonzero(live & (names == f"gradient of {weight}"))
         n_bytes, size = int(found.block_size[mine].sum()), int(found.size[mine].max(initial=0))
         share = np.bincount(step[rows], found.size[rows]).max() / max(size, 1)
-        is_much = n_bytes >= max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
+        # Another use of the weight, as by a product, makes a second one in the same backward.
+        alike = (found.size == size) & np.isin(lives.born_in, lives.born_in[mine])
+        is_much = alike.sum() == len(mine) and n_bytes >= max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
         if is_much and share <= _MOST_LOOKED_UP and of_layers <= set(names.tolist()):
             frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
             of_peak, looked_up = format_share(n_bytes, int(level[at]), 0), math.ceil(1000 * share) / 10

@@ -15,8 +15,9 @@ WORDS, WIDTH = 20_000, 64
 class Net(nn.Module):
     """Words of a sentence, a layer, and a score for each class, or for each word."""
 
-    def __init__(self, *, is_sparse: bool = False, is_tied: bool = False):
+    def __init__(self, *, is_sparse: bool = False, is_tied: bool = False, is_shared: bool = False):
         super().__init__()
+        self.is_shared = is_shared
         self.words = nn.Embedding(WORDS, WIDTH, sparse=is_sparse)
         self.body = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, WORDS if is_tied else 10, bias=False)
@@ -24,7 +25,8 @@ class Net(nn.Module):
             self.head.weight = self.words.weight
 
     def forward(self, x):
-        return self.head(torch.tanh(self.body(self.words(x))).mean(1))
+        hidden = torch.tanh(self.body(self.words(x))).mean(1)
+        return nn.functional.linear(hidden, self.words.weight) if self.is_shared else self.head(hidden)
 
 
 def said_of(path, n_looked_up, **options):
@@ -55,6 +57,7 @@ def test_a_gradient_of_all_rows_of_which_few_are_looked_up_is_named_with_the_lin
     [
         pytest.param(400, {"is_sparse": True}, id="a gradient of the rows alone"),
         pytest.param(400, {"is_tied": True}, id="weights that the head has as well"),
+        pytest.param(400, {"is_shared": True}, id="weights that a product reads as well"),
         pytest.param(12_000, {}, id="most rows"),
     ],
 )
