@@ -28,6 +28,7 @@ from vramscope.model.trace import Trace
 from vramscope.recorder import Recorder, record
 from vramscope.store import batches, parts
 from vramscope.store import manifest as manifests
+from vramscope.store.read.rank import RankReader
 from vramscope.store.read.reader import Reader
 from vramscope.store.retention.compactor import Compactor
 from vramscope.store.write.writer import Writer
@@ -229,6 +230,30 @@ def test_a_follower_goes_on_while_the_beginning_is_taken(tmp_path, training):
     follower = recording
     afresh = recording_of(tmp_path)
     assert afresh.past.n_events >= follower.past.n_events > 0
+
+
+def test_parts_that_are_taken_in_attempt_after_attempt_are_no_damage(tmp_path, monkeypatch):
+    writer = writer_into(tmp_path, max_bytes=CAP)
+    program, taken = Program([writer], 5), []
+    once = RankReader._refresh_once
+
+    def take():
+        before = {path.name for path in (tmp_path / "rank0").iterdir()}
+        while {path.name for path in (tmp_path / "rank0").iterdir()} >= before:
+            program.run(1, tell_every=0)
+            program.tell()
+            writer.compact()
+
+    def disturbed(reader):
+        changed = once(reader)
+        if reader.has_devices and len(taken) < 8:
+            taken.append(take())
+        return changed
+
+    take()
+    monkeypatch.setattr(RankReader, "_refresh_once", disturbed)
+    is_sound(recording_of(tmp_path))
+    assert len(taken) == 8
 
 
 @pytest.mark.parametrize("moment", ["a summary is written", "the manifest names it", "parts are removed"])
