@@ -30,8 +30,8 @@ _STILL_UPLOADING_S = 180.0
 _MOST_RETRIES = 20
 """The most attempts of one refresh.
 
-On a busy machine a tight cap took parts in four attempts in a row, in one refresh of some hundred, and what was
-left of them read as damage; with 20 attempts in none.
+On a busy machine a tight cap took parts in four attempts in a row, in one refresh of some hundred, and what
+was left of them read as damage; with 20 attempts in none.
 """
 
 
