@@ -64,7 +64,10 @@ def part_in_own_file(package: ModuleType, kind: type[Part], name: str) -> Part |
 
 
 def part(package: ModuleType, kind: type[Part], name: str) -> Part:
-    """Return the part called *name*, or raise its own error, or UnknownNameError with the other names."""
+    """Return the part called *name*; raises UnknownNameError that lists the others.
+
+    A broken part of another distribution raises its error only if it is the one requested.
+    """
     own = own_parts(package, kind)
     if name in own:
         return own[name]

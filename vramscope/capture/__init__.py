@@ -57,7 +57,10 @@ class Sink(Protocol):
 
 
 class Capture(Protocol):
-    """One source at work; ``record`` catches what it raises from ``start`` on, and training goes on."""
+    """One source at work in this process.
+
+    Everything from ``start`` on may raise: ``record`` catches it, and training goes on.
+    """
 
     @property
     def devices(self) -> Sequence[Device]:

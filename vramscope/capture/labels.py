@@ -120,7 +120,10 @@ class Labeler:
         self._label_gradients(gradients, new, [named[i][0] for i in new], parameters)
 
     def parameters(self, optimizer: Any) -> None:
-        """Label an optimizer's parameters, even those of no module, and gradients when a step begins."""
+        """Label an optimizer's parameters and their gradients when a step begins.
+
+        Some of these parameters may belong to no module.
+        """
         groups = getattr(optimizer, "param_groups", ())
         parameters = list(chain.from_iterable(group.get("params", ()) for group in groups))
         new = self._unlabeled(parameters)

@@ -284,7 +284,10 @@ def _level(stats: dict[str, Any], name: str) -> Mapping[str, int]:
 
 
 def _moved_bytes(stats: dict[str, Any]) -> int:
-    """Bytes ever reserved plus those released: changes even if a release and a reservation cancel out."""
+    """Bytes ever reserved plus bytes ever released.
+
+    The sum also changes when a release and a reservation of the same size cancel each other.
+    """
     if not stats:
         return 0
     reserved = stats["reserved_bytes"]["all"]

@@ -47,7 +47,10 @@ LIMITS = Limits()
 
 
 def identity(path: Path, *, package: Path = _PACKAGE) -> Identity | None:
-    """What identifies the file at *path* now, and the code in *package* that converts it; None if unknown."""
+    """Return what identifies the file at *path* in its current state; None if that is unknown.
+
+    The code in the directory *package* is what converts it.
+    """
     try:
         status = path.stat()
         where = os.path.abspath(path)  # noqa: PTH100 the name counts, not the target of a link
@@ -109,7 +112,10 @@ def keep(run: Run, path: Path, source: Identity | None, limits: Limits = LIMITS)
 
 
 def _write(place: Path, run: Run, source: Identity) -> None:
-    """Write the whole file or nothing: readers see no half of it, and checksums show a power failure."""
+    """Write the file completely or not at all.
+
+    A reader never finds half a file; after a power failure, the checksums show it.
+    """
     with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".part", delete=False) as file:
         try:
             column_file.write(file, run, source)
@@ -130,7 +136,10 @@ def _place(source: Identity | None) -> Path | None:
 
 
 def cached_summary(rank: Path, state: tuple[int, ...]) -> Path | None:
-    """Where a reader keeps a rank's summary; *state* identifies its recording. None if nothing is cached."""
+    """Return where a reader keeps the summary of a rank; None if nothing is cached.
+
+    *state* identifies the recording among all that were ever in that directory.
+    """
     home = cache_directory()
     return None if home is None else home / f"{_name(f'{rank.absolute()} {state}')}{_OF_SUMMARIES}"
 

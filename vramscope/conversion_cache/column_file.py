@@ -84,7 +84,10 @@ def _rest(file: FileIO) -> bytes:
 
 
 def _sum(block: Any, at: int) -> int:
-    """The checksum of the block at byte *at* of its column: a changed word or exchanged blocks change it."""
+    """Return the checksum of the block at byte *at* of its column.
+
+    It changes if a word changes, or if blocks change places.
+    """
     words = np.frombuffer(block, "<u8", count=len(block) // 8)
     rest = int.from_bytes(bytes(block[len(words) * 8 :]), "little")
     return (int(words.sum(dtype="u8")) + rest) * (at // _BLOCK * 2 + 1)

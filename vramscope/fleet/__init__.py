@@ -244,7 +244,10 @@ def read_and_summed(rank: Path) -> tuple[Run, RankSummary]:
 
 
 def _keep(rank: Path, stored: StoredSummary) -> None:
-    """Keep the summary of a finished trace in the cache, if any; what is read stays as it is."""
+    """Keep a summary for the next reader, unless its trace is still written or nothing is cached.
+
+    It never goes beside the trace: what is read stays as it is.
+    """
     path = _kept(rank)
     if path is not None and stored.summary.outcome is not Outcome.RUNNING and stored.events_bytes:
         with suppress(OSError):

@@ -75,7 +75,10 @@ class Course:
 
 
 def begin(initial: Snapshot, first_event: int = 0) -> Course:
-    """The course before the first event known, at *initial*; the size cap removed *first_event* events."""
+    """The course before the first event that is known.
+
+    The size cap removed *first_event* events before it. Its peaks are the levels of *initial*.
+    """
     held = initial.blocks.rows(initial.blocks.in_use)
     live = LiveBlocks.of(
         address=held.address,

@@ -47,7 +47,10 @@ class StepsWithPeaks(NamedTuple):
 
 
 def device_summary(recording: Recording) -> DeviceSummary:
-    """The summary of a whole recording; takes 0.5 s per million events."""
+    """The summary of a whole recording.
+
+    Takes 0.5 s per million events.
+    """
     has_events = bool(len(recording.trace) or len(recording.initial.segments))
     past, peaks = recording.past, step_peaks(recording)
     course = advanced(begin(recording.initial, past.n_events), recording.trace, np.zeros(0, "i8"))

@@ -100,7 +100,10 @@ class _Inflating:
 
 
 def beginning(head: bytes) -> bytes:
-    """Return a file's first bytes, unpacked (b'' if damaged) and without the UTF-8 mark of some editors."""
+    """Return the first bytes of a file, decompressed if it is a gzip; b'' if that is damaged.
+
+    The UTF-8 byte order mark that some editors write is removed.
+    """
     if head[:2] != _GZIP:
         return head.removeprefix(UTF8_MARK)
     try:

@@ -188,7 +188,10 @@ def _recording(
 
 
 def _totals_trace(events: Sequence[_Event]) -> tuple[TotalsTrace, list[Note]]:
-    """Build a device's trace; memory from before it is in the totals and in frees without an allocation."""
+    """Build a trace from the events of one device.
+
+    Memory from before the trace appears in the totals and in frees without an allocation.
+    """
     first = events[0]
     builder = TotalsTrace(first.reserved or 0)
     pairs = Pairs(builder)

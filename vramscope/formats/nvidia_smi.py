@@ -164,7 +164,10 @@ def _left_out(table: list[list[str]], width: int, head: list[str], *, is_cut: bo
 
 
 def _guessed(table: list[list[str]]) -> list[_Column]:
-    """Guess columns without a header: memory that changes is used and free, that which does not the total."""
+    """Return the columns of a log without a header, guessed from their cells.
+
+    The memory columns that change are used and free; the one that never changes is the total.
+    """
     width = len(table[0]) if table else 0
     first = [_first_of(cell) for cell in (table[0] if table else [])]
     memory = [at for at, kind in enumerate(first) if kind == "memory"]

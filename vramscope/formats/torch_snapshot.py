@@ -37,7 +37,10 @@ _JSON_KEYS = (b'"device_traces"', b'"segments"', b'"total_size"')
 
 
 def sniff(head: bytes, path: Path) -> bool:
-    """Return whether it is a pickle, or a snapshot's JSON, by the content: files are often misnamed."""
+    """Return whether it is a pickle, or JSON with the keys of a snapshot.
+
+    Files are often misnamed, so the content decides.
+    """
     start = beginning(head)
     if start[:1] == b"\x80" and b"\x02" <= start[1:2] <= b"\x05":
         return start[2:3] != b"\x8a"  # a number comes first in what torch.save wrote before 1.6

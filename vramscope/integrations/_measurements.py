@@ -43,7 +43,10 @@ class Measurement(NamedTuple):
 def measurements(
     summaries: Iterable[RankSummary], labels: Mapping[str, str] | None = None
 ) -> Iterator[Measurement]:
-    """Yield all measurements of the first ``MOST_RANKS`` ranks; *labels* are beside ``rank``, ``device``."""
+    """Yield every measurement of the first ``MOST_RANKS`` summaries, one per rank.
+
+    *labels* are those beside ``rank`` and ``device``, the same for all.
+    """
     for summary in sorted(summaries, key=lambda each: each.process.rank)[:MOST_RANKS]:
         for device in summary.devices:
             place = {"rank": str(summary.process.rank), "device": str(device.device.index)}

@@ -87,7 +87,10 @@ def _check_limit(recordings: "tuple[Recording, ...]", limit: int) -> None:
 
 
 def _own_peak(recording: "Recording") -> int:
-    """The peak bytes of what the test itself allocated: older blocks are other tests', and may be freed."""
+    """The peak in bytes of what the test itself allocated.
+
+    Blocks from before the test belong to other tests, and may be freed while it runs.
+    """
     import numpy as np
 
     found = recording.lifetimes()

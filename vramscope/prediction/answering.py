@@ -28,7 +28,10 @@ _MOST_OTHERS = 8
 
 
 def answering(trial: Trial) -> Answering:
-    """Return a trial's answer, of the dry runs that it takes, and keep it; raises VramscopeError if none."""
+    """Return the answer of one trial, from as many dry runs as it takes; it is kept in the recording.
+
+    Raises VramscopeError where the first run has no answer.
+    """
     (first,) = yield [trial]
     if isinstance(first, VramscopeError):
         raise first

@@ -30,7 +30,10 @@ _ABORTED = ": a hook or a backward of the program may have raised an error; run 
 
 
 def run_dry(trial: Trial, meanwhile: Callable[[], Any] = lambda: None) -> Prediction:
-    """Return a script's answer or raise VramscopeError; *meanwhile* is called while the first run goes on."""
+    """Return the answer of one script; raises VramscopeError with one sentence where there is none.
+
+    *meanwhile* is called while the first run is under way.
+    """
     ((_, outcome),) = run_all_dry([trial], 1, meanwhile)
     if isinstance(outcome, VramscopeError):
         raise outcome

@@ -72,7 +72,10 @@ def check(chosen: RecordOptions) -> tuple[int | None, int | None]:
 
 
 def recorder_options(chosen: RecordOptions, sizes: tuple[int | None, int | None]) -> RecorderOptions:
-    """Make options of checked ones and the *sizes* of ``check``; raises UsageError, MissingExtraError."""
+    """Return the options of a recorder, from checked ones and the *sizes* that ``check`` returned.
+
+    Raises UsageError, MissingExtraError.
+    """
     capacity_bytes, max_bytes = sizes
     path, url = _place(chosen.directory)
     source = "counters" if chosen.mode == "counters" else chosen.device

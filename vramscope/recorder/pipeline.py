@@ -89,7 +89,10 @@ class Pipeline:
         self.guarded(lambda capture: capture.mark(kind, phase, value, name))
 
     def open(self) -> "tuple[str, Capture]":
-        """Open the source, before anything runs; raises CaptureError without torch or such a device."""
+        """Open the source and return its name with it.
+
+        Raises CaptureError if there is no torch or no such device; at this point nothing runs yet.
+        """
         try:
             undisturbed(import_everything)
         except ImportError:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def create_writer(
     requested: Path, options: "RecorderOptions", source: str, capture: "Capture"
 ) -> tuple[Path, Writer]:
-    """Return the run's directory, another if *requested* is taken, and its new writer; raises StoreError."""
+    """Create the writer; returns the run's directory with it, which is another one if *requested* is taken.
+
+    Raises StoreError.
+    """
     process = replace(this_process(capture.torch, capture.settings), tags=options.tags)
     for number in range(1, 10_000):
         path = requested if number == 1 else requested.with_name(f"{requested.name}-{number}")

@@ -66,7 +66,10 @@ class UploadProcess:
         )
 
     def finish(self) -> str:
-        """Wait until the process has sent the rest; return what to report: where the trace is now."""
+        """Let the process send the rest, and wait for it.
+
+        Returns what to report: where the trace is now.
+        """
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()

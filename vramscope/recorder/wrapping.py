@@ -11,7 +11,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def recorded(block: AbstractContextManager[Any], function: Function) -> Function:
-    """Wrap *function* so that each call runs inside *block*: coroutines and generators until they end."""
+    """Wrap *function* so that each call runs inside *block*.
+
+    For coroutines and generators the block lasts until they end, not only until the call returns.
+    """
     wrapper: Any
     if inspect.iscoroutinefunction(function):
 

@@ -64,7 +64,10 @@ def spools() -> Path:
 
 
 def remove_uploaded(own: Path, *, largest_bytes: int = LARGEST_SPOOLS_BYTES) -> None:
-    """Delete the oldest uploaded ranks above the size limit; *own*, and what no store has, always stays."""
+    """Delete the oldest uploaded ranks above the size limit; what no store has always stays.
+
+    The directory *own* of a rank stays as well.
+    """
     found = []
     for path in spools().rglob(STATE_FILE):
         state = read_state(path.parent)
@@ -97,7 +100,10 @@ def write_state(rank: Path, state: UploadState) -> None:
 
 
 class Upload:
-    """Sends the files of *rank*, a directory of the spool, at *bytes_per_s* at most; 0 is no bound."""
+    """Sends the files of one rank to a store.
+
+    *rank* is its directory in the spool; *bytes_per_s* bounds the bandwidth, 0 for none.
+    """
 
     def __init__(self, rank: Path, url: str, bytes_per_s: float = 0.0) -> None:
         self._rank = rank

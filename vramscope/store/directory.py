@@ -26,12 +26,18 @@ def is_rank_name(name: str) -> bool:
 
 
 def ranks_of(run: Path) -> list[Path]:
-    """The directories of a run's ranks in order, of the last attempts; none that has no manifest (yet)."""
+    """Return the directories of a run's ranks in order, without those that have no manifest (yet).
+
+    Of a rank that was restarted, this is the directory of its last attempt.
+    """
     return [attempts[-1] for _, attempts in sorted(_attempts(run).items())]
 
 
 def rank_of(run: Path, rank: int) -> Path | None:
-    """The directory of the last attempt of one rank, or None; of the others only the names are read."""
+    """Return the directory of one rank of a run, its last attempt; None where it has none.
+
+    Of the other ranks only the names are read.
+    """
     return next((attempts[-1] for _, attempts in _attempts(run, rank).items()), None)
 
 

@@ -70,7 +70,10 @@ class StreamFile:
         return max(0, size - self.offset - self.unfinished_bytes)
 
     def read(self, decode: Callable[[pa.RecordBatch], Decoded]) -> Iterator[Decoded]:
-        """Yield each new whole batch, decoded; never raise: what *decode* cannot read counts as damage."""
+        """Yield every new whole batch, decoded; never raise for what the file holds.
+
+        A batch that *decode* cannot decode counts as damage.
+        """
         size = self.size()
         if size == self.offset + self.unfinished_bytes:
             return

@@ -47,7 +47,10 @@ def arrow_type(dtype: str) -> pa.DataType:
 
 
 def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
-    """The NumPy dtype of an Arrow integer or boolean, of the same name; Arrow's conversion needs pandas."""
+    """Return the NumPy dtype of an Arrow integer or boolean, which have the same names in both libraries.
+
+    Arrow's own conversion needs pandas.
+    """
     return np.dtype(str(kind))
 
 

@@ -85,7 +85,10 @@ def write_summary(path: Path, stored: StoredSummary, own: OwnFile | None = None)
 
 
 def read_summary(path: Path) -> StoredSummary | None:
-    """The summary in a file; None if there is none, or a damaged or newer one: a reader then makes one."""
+    """The summary in a file.
+
+    None if there is no file, or if it is damaged or of a newer version: a reader then makes one.
+    """
     try:
         return parse_summary(side_file.content(path, _MOST_BYTES))
     except OSError:

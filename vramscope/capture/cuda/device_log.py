@@ -172,7 +172,10 @@ class DeviceLog:
         sink.state(_at(state, self.n_events, self._time_ns), self.device, reported=True)
 
     def _ensure_initial_state(self, sink: Sink, reading: Reading, new: tuple[NewEntries, Trace]) -> None:
-        """Make the state before the new events known, if need be by undoing them from the one after."""
+        """Make sure that the state before the new events is known.
+
+        If it is not, it is reconstructed by undoing the new events from the state after them.
+        """
         entries, trace = new
         if self._ledger is not None and entries.is_whole:
             return

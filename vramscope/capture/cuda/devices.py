@@ -8,7 +8,10 @@ from vramscope.model.device import Device
 
 
 def ordinal() -> int:
-    """The index of this process's CUDA device; before CUDA is initialized it is torchrun's ``LOCAL_RANK``."""
+    """The index of this process's CUDA device.
+
+    Before CUDA is initialized it is ``LOCAL_RANK``, which torchrun sets.
+    """
     local = os.environ.get("LOCAL_RANK", "")
     if not torch.cuda.is_initialized() and local.isdigit() and int(local) < torch.cuda.device_count():
         return int(local)

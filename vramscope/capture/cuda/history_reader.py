@@ -41,7 +41,10 @@ class HistoryReader:
         notes: NoteLog,
         add_devices: Callable[[list[int]], None],
     ) -> None:
-        """Read for the *records* of the hooks; *add_devices* takes devices that the program begins to use."""
+        """Read for the *records* of the hooks.
+
+        *add_devices* takes the devices that the program has begun to use.
+        """
         self.sink: Sink | None = None
         self.is_shared = False
         """Whether the program keeps the history itself."""

@@ -139,7 +139,10 @@ _BACKWARD = {"name": "backward", "filename": "", "line": 0}
 
 
 def _with_forward(trace: list[Any]) -> list[Any]:
-    """Give backward's entries without a stack the forward's, which anomaly mode has from torch 2.11 on."""
+    """Use the forward's stack for entries of backward that have none of their own.
+
+    torch ≥ 2.11 reports it under anomaly mode.
+    """
     if not any(map(operator.contains, trace, repeat("forward_frames"))):
         return trace
     known: dict[int, list[Any]] = {}

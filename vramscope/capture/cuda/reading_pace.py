@@ -84,7 +84,10 @@ class ReadingPace:
         return monotonic() - self._read_at > least and has_unread()
 
     def wants_emptying(self, n_new: Callable[[], int]) -> bool:
-        """Whether the ring is worth emptying, and few attempts have lost entries to threads of C++."""
+        """Whether the ring is worth emptying, and that is safe enough.
+
+        It is safe while few attempts lost entries to threads of C++.
+        """
         if self._n_lost_by_emptying > 1 + self._n_emptied * _MOST_LOST_SHARE:
             return False
         least = min(history.FEWEST_EMPTIED, self.n_entries // 2)

@@ -42,7 +42,10 @@ class ThreadNames:
         """Whether the program has texts of its own in the entries, so that one without a text may be any."""
 
     def phase_begins(self) -> bool:
-        """Name this thread, which begins a phase as others do; return whether it got its name by this."""
+        """Name the calling thread, which begins a phase, if it is not the only one that does.
+
+        Returns whether it has no name before this and one from here on.
+        """
         if not self._can_name or hooks.works_for_another():
             return False
         own = threading.get_ident()

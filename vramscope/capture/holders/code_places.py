@@ -26,7 +26,10 @@ def is_ours(file: str) -> bool:
 
 @lru_cache(4096)
 def is_program(file: str | None) -> bool:
-    """Whether *file* is the user's (a notebook's cell has none), not of a package, Python or vramscope."""
+    """Whether *file* is the user's own: not of torch, Python, an installed package or vramscope.
+
+    A notebook's cells have no file.
+    """
     if file is None or is_ours(file):
         return False
     if file.startswith((_TORCH, "<frozen")) or file.endswith(".so"):

@@ -106,7 +106,10 @@ class Watch:
         self._report(found)
 
     def look_at_end(self, frame: FrameType | None, error: BaseException | None) -> None:
-        """Record which names hold storages when a block ends, by *error* or not; no note of the unknown."""
+        """Record which names hold storages at the end of a block that *error* ended, if anything did.
+
+        Whatever stays unknown needs no note: nothing asked for it.
+        """
         if not threads_at_work():
             self._report(search(_END_WALK_S, frame, at_end=True, error=error), AT_END)
 

@@ -122,7 +122,10 @@ def containers_on(words: tuple[Word, ...], file: str) -> Iterator[tuple[int, Nam
 
 
 def carried(file: str, function: str) -> frozenset[str]:
-    """Variables that a loop of *function* or ``<module>`` reads before it assigns: each outlives a turn."""
+    """Variables that a loop of *function* reads before it assigns them, so they live from turn to turn.
+
+    *function* is a name, or ``<module>`` for the file's own code.
+    """
     return _carried(file).get(function, frozenset())
 
 

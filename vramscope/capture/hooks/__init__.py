@@ -33,7 +33,10 @@ __all__ = [
 
 
 def install(listener: Listener) -> None:
-    """Report the program's events to *listener*, and the running module to its log, until ``uninstall``."""
+    """Report the program's events to *listener* until ``uninstall``.
+
+    If the listener has a module log (``modules``), the running module is recorded there.
+    """
     listen(listener)
     if state.log is None:
         hook_roots()

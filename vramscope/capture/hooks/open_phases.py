@@ -31,7 +31,10 @@ _IDLE = thread_pool._worker.__code__
 
 
 class Listener:
-    """Receives what the program does by methods a source overrides; ``failed`` receives what they raise."""
+    """Receives what the program does; what a source overrides is what it looks at.
+
+    Its methods may raise: ``failed`` then receives the error and the training goes on.
+    """
 
     failed: Callable[[BaseException], None]
     """Receives an error of vramscope itself."""
@@ -80,7 +83,10 @@ class _Thread(threading.local):
 
 
 class _HookState:
-    """The hooks' state: one object per process, as functions that read it must stay the same."""
+    """State of the hooks, one for the process.
+
+    It is an object because the hooks that read it must stay the same functions for the life of the process.
+    """
 
     __slots__ = (
         "collections", "hook_roots", "leave_root", "listener", "log", "n_begun", "n_too_deep", "threads",
@@ -196,7 +202,10 @@ def other_threads() -> bool:
 
 
 def threads_at_work() -> bool:
-    """Whether another living thread began a phase and may use its tensors: not one that waits in a pool."""
+    """Whether another living thread began a phase and may be using its tensors now.
+
+    The threads of a pool that wait for work use none.
+    """
     frames = sys._current_frames()
     # With the own frame in it, this local variable would keep the locals of every caller until a collection.
     del frames[get_ident()]
@@ -219,7 +228,10 @@ def has_collected() -> bool:
 
 
 def recursion_notes(n_more: int) -> list[Note]:
-    """A note on the hook calls, and *n_more*, that failed at Python's recursion limit since the last note."""
+    """A note on the hook calls, and *n_more* others, that failed at Python's recursion limit.
+
+    The count starts again from zero.
+    """
     n, state.n_too_deep = state.n_too_deep + n_more, 0
     text = (
         "the program was so near Python's recursion limit that its actions there were not recorded: blocks "

@@ -41,7 +41,11 @@ def _root(mesh: Any) -> Any:
 
 
 def coordinates_in(mesh: Any) -> dict[str, int]:
-    """The coordinates in one mesh; dimensions of a kind (replicas, shards) count as one, the last fastest."""
+    """The coordinates of this process in one mesh.
+
+    Dimensions of one kind, such as those of replicas and of shards, are counted as one: the last varies
+    fastest.
+    """
     names, coordinates = mesh.mesh_dim_names, mesh.get_coordinate()
     found: dict[str, int] = {}
     if names and coordinates:

@@ -175,7 +175,10 @@ class Storages:
             raise raised
 
     def see_storage(self, storage: Any, frame: FrameType | None) -> bool:
-        """Take in a storage that may be new or resized; whether it is new. The listener gets our errors."""
+        """Take in a storage that may be new or resized; returns whether it is new.
+
+        Errors of vramscope go to the listener.
+        """
         if self.quiet:
             return False
         try:

@@ -249,7 +249,10 @@ class _OpcodeWalk:
         return found
 
     def _walk(self, target: int) -> None:
-        """Walk by opcodes to *target*, or to the end of one that reaches beyond; the window may end first."""
+        """Walk opcode by opcode to *target*.
+
+        It stops later if an opcode reaches beyond *target*, and earlier if the window ends.
+        """
         while self._at < target and self._step(target):
             pass
 

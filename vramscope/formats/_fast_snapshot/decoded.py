@@ -16,7 +16,10 @@ NUMBERS = ("addr", "size", "stream", "time_us")
 
 @dataclass(slots=True, eq=False)
 class Decoded:
-    """One row per place where an event may begin; where ``end`` is 0 none does, and the rest is undefined."""
+    """One row per place where an event may begin.
+
+    If no event begins there, ``end`` is 0 and the other columns are undefined.
+    """
 
     start: Array
     shape: Array
@@ -86,7 +89,10 @@ class _ShapeNumbers:
         self._columns: dict[tuple[Value | None, ...], Array] = {}
 
     def column(self, values: tuple[Value | None, ...]) -> Array:
-        """Return each event's value, located by its shape: 0 if that has none, undefined if no shape fits."""
+        """Return the value of each event, located by its shape.
+
+        It is 0 if the shape has no such value, and undefined if no shape fits.
+        """
         if values not in self._columns:
             self._columns[values] = self._column(values)
         return self._columns[values]

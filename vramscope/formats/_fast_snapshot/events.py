@@ -18,7 +18,10 @@ _STRETCH = 1 << 16
 
 
 def snapshot_of(found: Packed) -> Any:
-    """Return the snapshot, its traces as ``Events``; raises Irregular, or FormatError like ``histories``."""
+    """Return the snapshot with its traces as ``Events``.
+
+    Raises Irregular, or FormatError as ``histories`` does.
+    """
     if not found.runs:
         return found.whole
     traces = found.whole.get("device_traces") if type(found.whole) is dict else None
@@ -52,7 +55,10 @@ class _Layout:
 
 
 class _Joined:
-    """The runs and dicts of all traces, in order; what they share stays one object: stacks go by identity."""
+    """The runs and dicts of all traces in their order.
+
+    Objects that several traces share stay the same, as stacks are distinguished by identity.
+    """
 
     def __init__(self, found: Packed, traces: Sequence[list[Any]]) -> None:
         self._found, self._columns = found, found.columns
@@ -137,7 +143,10 @@ class _Joined:
         return pool
 
     def _stacks(self, layout: _Layout, rest: Events) -> tuple[tuple[list[Any], ...], Array]:
-        """Return the lists of frames, inside events, referred to and of dicts, and each event's index."""
+        """Return the lists of frames and the index of each event's list.
+
+        The lists are those inside events, those that events refer to, and those of the dicts.
+        """
         stack = self._columns.column("stack", layout.rows)
         stack[layout.at_dicts] = -1
         elsewhere = np.flatnonzero(stack < -1)

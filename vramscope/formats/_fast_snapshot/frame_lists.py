@@ -82,7 +82,10 @@ class _Recent:
 
 
 class FrameLists:
-    """The distinct lists of frames of a file: torch writes one per call, nearly all repeat an earlier one."""
+    """The distinct lists of frames of a file.
+
+    torch writes a list per call, of references to shared frames; nearly all repeat an earlier one.
+    """
 
     def __init__(self) -> None:
         self._known = _ListNumbers()

@@ -32,7 +32,10 @@ class Body:
             raise Irregular
 
     def read(self, size: int) -> list[memoryview]:
-        """Return the pieces of up to *size* further bytes, none at the end; raises Irregular in a frame."""
+        """Return the pieces of the next *size* bytes or somewhat fewer; none at the end.
+
+        Raises Irregular if the file ends inside a frame.
+        """
         while raw := self._file.read(size):
             if pieces := self._without_headers(self._taken + raw if self._taken else raw):
                 return pieces

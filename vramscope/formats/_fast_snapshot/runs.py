@@ -122,7 +122,10 @@ class RunColumns:
         return not len(self._columns[name])
 
     def spread(self, runs: Sequence[EventRun], first: Sequence[int], n_rows: int) -> None:
-        """Move the *runs*' rows in place, to *first* on among *n_rows*; those between are undefined then."""
+        """Move the rows of the *runs* in place, so that they begin at *first*, among *n_rows* in all.
+
+        What is then in the rows between them is undefined.
+        """
         for name in self._columns:
             if self.is_zero(name):
                 continue

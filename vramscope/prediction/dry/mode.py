@@ -373,7 +373,10 @@ def _is_of_the_card(*values: Any) -> bool:
 
 @cache
 def _parts_of(func: Any) -> Callable[..., Any] | None:
-    """What autograd makes of a composite operator, or None; inference mode hands it on as a whole."""
+    """What autograd makes of a composite operator; None for any other.
+
+    Inference mode leaves autograd out, and hands the operator on as a whole.
+    """
     if not isinstance(func, torch._ops.OpOverload):
         return None
     name = func.name().removeprefix("aten::")

@@ -18,7 +18,10 @@ Leave = Callable[[BaseException | None], None]
 
 
 def when_process_ends(leave: Leave) -> None:
-    """Call *leave* once, with the exception that ends the process if any, before recorders close blocks."""
+    """Call *leave* once when this process ends, before the recorder's own end closes every block.
+
+    *leave* takes the exception that ends the process, if any.
+    """
     once = _Once(leave)
     atexit.register(once.at_exit)
     if multiprocessing.parent_process() is not None:

@@ -189,7 +189,10 @@ class _LeakSearch:
         self._output: IO[str] | None = self._process.stdout
 
     def leaks(self, wait_s: float) -> tuple[list[FoundLeak], float] | None:
-        """The leaks (none if the process failed or took too long) and their time; None while it runs."""
+        """Return the leaks and the time they took once the process has ended; None while it runs.
+
+        A process that fails or runs for too long has found none.
+        """
         try:
             # A few lines: they fit into the pipe, so the process ends without being read.
             self._process.wait(wait_s)

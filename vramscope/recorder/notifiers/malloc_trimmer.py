@@ -16,7 +16,10 @@ _GROWN_BYTES = 8_000_000
 
 
 class MallocTrimmer:
-    """Trims ``malloc``'s free memory every *every_s* seconds if the process has grown; only with glibc."""
+    """Trims the free memory of ``malloc`` every *every_s* seconds, a minute, if the process has grown.
+
+    Without glibc it does nothing.
+    """
 
     def __init__(self, every_s: float = _EVERY_S) -> None:
         self._every_s, self._trim = every_s, malloc_trim()

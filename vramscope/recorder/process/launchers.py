@@ -55,7 +55,10 @@ _MADE_UP = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def launch_of(environ: Mapping[str, str]) -> Launch:
-    """Which process of a job this is: rank 0 of 1 where no launcher started it."""
+    """Which process of a job this is.
+
+    It is rank 0 of 1 for a process that no launcher started.
+    """
     for words in _LAUNCHERS:
         rank, size = _number(environ, (words.rank,)), _number(environ, words.world_size)
         is_meant = not words.needs or words.needs in environ

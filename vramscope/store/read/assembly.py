@@ -215,7 +215,10 @@ def obituary(started_ns: int, last_ns: int) -> Note:
 
 
 def keep_known(table: AnyTable, limits: Mapping[str, int], instead: int = 0) -> tuple[AnyTable, int]:
-    """Replace values of the columns *limits* below 0 or at the limit by *instead*; return how many, too."""
+    """Replace values of the columns *limits* that are negative or reach their limit by *instead*.
+
+    Returns the table and the number of replaced values.
+    """
     changed, n_strays = {}, 0
     for name, limit in limits.items():
         column = getattr(table, name)
@@ -250,7 +253,10 @@ def marks_within(marks: Marks, n_events: int) -> Marks:
 
 
 def labels_within(labels: Labels, n_events: int) -> Labels:
-    """Drop labels of missing events: at another instant they would name another block."""
+    """Drop labels of missing events.
+
+    A label is about the block that is live at its instant; at another instant it would name another block.
+    """
     known, _ = keep_known(labels, {"category": max(Category) + 1}, instead=Category.UNKNOWN)
     beyond = (known.event > n_events) | (known.event < 0)
     return known.rows(~beyond) if beyond.any() else known

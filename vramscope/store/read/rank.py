@@ -39,7 +39,10 @@ class RankReader:
     """Reads the directory of one rank as far as it is written."""
 
     def __init__(self, directory: Path, scratch: Scratch | None = None) -> None:
-        """Open *directory*; *scratch* keeps a growing run. Raises StoreError if the manifest is damaged."""
+        """Open *directory*; a run that grows is kept in *scratch*.
+
+        Raises StoreError if the manifest cannot be read.
+        """
         self.directory = directory
         self._version = self._manifest_version()
         self.manifest = manifests.read(directory / MANIFEST)

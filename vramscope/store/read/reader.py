@@ -27,7 +27,10 @@ class Reader:
     """
 
     def __init__(self, path: Path, scratch: Scratch | None = None) -> None:
-        """Open *path*; *scratch* keeps a growing run. Raises StoreError if no run there can be read."""
+        """Open *path*; a run that grows is kept in *scratch*.
+
+        Raises StoreError if there is no run that this version can read.
+        """
         self.path = path
         self._scratch = scratch
         self._lock = Lock()

@@ -42,7 +42,10 @@ def anybody(_path: Path) -> Owner | None:
 
 
 class FileChain:
-    """One stream in several files, up to the first incomplete one: rows are identified by their number."""
+    """One stream in several files, read in order.
+
+    Nothing is read after a file that is not complete, as rows are identified by their number.
+    """
 
     def __init__(self, homes: Sequence[Path], name: str, owner_of: OwnerOf) -> None:
         self._name = name

@@ -121,7 +121,10 @@ def _course(marks: Marks, end: int) -> Marks:
 
 
 def _labels(before: CarriedState, part: DevicePart, following: DevicePart, state: Snapshot) -> Labels:
-    """Return the labels of blocks that are live at the end; of equal ones of a block the last."""
+    """Return the labels of blocks that are live at the end.
+
+    The last one of several equal labels of a block.
+    """
     late = following.labels.rows(following.labels.event < state.event)
     labels = Labels.joined(before.labels, part.labels, late)
     kept = labels.rows(_is_carried(labels, part.trace, before.state.event, state))

@@ -54,7 +54,10 @@ _GROWING = ("marks", "samples", PEAKS, STEPS)
 
 
 class Compactor:
-    """Keeps a rank's directory below its cap: a thread replaces the oldest parts with a summary."""
+    """Keeps one rank's directory below its size cap by replacing the oldest parts with a summary.
+
+    A background thread does the work while there is any.
+    """
 
     def __init__(
         self,
@@ -127,7 +130,10 @@ class Compactor:
                 pa.default_memory_pool().release_unused()
 
     def _chosen(self) -> list[int]:
-        """Return the parts to delete, never the newest complete one: it may hold marks of that before."""
+        """Return the parts to delete.
+
+        The newest complete part stays: it may hold marks of the part before it.
+        """
         size, found = self._size(), []
         if size <= self.cap.max_bytes * _FULL:
             return []

@@ -97,7 +97,10 @@ class OwnFile:
 
 
 class Claim:
-    """A directory that this process made, open while held: no other gets its inode after it was deleted."""
+    """A directory that this process made.
+
+    While it is held its descriptor is open, so that no other directory gets its inode after it was deleted.
+    """
 
     def __init__(self, path: Path) -> None:
         """Make the directory and hold it; of two processes one does. Raises OSError."""

@@ -66,7 +66,10 @@ class Kernel(NamedTuple):
 
 
 def buffers(dims: Sequence[Dim], offset: int, kernel: Kernel, card: Hardware) -> tuple[int, ...]:
-    """Bytes of the buffer and its semaphores, if blocks need another; the input begins at *offset*."""
+    """Bytes of the buffer and of its semaphores; nothing where no block needs another.
+
+    *offset* is the first element of the input in its storage.
+    """
     joined = _joined(sorted_dims(dims))
     if 1 + sum((dim.size - 1) * dim.into for dim in joined) * kernel.element_bytes > _LARGEST_OFFSET:
         return max(buffers(half, offset, kernel, card) for half in _halves(joined))

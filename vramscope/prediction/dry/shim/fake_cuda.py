@@ -51,7 +51,10 @@ _CUDA = torch.device("cuda", 0)
 
 @functools.cache
 def prepare() -> tuple[Any, ...]:
-    """Register our device's kernels, once; raises CaptureError if torch lacks what a dry run needs."""
+    """The kernels of our own device, registered once; they last as long as the process.
+
+    Raises CaptureError where this torch lacks what a dry run needs.
+    """
     own_device()
     library, everything = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
