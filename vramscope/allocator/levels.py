@@ -130,7 +130,8 @@ def unmappable_bytes(state: Snapshot, settings: Settings) -> Array:
 
 
 def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> Array:
-    """Mask of FREE_COMPLETED events without a FREE_REQUESTED of their block: these free the memory.
+    """Mask of FREE_COMPLETED events without a FREE_REQUESTED of their block: these free the memory
+    themselves.
 
     torch's ``skip_actions`` can leave the requests out; a request can also precede the first event.
     """

@@ -41,7 +41,9 @@ class BlockLives(Table):
     request: Int64
     """The FREE_REQUESTED event; −1 where there is none."""
     end: Int64
-    """The FREE_COMPLETED event; where it is missing, the next ALLOC at the address; −1 for neither."""
+    """The FREE_COMPLETED event, or the next ALLOC at the address, which shows that it is missing. −1 where
+    neither exists.
+    """
 
 
 def lives(trace: Trace, *, many: int = _MANY) -> BlockLives:
@@ -63,7 +65,9 @@ def lives(trace: Trace, *, many: int = _MANY) -> BlockLives:
 
 
 def _parts(trace: Trace, size: int) -> tuple[Array, int]:
-    """The part of each event of a block, and how many there are: by address, of some *size* events each."""
+    """The part of each event of a block, and the number of parts: they have ascending addresses, and about
+    *size* events each.
+    """
     low, high = _bounds(trace)
     shift = np.uint64(max((high - low).bit_length() - _BUCKET_BITS, 0))
     part, counts = np.empty(len(trace), "u2"), np.zeros(_NO_BUCKET + 1, "i8")
@@ -114,7 +118,9 @@ def lives_by_birth(trace: Trace, *, stretch: int = _STRETCH) -> BlockLives:
 
 
 def _by_birth(found: BlockLives) -> BlockLives:
-    """Order the lives by birth, without frees of older blocks at whose address another life came first."""
+    """Order the lives by birth and drop frees that a batch wrongly attributed to blocks from before the
+    trace: another life at their address came first.
+    """
     older = np.flatnonzero(found.alloc < 0)
     suspect = np.flatnonzero(is_among(found.address, np.unique(found.address[older])))
     start = np.where(found.alloc < 0, np.where(found.request < 0, found.end, found.request), found.alloc)
@@ -194,7 +200,8 @@ def _by_address(address: Array, action: Array) -> Array:
 
 
 def stable_order(address: Array) -> Array:
-    """The order of ``argsort(kind="stable")``, up to four times as fast: by digits, which NumPy counts.
+    """The order of ``argsort(kind="stable")``, up to four times as fast: digit by digit, where NumPy counts
+    instead of comparing.
 
     Addresses of one device differ in few bits.
     """

@@ -35,7 +35,9 @@ def relevant_segment_events(trace: Trace, rows: Array, before: Segments) -> Arra
 
 
 def _last(trace: Trace, rows: Array, before: Segments) -> Array:
-    """The last event of cudaMalloc segments at each address, unless it frees one that the rows brought."""
+    """Events of cudaMalloc segments: the last one at each address, unless it frees a segment that appeared
+    among the rows.
+    """
     last = rows[::-1][np.unique(trace.address[rows][::-1], return_index=True)[1]]
     is_there = trace.action[last] == Action.SEGMENT_ALLOC
     return last[is_there | np.isin(trace.address[last], before.address)]
@@ -149,7 +151,9 @@ class StateIndex:
         return rows[(end < 0) | (end >= k)]
 
     def _relevant_moves(self, least_moves: int) -> tuple[list[NDArray[np.int64]], list[int]]:
-        """The segment events still relevant after each of several positions, about as many events apart."""
+        """The segment events that are still relevant after each of several positions; the distance between
+        two positions is about the number of relevant events.
+        """
         found, since = [np.zeros(0, dtype="i8")], [0]
         n_moves = len(self._segment_trace)
         while (end := since[-1] + max(least_moves, len(found[-1]))) < n_moves:

@@ -213,7 +213,9 @@ def _module_of(label: str) -> str:
 
 
 def _next_freed(lives: Lives, found: Allocations, called: Array) -> Array:
-    """The row that backward frees next after each of its allocations; −1 if no module's forward made it."""
+    """The row that each allocation of backward is attributed to: made by a module's forward and freed next by
+    this backward. None where what is freed next was made outside of all modules, as the loss is.
+    """
     phase = np.append(lives.phases.phase, Phase.OTHER)
     is_made = (called > 0) | np.isin(lives.phase, (Phase.FORWARD, Phase.LOSS))
     saved = np.flatnonzero(is_made & (lives.freed_in >= 0) & (phase[lives.freed_in] == Phase.BACKWARD))

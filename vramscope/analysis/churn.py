@@ -56,7 +56,8 @@ def free_fixed_bytes(recording: Recording) -> Array | None:
 
 
 def _all_follow(part: Trace, ranges: _Ranges, now: tuple[Array, Array], change: Array) -> bool:
-    """Write the change of free bytes at each event to *change*; False if the record contradicts itself.
+    """Write the change of free bytes at each event of *part* to *change*; False if the record contradicts
+    itself.
 
     *now*, whether each range exists and its number of used blocks, is updated to the end of *part*.
     """
@@ -278,7 +279,9 @@ class Churn:
     """Segments freed, or ranges unmapped."""
     released_bytes: int = 0
     n_retries: int = 0
-    """Times that the cache was released because a request did not fit, and the driver asked again at once."""
+    """Times that the cache was released because a request did not fit, and the driver was asked again at
+    once.
+    """
     n_ooms: int = 0
 
 

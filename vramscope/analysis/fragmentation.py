@@ -67,7 +67,9 @@ class Fragmentation:
     parts: Parts
     churn: Churn
     worst: int = 0
-    """The instant with most bytes in free pieces of used segments: before a cudaMalloc, if there is any."""
+    """The instant before a call of cudaMalloc with the most bytes in free pieces of used segments; without
+    any such call the instant with the most such bytes.
+    """
     was_asked: bool = False
     """Whether cudaMalloc was called at the worst instant."""
     step: int | None = None

@@ -45,7 +45,9 @@ class Counters(Table):
     others_used_bytes: Int64
     """NVML: bytes that other processes hold, according to the driver's list of processes."""
     reserved_drift_bytes: Int64
-    """The larger change of torch's reserved and the device's used bytes while the driver was asked."""
+    """The larger change of torch's reserved and the device's used bytes while the driver was asked; 0: the
+    row is of one moment.
+    """
 
     host_resident_bytes: Int64
     """Host memory of this process that is in RAM (resident set size), pinned memory included."""
@@ -56,7 +58,9 @@ class Counters(Table):
     −1 before torch 2.13, which does not subtract what is handed back.
     """
     nccl_bytes: Int64
-    """NCCL's own counter: bytes that torch's process groups held at the end of the last step."""
+    """NCCL's own counter: bytes of the device that the communicators of torch's process groups held at the
+    end of the last step.
+    """
 
     allocated_highest_bytes: Int64
     """The most allocated bytes since the last row that has this figure: a step begins or ends at these rows.
@@ -67,7 +71,9 @@ class Counters(Table):
     requested_highest_bytes: Int64
     active_highest_bytes: Int64
     retries: Int64
-    """torch's ``num_alloc_retries``: how often the process released the cache as a request did not fit."""
+    """torch's own ``num_alloc_retries``: how often the cache was released because a request did not fit,
+    since the process began.
+    """
 
     @property
     def has_clock(self) -> bool:

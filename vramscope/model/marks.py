@@ -138,7 +138,9 @@ class EventThreads(Table):
     """Which thread made the events: one row per run of events of one thread, in order."""
 
     start_event: Int64
-    """The first event of the run; one without events is where a thread takes a name."""
+    """The first event of the run, which ends where the next one begins. A run without events tells from
+    where on a thread has a name.
+    """
     thread: Int64
     """Ident of the thread; 0 for a thread that has taken no name, −1 where it is not known."""
 
@@ -162,7 +164,9 @@ class Phases(Table):
     start_ns: Int64
     end_ns: Int64
     thread: Int64
-    """Ident of the thread that the phase belongs to; of a recompute the one that called backward."""
+    """Ident of the thread that the phase belongs to: a recompute on a thread of autograd belongs to the
+    thread that called backward.
+    """
     name: Int32
     """Index into ``names``."""
     names: tuple[str, ...] = ("",)

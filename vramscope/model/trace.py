@@ -43,7 +43,9 @@ class Trace(Table):
     rounded request for OOM, active bytes for SNAPSHOT.
     """
     block_size: Int64
-    """Bytes of the block, with rounding and absorbed remainder, or of the segment; else 0."""
+    """Bytes of the block (rounding and absorbed remainder included) for ALLOC and FREE_*; segment bytes for
+    SEGMENT_*; else 0.
+    """
     stream: UInt64
     """Raw cudaStream_t; 0 is the default stream."""
     pool: Int32

@@ -32,7 +32,9 @@ def made_possible(
 def _with_completions(
     trace: Trace, found: BlockLives, unended: Array
 ) -> tuple[Trace, BlockLives, list[Note]]:
-    """Complete blocks at their request whose address is allocated again: nothing shows the moment."""
+    """Add missing completions: a block whose address is allocated again counts as complete from its request
+    on, as nothing shows the moment.
+    """
     rows = unended[found.request[unended] >= 0]
     events = found.request[rows]
     if not len(events):

@@ -213,7 +213,9 @@ def _distinct(addresses: Array) -> Array:
 
 
 def _steps(trace: Trace, found: BlockLives, large: Array, segment_events: Array) -> Iterator[list[int]]:
-    """Yield the steps in order: −i frees block i, i allocates it; higher ones move a segment."""
+    """Yield the steps in order of the events: −i frees block i, i allocates it; numbers beyond the blocks
+    stand for segments that appear or go.
+    """
     steps = np.zeros(len(trace), "i4")
     replaced: list[tuple[int, int]] = []
     for at in stretches(len(large), _STRETCH):

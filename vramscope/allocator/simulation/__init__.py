@@ -162,7 +162,9 @@ class CachingAllocator:
             self._complete(block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Mark the block as used by another stream: once freed, it waits until its events are finished."""
+        """Mark the block as used by another stream: once freed, it stays pending until its events are
+        finished.
+        """
         block = self._used[address]
         if stream != block.bin.stream:
             block.users |= {stream}
@@ -361,7 +363,9 @@ class CachingAllocator:
         self._emit(action, address, size, size, bin_.stream, bin_.pool)
 
     def _release_order(self) -> Iterator[list[Bin]]:
-        """Yield bins in release order: the default pool, then those without owner, large before small."""
+        """Yield bins in release order: large before small, default pool first; private pools only without
+        owner.
+        """
         for pool in (0, *sorted(self._retired_pools)):
             for is_large in (True, False):
                 found = [b for b in self._bins.values() if (b.pool, b.is_large) == (pool, is_large)]

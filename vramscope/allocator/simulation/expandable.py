@@ -95,7 +95,9 @@ class ExpandableSegments:
         return block
 
     def space(self, bin_: Bin, need: int) -> int:
-        """The size of the address space in whole units: 1.125 times the device, so it rarely runs out."""
+        """The size of the address space: 1.125 times the device, so that it rarely runs out; in whole
+        units.
+        """
         total, unit = self._allocator.total_bytes, self._unit(bin_)
         wanted = total * 9 // 8 if total else _UNLIMITED_SPACE
         return -(-max(wanted, need) // unit) * unit

@@ -90,7 +90,9 @@ def histories(
 
 
 def _whole(snapshot: Any) -> dict[str, Any]:
-    """Check the snapshot, an object of lists; ``torch.cuda.memory_snapshot()`` gives the segments alone."""
+    """Check that the snapshot is an object of lists; ``torch.cuda.memory_snapshot()`` gives the bare list of
+    segments.
+    """
     if type(snapshot) is list:
         return {"segments": snapshot}
     if type(snapshot) is not dict or not ("segments" in snapshot or "device_traces" in snapshot):
@@ -214,7 +216,9 @@ def _pools(events: Events, pools: dict[tuple[int, int], int]) -> Array:
 def _trace(
     events: Events, held: Segments, shared: tuple[dict[tuple[int, int], int], StackReader, list[Note]]
 ) -> tuple[Trace, list[PendingMark], list[PendingMark]]:
-    """The events in order, a mark with the device's free bytes for each failure, and marks of texts."""
+    """The events in order, a mark for each out-of-memory error with the bytes that the device had free, and
+    marks of the texts that the program put into its events.
+    """
     pools, reader, notes = shared
     action = _actions(events, notes)
     if events.size.max(initial=0) >= _LARGEST:
