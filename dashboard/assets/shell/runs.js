@@ -205,6 +205,13 @@
     button.setAttribute("aria-pressed", String(isOn));
     return button;
   }
+  // The list is drawn again while runs are read: the button that has the focus keeps it.
+  function offer(id, buttons) {
+    const there = document.getElementById(id), at = [...there.children].indexOf(document.activeElement);
+    if (there.innerHTML === buttons.map((button) => button.outerHTML).join("")) return;
+    there.replaceChildren(...buttons);
+    if (at >= 0 && buttons[at]) buttons[at].focus({ preventScroll: true });
+  }
   function draw() {
     place = document.getElementById("runs-list");
     if (!place || !known.names.length) { if (place) place.replaceChildren(); return; }
@@ -222,11 +229,11 @@
       button.parentElement.setAttribute("aria-sort", here ? (view.down ? "descending" : "ascending") : "none");
     }
     const counts = FILTERS.map(([name, text, passes]) => [name, text, Object.values(known.rows).filter((row) => passes(row)).length]);
-    place.querySelector("#runs-filters").replaceChildren(...counts.filter(([name, , n]) => n || name === "all" || name === view.filter).map(([name, text, n]) =>
+    offer("runs-filters", counts.filter(([name, , n]) => n || name === "all" || name === view.filter).map(([name, text, n]) =>
       choice({ filter: name }, name === view.filter, text, element("span", { className: "dim" }, name === "all" ? known.names.length.toLocaleString("en-US") : n.toLocaleString("en-US")))));
     const several = GROUPS.filter(([name, , of]) => name === view.group || new Set(known.names.map(of)).size > 1);
-    place.querySelector("#runs-group").replaceChildren(...several.map(([name, text]) => choice({ together: name }, name === view.group, text)));
-    place.querySelector("#runs-group").hidden = !several.length;
+    offer("runs-group", several.map(([name, text]) => choice({ together: name }, name === view.group, text)));
+    document.getElementById("runs-group").hidden = !several.length;
     compare();
   }
   // Three and more are rows of one table; each says by how much it differs from the earliest.
