@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
-from _dashboard_browser import HEAD, PATIENCE_S, Row, chromium, load, serving
+from _dashboard_browser import HEAD, PATIENCE_S, Row, chromium, load, serving, until
 from vramscope.dashboard.runs import run_id
 
 import vramscope
@@ -186,9 +186,8 @@ def _link(user: User, _: Recording) -> str:
     other = user.page.context.browser.new_page()
     other.set_default_timeout(PATIENCE_S * 1000)
     other.goto(user.page.url)
-    User(other, user.folder).timeline.wait_for()
-    edges = "(({ a, b }) => [a, b])(window.vramscope.timeline.drawn('allocated'))"
-    here, there = user.page.evaluate(edges), other.evaluate(edges)
+    edges = "(drawn => drawn && [drawn.a, drawn.b])(window.vramscope?.timeline?.drawn('allocated'))"
+    here, there = until(user.page, edges), until(other, edges)
     other.close()
     # The address has whole nanoseconds.
     assert all(abs(one - two) < 2e-9 for one, two in zip(here, there, strict=True)), (here, there)
@@ -229,7 +228,7 @@ def _life(user: User, recording: Recording) -> str:
 
 def _searched(user: User, recording: Recording) -> str:
     user.turn_to("Allocations")
-    user.part("gridcell", re.compile(".")).wait_for()
+    user.part("region", "Allocations found").get_by_role("gridcell").first.wait_for()
     user.page.keyboard.press("/")
     user.page.keyboard.type("attention")
     return user.sees(user.main, f"{len(recording.allocations('attention')):,} found")
@@ -269,7 +268,7 @@ TASKS = (
 def rows(only: str = "") -> Iterator[Row]:
     """Do the tasks; of *only* the questions that contain it."""
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         _runs(Path(folder) / "runs") as root,
         serving(root, Path(folder) / "cache") as server,
         chromium() as browser,
@@ -280,7 +279,7 @@ def rows(only: str = "") -> Iterator[Row]:
             if only in task.question:
                 page.goto(f"{server.base}/overview?run={run_id(root / task.run)}")
                 user = User(page, root)
-                user.timeline.wait_for()
+                until(page, "window.vramscope?.timeline?.drawn('allocated')")
                 yield _row(task, user)
 
 
