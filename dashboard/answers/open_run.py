@@ -34,7 +34,7 @@ class OpenRun:
     version: int = 0
     changed_s: float = field(default_factory=monotonic)
     """When this process last saw something new in the files."""
-    answers: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    answers: OrderedDict[tuple[Hashable, Hashable], Any] = field(default_factory=OrderedDict)
     making: dict[Hashable, RLock] = field(default_factory=dict)
     """Locks, each held while its answer is computed."""
     live_recordings: dict[Hashable, LiveRecording] = field(default_factory=dict)
@@ -92,15 +92,11 @@ class OpenRun:
     def analyzed(self, view_key: Hashable) -> dict[Callable[..., Any], Any]:
         """Return the answers of analyses without options that are known of a view, by their function."""
         with self.lock:
-            kept = [(key, found) for key, found in self.answers.items() if isinstance(key, tuple)]
-        asked = {
-            what[0]: found
-            for (of, what), found in kept
-            if of == view_key and isinstance(what, tuple) and len(what) == 1
-        }
-        return {known.run: found for name, found in asked.items() if (known := analysis.find(name))}
+            kept = [*self.answers.items()]
+        asked = [(what, found) for (of, what), found in kept if of == view_key and isinstance(what, tuple)]
+        return {it.run: found for what, found in asked if len(what) == 1 and (it := analysis.find(what[0]))}
 
-    def derive(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def derive(self, key: tuple[Hashable, Hashable], make: Callable[[], Any]) -> Any:
         """Return ``make()``, computed once per key; a thread that needs another value does not wait."""
         with self.lock:
             if key in self.answers:

@@ -6,7 +6,7 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, owners_of
-from vramscope.analysis.categories import Assigned, assign, undivided
+from vramscope.analysis.categories import Assigned, assign, names_of, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import heaviest_line, passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes, summed
@@ -81,7 +81,7 @@ def _of_embeddings(
     share of the rows. A weight that a layer without one of its own may share has a dense gradient anyway.
     """
     level, owners = timeline(recording).allocated_bytes, owners_of(recording, found, assigned)
-    names = np.array([*recording.labels.names, ""])[np.append(recording.labels.name, -1)[assigned.label]]
+    names = names_of(recording.labels, assigned.label)
     looks_up = passes_through(recording.stacks, "embedding", "torch/nn/functional.py")[found.stack_id]
     multiplies = passes_through(recording.stacks, "forward", "torch/nn/modules/linear.py")[found.stack_id]
     called, lives = owners.known == ModuleEvidence.CALL, lives_of(recording, found)

@@ -9,7 +9,6 @@ from vramscope.analysis.driver_calls import DriverCalls, jump_at, jump_words, la
 from vramscope.analysis.folding import Folded
 from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.pins import pins_of
-from vramscope.analysis.shared_results import shared_results
 from vramscope.model.marks import Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action
@@ -50,7 +49,7 @@ def rows(data: Data, view: View) -> tuple[list[dict[str, Any]], list[dict[str, A
     calls: DriverCalls = ask_allowing_stale(data, view, "driver_calls")
 
     def made(_: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        with shared_results():
+        with data.sharing(view):
             return _lines(data, view, calls), _calls(data, view, calls)
 
     # The calls of a run that grows may lag behind its version.

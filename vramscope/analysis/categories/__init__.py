@@ -22,7 +22,7 @@ from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import number_of_step
 from vramscope.analysis.timeline import instant_of
-from vramscope.model.marks import Category, Phase
+from vramscope.model.marks import Category, Labels, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array, EqualByValue, Int32, Table, UInt8, sums_of
 from vramscope.package_data import words
@@ -87,6 +87,11 @@ class Assigned(Table):
     """A ``Reason``."""
     label: Int32
     """Row of ``Recording.labels`` that gave the category; −1 for none."""
+
+
+def names_of(labels: Labels, row: Array) -> Array:
+    """Return the name of each *row* of the labels; '' for −1."""
+    return np.array([*labels.names, ""])[np.append(labels.name, -1)[row]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from vramscope.analysis.categories import Assigned, assign, undivided
+from vramscope.analysis.categories import Assigned, assign, names_of, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.folding import files_ending, functions_named
 from vramscope.analysis.lifetimes import ALIVE, Allocations, summed
@@ -45,8 +45,7 @@ def of_parameters(recording: Recording, assigned: Assigned, lives: Lives) -> Arr
     sets.
     """
     is_gradient: Array = assigned.category == Category.GRADIENT
-    names = np.array([*recording.labels.names, ""])
-    is_named = names[np.append(recording.labels.name, -1)[assigned.label]] != ""
+    is_named = names_of(recording.labels, assigned.label) != ""
     in_zero_grad = np.append(lives.phases.phase, Phase.OTHER)[lives.freed_in] == Phase.ZERO_GRAD
     return is_gradient & (is_named | in_zero_grad) if (is_gradient & is_named).any() else is_gradient
 
@@ -144,7 +143,7 @@ def _owners(recording: Recording, lives: Lives, label: Array) -> Array:
     begun = recording.marks.of_phase(MarkKind.PHASE_BEGIN, Phase.ZERO_GRAD)
     in_zero_grad = np.append(lives.phases.phase, Phase.OTHER)[lives.freed_in] == Phase.ZERO_GRAD
     by = np.append(begun.value, -1)[np.searchsorted(begun.event, lives.dies, side="right") - 1]
-    names = np.array([*recording.labels.names, ""])[np.append(recording.labels.name, -1)[label]]
+    names = names_of(recording.labels, label)
     of_name = dict(zip(names[in_zero_grad].tolist(), by[in_zero_grad].tolist(), strict=True)) | {"": -1}
     return np.where(in_zero_grad, by, [of_name.get(each, -1) for each in names.tolist()])
 
