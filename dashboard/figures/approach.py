@@ -100,6 +100,7 @@ PARTS = (
     RoomPart("free_private", "free, private pools", "rounding"),
     RoomPart("own_outside", "this process outside of torch", "outside"),
     RoomPart("others", "other processes", "others"),
+    RoomPart("unattributed", "not attributed to a process", "unknown"),
     RoomPart("device_free", "free on the device", "none"),
 )
 

@@ -21,6 +21,7 @@ CAUSES = (
     "private_pool",
     "leak",
     "non_torch_growth",
+    "outside_torch",
 )
 """The seeds of ``scripts/oom_seeds.py`` are named after what they are."""
 

@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-import time
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,10 +12,22 @@ import torch
 from children import Work, cuda_runtime
 
 import vramscope
+from vramscope.capture.samples import Sampler
 
 MIB = 1 << 20
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 Kept = list[object]
+ASKED = threading.Semaphore(0)
+"""Released when the driver has been asked."""
+IS_OVER = threading.Event()
+"""Set when the driver is asked no more."""
+ask = Sampler._sample
+
+
+def ask_and_say(sampler: Sampler) -> None:
+    if not IS_OVER.is_set():
+        ask(sampler)
+        ASKED.release()
 
 
 def take(mib: float) -> torch.Tensor:
@@ -23,7 +35,11 @@ def take(mib: float) -> torch.Tensor:
 
 
 def sampled() -> None:
-    time.sleep(0.35)  # the driver is asked ten times a second
+    """Wait until the driver has been asked from beginning to end: the second time began after this call."""
+    while ASKED.acquire(blocking=False):
+        pass
+    for _ in range(2):
+        assert ASKED.acquire(timeout=60)
 
 
 def capacity(kept: Kept) -> None:
@@ -83,6 +99,16 @@ def non_torch_growth(kept: Kept) -> None:
         kept.append(take(100))
 
 
+def outside_torch(kept: Kept) -> None:
+    """Grow outside of torch as before, unseen by any sample: it may as well be another process."""
+    kept.append(take(100))
+    sampled()
+    IS_OVER.set()
+    assert cuda_runtime().cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(700 * MIB)) == 0
+    while True:
+        kept.append(take(100))
+
+
 def backward(kept: Kept) -> None:
     weight = torch.empty(550 * MIB // 4, device="cuda", requires_grad=True)
     sampled()
@@ -90,7 +116,16 @@ def backward(kept: Kept) -> None:
     loss.backward()
 
 
-SEEDS = (capacity, oversize, fragmentation, other_process, private_pool, leak, non_torch_growth)
+SEEDS = (
+    capacity,
+    oversize,
+    fragmentation,
+    other_process,
+    private_pool,
+    leak,
+    non_torch_growth,
+    outside_torch,
+)
 
 
 def cases(folder: Path) -> Iterator[tuple[str, Work, dict[str, str]]]:
@@ -108,6 +143,7 @@ def run(path: Path, seed: Callable[[Kept], None]) -> None:
         import standin
 
         standin.Board().add_process(1 << 30)
+    Sampler._sample = ask_and_say  # type: ignore[method-assign]
     take(1)
     kept: Kept = []
     try:

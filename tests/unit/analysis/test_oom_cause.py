@@ -96,6 +96,7 @@ def test_small_pieces_are_always_there_and_not_blamed():
         need_bytes=200 * MIB,
         from_driver_bytes=200 * MIB,
         device_free_bytes=100 * MIB,
+        own_outside_bytes=2 * GIB - 100 * MIB,
     )
 
     assert cause(room) is Cause.CAPACITY
@@ -160,24 +161,90 @@ def test_samples_tell_whose_it_is():
     own = in_pieces(counters=counted([5 * MIB, 85 * MIB], [5 * MIB, 85 * MIB]))
     # 5 MiB of its own; another process with 85 MiB.
     other = in_pieces(counters=counted([5 * MIB, 25 * MIB], [5 * MIB, 110 * MIB]))
-    # 5 MiB of its own, nobody else: what was lacking was free in pieces.
-    nobody = in_pieces(counters=counted([5 * MIB, 25 * MIB], [5 * MIB, 25 * MIB]))
+    # 90 MiB of its own from the beginning, nobody else: what was lacking was free in pieces.
+    nobody = in_pieces(counters=counted([90 * MIB, 110 * MIB], [90 * MIB, 110 * MIB]))
 
     causes = [ANALYSIS.findings(oom(each))[0].cause for each in (own, other, nobody)]
     assert causes == ["non_torch_growth", "other_process", "fragmentation"]
 
 
-@pytest.mark.parametrize(("late_ns", "own", "others"), [(20_000, 5 * MIB, 85 * MIB), (2 * 10**9, -1, -1)])
-def test_a_sample_soon_after_the_failure_says_what_this_process_holds_not_what_others_do(
-    late_ns, own, others
-):
-    # Others have 180 MiB then. At the failure 200 were on the device, 10 free, 100 reserved.
+GROWS_NS, FAILS_NS = 8_000, 11_000
+
+
+def sampled(who: str, times_ns: list[int]) -> Counters:
+    """Sample a device where this process has 20 MiB, others 10, and *who* takes 60 more at ``GROWS_NS``."""
+
+    def outside(party: str, time_ns: int) -> int:
+        return {"own": 20, "others": 10}[party] + 60 * (party == who and time_ns >= GROWS_NS)
+
+    # A segment of 20 MiB comes every 2000 ns from 1000 on, until the failure.
+    reserved = [20 * sum(start <= time_ns for start in range(1000, 10_000, 2000)) for time_ns in times_ns]
+    process = [inside + outside("own", time_ns) for inside, time_ns in zip(reserved, times_ns, strict=True)]
+    used = [ours + outside("others", time_ns) for ours, time_ns in zip(process, times_ns, strict=True)]
+    in_mib = {"reserved_bytes": reserved, "process_used_bytes": process, "device_used_bytes": used}
+    in_bytes = {name: [value * MIB for value in column] for name, column in in_mib.items()}
+    return Counters.of(time_ns=times_ns, device_total_bytes=[200 * MIB] * len(times_ns), **in_bytes)
+
+
+@pytest.mark.parametrize(("who", "named"), [("own", "non_torch_growth"), ("others", "other_process")])
+@pytest.mark.parametrize(
+    ("times_ns", "is_seen"),
+    [
+        ([1500, GROWS_NS - 1], False),
+        ([1500, GROWS_NS], True),
+        ([1500, GROWS_NS - 1, FAILS_NS + 1], True),
+        ([1500, GROWS_NS - 1, FAILS_NS + 10**9], True),
+        ([1500, GROWS_NS - 1, FAILS_NS + 10**9 + 1], False),
+    ],
+)
+def test_what_no_sample_saw_is_of_no_party(who, named, times_ns, is_seen):
+    made = in_pieces(counters=sampled(who, times_ns))
+
+    (room,), (finding,) = oom(made).rooms, ANALYSIS.findings(oom(made))
+
+    seen = {"own": 20 + 60 * is_seen * (who == "own"), "others": 10 + 60 * is_seen * (who == "others")}
+    assert (room.own_outside_bytes, room.others_bytes) == (seen["own"] * MIB, seen["others"] * MIB)
+    assert room.unattributed_bytes == finding.evidence["unattributed"] == 60 * (not is_seen) * MIB
+    assert finding.cause == (named if is_seen else "outside_torch")
+    unseen = (
+        "90.0 MiB lay outside of this allocator: other processes, or libraries of this one; no sample says"
+    )
+    assert (f"{unseen} whose 60.0 MiB of it are" in finding.claim) is not is_seen
+
+
+def test_what_came_and_went_between_two_samples_is_of_no_party():
+    # 30 MiB at both samples, 90 at the failure.
+    counters = sampled("nobody", [1500, FAILS_NS - 1, FAILS_NS + 1])
+
+    (room,) = oom(in_pieces(counters=counters)).rooms
+
+    assert (room.own_outside_bytes, room.others_bytes, room.unattributed_bytes) == (
+        20 * MIB,
+        10 * MIB,
+        60 * MIB,
+    )
+
+
+def test_samples_of_torch_alone_or_beside_a_moving_allocator_say_nothing_of_what_lies_outside():
+    columns = dict(sampled("own", [1500, GROWS_NS, FAILS_NS - 2, FAILS_NS - 1]).columns())
+    columns["process_used_bytes"] = [*columns["process_used_bytes"][:2], 60 * MIB, -1]
+    moved = Counters.of(**(columns | {"reserved_drift_bytes": [0, 0, 40 * MIB, -1]}))
+
+    (room,) = oom(in_pieces(counters=moved)).rooms
+
+    assert (room.own_outside_bytes, room.others_bytes, room.unattributed_bytes) == (80 * MIB, 10 * MIB, 0)
+
+
+@pytest.mark.parametrize(("late_ns", "others"), [(20_000, 85 * MIB), (2 * 10**9, -1)])
+def test_what_others_took_after_the_failure_is_not_counted_at_it(late_ns, others):
+    # Others have 180 MiB then, this process 5. At the failure 200 were on the device, 10 free, 100 reserved.
     late = counted([5 * MIB, 25 * MIB], [185 * MIB, 110 * MIB])
     late = Counters.of(**(dict(late.columns()) | {"time_ns": [late_ns, late_ns + 1000]}))
 
     (room,) = oom(in_pieces(counters=late)).rooms
 
-    assert (room.own_outside_bytes, room.others_bytes) == (own, others)
+    # The 95 MiB more may be of either.
+    assert (room.own_outside_bytes, room.others_bytes) == (min(others, 0), others)
 
 
 def test_what_the_driver_keeps_for_itself_is_of_no_process():

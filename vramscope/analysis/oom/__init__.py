@@ -383,6 +383,9 @@ def _because(why: Cause, room: Room) -> str:
     words = {"lacking": lacking, "share": format_bytes(share), "other_size": other_size, "whole": whole}
     sizes = [format_bytes(n_bytes) for n_bytes in (room.inputs_bytes, room.inputs_before_bytes)]
     words["inputs"] = _SPECIAL["inputs"].format(*sizes) if room.is_of_larger_inputs else ""
+    is_partly_seen = room.unattributed_bytes < room.outside_bytes
+    unattributed = _SPECIAL["unattributed"].format(format_bytes(room.unattributed_bytes))
+    words["unattributed"] = unattributed if is_partly_seen else ""
     if why is Cause.UNKNOWN and room.reserved_bytes < 0:
         return _SPECIAL["cut"]
     sentence = _WORDS[why][0].format(**words)

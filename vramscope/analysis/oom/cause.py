@@ -9,12 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
-
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
 from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
 from vramscope.allocator.state_index import state_from_nearest
 from vramscope.analysis.churn import GAINS
+from vramscope.analysis.oom.outside import outside_at, samples_until
 from vramscope.analysis.recorded_settings import recorded_limit
 from vramscope.model.codes import Code
 from vramscope.model.counters import Counters
@@ -34,7 +33,6 @@ _FULL_SHARE = 0.8
 """Share of the device above which it counts as full: context and other processes may take the rest."""
 _LARGER_INPUTS = 1.2
 """Ratio of inputs to those of the steps before from which on they are larger."""
-_SOON_NS = 1_000_000_000
 _ROUNDING = 0.01
 """Relative rounding error of a limit: messages give two decimals."""
 
@@ -110,6 +108,12 @@ class Room:
         return max(self.capacity_bytes - self.device_free_bytes - self.reserved_bytes, 0)
 
     @property
+    def unattributed_bytes(self) -> int:
+        """Bytes outside of the allocator that no sample attributes to a process; −1 if not known."""
+        seen = max(self.own_outside_bytes, 0) + max(self.others_bytes, 0)
+        return -1 if self.outside_bytes < 0 else max(self.outside_bytes - seen, 0)
+
+    @property
     def lacking_bytes(self) -> int:
         """Bytes that the driver lacked; −1 if not known."""
         return -1 if self.device_free_bytes < 0 else max(self.from_driver_bytes - self.device_free_bytes, 0)
@@ -153,6 +157,7 @@ class Room:
         known |= {
             "lacking": self.lacking_bytes,
             "outside": self.outside_bytes,
+            "unattributed": self.unattributed_bytes,
             "over_limit": self.over_limit_bytes,
         }
         return {name: value for name, value in known.items() if value >= 0}
@@ -176,8 +181,8 @@ def cause(room: Room) -> Cause:
     candidates = (
         _leak_of(room),
         (Cause.OTHER_PROCESS, room.others_bytes, _NOTABLE_SHARE * device),
-        (Cause.OUTSIDE, room.outside_bytes if room.others_bytes < 0 else -1, _ORDINARY_SHARE * device),
         (Cause.NON_TORCH_GROWTH, room.own_outside_growth_bytes, _NOTABLE_SHARE * device),
+        _unattributed_of(room),
         *_cached_of(room),
     )
     return _first_enough(lacking, candidates) or Cause.CAPACITY
@@ -189,6 +194,14 @@ _Candidate = tuple[Cause, int, float]
 
 def _leak_of(room: Room) -> _Candidate:
     return Cause.LEAK, room.leaked_bytes, _ORDINARY_SHARE * max(room.reserved_bytes, 0)
+
+
+def _unattributed_of(room: Room) -> _Candidate:
+    """Return the candidate of no party: what either may have taken, with what is known of the larger one."""
+    share = _NOTABLE_SHARE if room.own_outside_bytes >= 0 else _ORDINARY_SHARE  # with the context
+    is_notable = room.unattributed_bytes >= share * max(room.capacity_bytes, 0)
+    seen = max(room.others_bytes, room.own_outside_growth_bytes, 0)
+    return Cause.OUTSIDE, room.unattributed_bytes + seen if is_notable else -1, 0
 
 
 def _cached_of(room: Room) -> tuple[_Candidate, ...]:
@@ -233,16 +246,12 @@ def room_at(recording: Recording, event: int, device_free: int, **known: int) ->
     state = state_from_nearest(recording, event)
     asked, place = int(trace.size[event]), (int(trace.stream[event]), int(trace.pool[event]))
     need = settings.rounded(asked)
-    samples = _sample(recording, event)
-    capacity = _capacity(recording, samples)
+    capacity = _capacity(recording, samples_until(recording, event))
     limit = _limit(recording, settings, capacity)
     allocated = int(state.blocks.size[state.blocks.state == BlockState.ALLOCATED].sum())
-    outside, growth, others = _outside(samples)
-    if outside < 0 and min(capacity, device_free) >= 0:
-        # A context hardly ever changes a moment later; other processes may.
-        outside = _outside(_soon_after(recording, event))[0]
-        held = capacity - device_free - state.reserved_bytes
-        others = max(held - outside, 0) if outside >= 0 else -1
+    is_measured = min(capacity, device_free) >= 0
+    held = max(capacity - device_free - state.reserved_bytes, 0) if is_measured else -1
+    outside = outside_at(recording, event, held)
     return Room(
         need_bytes=need,
         # If a recorded free block did not serve the request, a segment was needed all the same.
@@ -253,9 +262,9 @@ def room_at(recording: Recording, event: int, device_free: int, **known: int) ->
         device_free_bytes=device_free,
         capacity_bytes=capacity,
         limit_bytes=limit,
-        own_outside_bytes=outside,
-        own_outside_growth_bytes=growth,
-        others_bytes=others,
+        own_outside_bytes=outside.own_bytes,
+        own_outside_growth_bytes=outside.growth_bytes,
+        others_bytes=outside.others_bytes,
         is_expandable=settings.expandable_segments,
         **known,
     )
@@ -323,38 +332,3 @@ def _free(state: Snapshot, place: tuple[int, int], *, is_large: bool) -> dict[st
         "free_other_sizes_bytes": total(same_pool & ~same_size & may_serve),
         "free_private_bytes": total(~same_pool & is_free),
     }
-
-
-def _sample(recording: Recording, event: int) -> Counters:
-    """Return the samples up to the failure: by instant if they have one, else by the clock."""
-    counters, time_ns = recording.counters, int(recording.trace.time_ns[event])
-    if (counters.event >= 0).all():
-        # Of several samples at that instant the first is the failure's: a log goes on after it.
-        until = int(np.searchsorted(counters.event, event + 1))
-        has_own = until < len(counters) and counters.event[until] == event + 1
-        return counters.rows(np.arange(until + has_own))
-    return counters.rows(counters.time_ns <= time_ns)
-
-
-def _soon_after(recording: Recording, event: int) -> Counters:
-    """Return the first sample within a second after the failure that has this process's memory."""
-    counters, time_ns = recording.counters, int(recording.trace.time_ns[event])
-    after = (counters.time_ns > time_ns) & (counters.time_ns <= time_ns + _SOON_NS)
-    knows = (counters.process_used_bytes >= 0) & (counters.reserved_bytes >= 0)
-    return counters.rows(np.flatnonzero(after & knows)[:1])
-
-
-def _outside(samples: Counters) -> tuple[int, int, int]:
-    """Return own bytes outside of the allocator, their growth and others' bytes, at the last sample."""
-    process, reserved = samples.process_used_bytes, samples.reserved_bytes
-    if not len(samples) or min(process[-1], reserved[-1]) < 0:
-        return -1, -1, -1
-    known = (process >= 0) & (reserved >= 0)
-    outside = np.maximum(process[known] - reserved[known], 0)
-    used = int(samples.device_used_bytes[-1])
-    others = max(used - int(process[-1]), 0) if used >= 0 else -1
-    # CUDA's context is complete once torch has reserved something; before that, what grows is the context.
-    has_context = outside[reserved[known] > 0]
-    # Samples of single moments may be of different programs: nothing grows from one to the next.
-    growth = int(outside[-1] - has_context[0]) if len(has_context) and samples.time_ns[-1] > 0 else 0
-    return int(outside[-1]), max(growth, 0), others

@@ -183,7 +183,7 @@ def waterfall(recording: Recording) -> Waterfall:
     has_torch = np.maximum(counters.reserved_bytes, counters.allocated_bytes) >= 0
     counters = counters.rows(has_driver if has_driver.any() else has_torch)
     inside = reserved_parts(recording, counters)
-    outside = _outside_parts(counters)
+    outside = outside_parts(counters)
     levels = {
         **inside,
         **outside,
@@ -206,7 +206,7 @@ def waterfall(recording: Recording) -> Waterfall:
     )
 
 
-def _outside_parts(counters: Counters) -> dict[str, Array]:
+def outside_parts(counters: Counters) -> dict[str, Array]:
     used, process = counters.device_used_bytes, counters.process_used_bytes
     own = _where((process >= 0) & (counters.reserved_bytes >= 0), process - counters.reserved_bytes)
     both = (used >= 0) & (process >= 0)
