@@ -207,6 +207,7 @@ def waterfall(recording: Recording) -> Waterfall:
 
 
 def outside_parts(counters: Counters) -> dict[str, Array]:
+    """Return the parts outside of torch's allocator by name, −1 where one is not known."""
     used, process = counters.device_used_bytes, counters.process_used_bytes
     own = _where((process >= 0) & (counters.reserved_bytes >= 0), process - counters.reserved_bytes)
     both = (used >= 0) & (process >= 0)
