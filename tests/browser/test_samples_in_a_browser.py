@@ -35,3 +35,38 @@ def test_the_menu_counts_the_findings_of_a_run_whatever_page_a_link_opens(
 
     visitor.page.wait_for_selector("#menu a:has-text('Leaks') .count")
     assert visitor.page.inner_text("#menu a:has-text('Leaks')").split() == ["Leaks", "1"]
+
+
+# Where each word of a canvas was last written, and how many pixels of its row are painted beside it.
+WRITTEN = """(() => {
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  window.written = {};
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const { width } = this.measureText(text);
+    window.written[text] = { x: this.textAlign === "right" ? x - width : x, width, y };
+    return write.apply(this, arguments);
+  };
+})()"""
+INK_BESIDE = """([word, sign]) => {
+  const { x, width, y } = window.written[word], canvas = document.querySelector(".track-plot");
+  const ratio = devicePixelRatio, right = Math.round(canvas.width / ratio), context = canvas.getContext("2d");
+  function inked(from, to) {
+    if (to <= from) return 0;
+    const row = context.getImageData(from * ratio, (y - 6) * ratio, (to - from) * ratio, 12 * ratio);
+    return row.data.filter((n, i) => i % 4 === 3 && n > 0).length;
+  }
+  return inked(72, Math.floor(x - sign)) + inked(Math.ceil(x + width + sign), right);
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_name_of_a_mark_has_a_row_of_its_own_in_which_no_curve_runs(
+    samples: Path, guest: Any, visit: Any, width: int
+) -> None:
+    opened = visit(guest.base, width)
+    opened.page.add_init_script(WRITTEN)
+    for page in ("oom", "overview"):
+        opened.go(f"/{page}?run={named(samples, 'out-of-memory')}").plotted()
+
+        assert opened.until("window.written['out of memory']")
+        assert opened.page.evaluate(INK_BESIDE, ["out of memory", 18]) == 0

@@ -1,6 +1,6 @@
 // The drawing of the timeline on a canvas: axes, curves or their envelope, phases, steps, marks, the part in view.
 (function () {
-  const LEFT = 72, RIGHT = 14, GAP = 8, TICK = 20, LABELS = 15;
+  const LEFT = 72, RIGHT = 14, GAP = 8, TICK = 20, LABELS = 15, ROW = 14;
   /** @type {[number, string][]} */
   const UNITS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -42,13 +42,13 @@
     return FORMATS[digits].format(Number(value.toFixed(digits)));
   }
 
-  // Where everything lies, in pixels of the page.
-  function layout(width, height, isTall, calls) {
+  // Where everything lies, in pixels of the page. Marks and comments, where there are any, have a row above the curves.
+  function layout(width, height, isTall, calls, [flags = 0, comments = 0]) {
     const map = { left: LEFT, top: 4, width: width - LEFT - RIGHT, height: isTall ? 24 : 16 };
-    const lane = isTall ? 11 : 8;
-    const top = map.top + map.height + GAP, bottom = height - TICK - LABELS - lane - 4 - calls;
+    const lane = isTall ? 11 : 8, end = map.top + map.height;
+    const top = end + (flags + comments) * ROW + GAP, bottom = height - TICK - LABELS - lane - 4 - calls;
     return {
-      map,
+      map, marks: end + 2, flags: end + 9, comments: end + 9 + flags * ROW,
       plot: { left: LEFT, top, width: width - LEFT - RIGHT, height: Math.max(bottom - top, 10) },
       calls: { top: bottom + 4, height: calls - 3 },
       lane: { top: bottom + 4 + calls, height: lane }, labels: bottom + 4 + lane + calls, axis: height - TICK,
@@ -330,11 +330,19 @@
     if (box.height < 150) return;
     const text = `highest ${window.vramscope.bytes(top.y)}`;
     context.font = `600 11.5px ${t.sans}`;
-    const isLeft = x + context.measureText(text).width + 12 > box.left + box.width;
+    const wide = context.measureText(text).width + 12, end = box.left + box.width;
+    const isClear = (from, to) => from >= box.left && to <= end && highestBetween(view, parts, from, to) > y + 7;
+    const isLeft = x + wide > end || !isClear(x + 9, x + wide) && isClear(x - wide, x - 9);
     context.textBaseline = "middle";
     context.textAlign = isLeft ? "right" : "left";
     context.fillStyle = t.ink;
     overCurves(context, text, [x + (isLeft ? -9 : 9), y], t, 4);
+  }
+  // The height in pixels of what is drawn highest between two of them.
+  function highestBetween(view, parts, ...pixels) {
+    const reached = ["allocated", "reserved"].filter((name) => view.shown.includes(name))
+      .map((name) => highest(parts, name, ...pixels.map(view.data))?.y ?? 0);
+    return view.py(Math.max(...reached, 0));
   }
 
   function heights(context, box, view, t, isOver) {
@@ -443,8 +451,8 @@
   }
 
   // Marks that would touch become one with their number. A label is on the right of its mark, and on the left where it
-  // would be cut or would lie on a curve that it does not lie on there.
-  function flags(context, box, view, parts, data, t) {
+  // would be cut.
+  function flags(context, box, view, y, data, t) {
     const xs = data["flag.x"], kinds = data["flag.kind"], groups = [];
     for (let i = 0; i < xs.length; i++) {
       if (xs[i] < view.a || xs[i] > view.b) continue;
@@ -455,9 +463,6 @@
       } else groups.push({ x, kind: kinds[i], name: data.flags[i], names: [data.flags[i]] });
     }
     for (const group of groups) group.words = counted(group);
-    const y = box.top + 9, first = view.px(view.a), perPixel = (view.b - view.a) / (view.px(view.b) - first);
-    const isClear = (...pixels) => ["allocated", "reserved"].filter((name) => view.shown.includes(name)).every(
-      (name) => view.py(highest(parts, name, ...pixels.map((each) => view.a + (each - first) * perPixel))?.y ?? 0) > y + 7);
     let free = box.left;
     context.textBaseline = "middle";
     groups.forEach(function (group, k) {
@@ -467,23 +472,16 @@
       context.font = `700 15px ${t.sans}`;
       context.fillText(sign, group.x, y);
       context.globalAlpha = 0.5;
-      context.fillRect(Math.round(group.x), y + 8, 1, box.height - 17);
+      context.fillRect(Math.round(group.x), y + 8, 1, box.top + box.height - y - 8);
       context.globalAlpha = 1;
       context.font = `11px ${t.sans}`;
       const text = group.words, wide = context.measureText(text).width + 4;
       const next = k + 1 < groups.length ? groups[k + 1].x - 8 : box.left + box.width;
+      const isRight = group.x + 8 + wide <= next, isLeft = !isRight && group.x - 8 - wide >= free;
       context.fillStyle = t.ink2;
-      const fits = { right: group.x + 8 + wide <= next, left: group.x - 8 - wide >= free };
-      const isBetterLeft = fits.left && !isClear(group.x, group.x + 8 + wide) && isClear(group.x - 8 - wide, group.x);
-      if (fits.right && !isBetterLeft) {
-        context.textAlign = "left";
-        overCurves(context, text, [group.x + 8, y], t, 3.5);
-        free = group.x + 8 + wide;
-      } else if (fits.left) {
-        context.textAlign = "right";
-        overCurves(context, text, [group.x - 8, y], t, 3.5);
-        free = group.x + 8;
-      } else free = group.x + 8;
+      context.textAlign = isRight ? "left" : "right";
+      if (isRight || isLeft) context.fillText(text, group.x + (isRight ? 8 : -8), y);
+      free = group.x + 8 + (isRight ? wide : 0);
     });
     return groups;
   }
@@ -503,8 +501,8 @@
     }
   }
   // Comments of the viewers, below the marks of the program; returns where they are.
-  function comments(context, box, view, list, t) {
-    const there = (list || []).filter(([, x]) => x !== null && x >= view.a && x <= view.b).map(([at, x, text]) => ({ at, x: view.px(x), y: box.top + 26, text }));
+  function comments(context, box, view, at, list, t) {
+    const there = (list || []).filter(([, x]) => x !== null && x >= view.a && x <= view.b).map(([at, x, text]) => ({ at, x: view.px(x), y: at, text }));
     context.textBaseline = "middle";
     there.forEach(function ({ x, y, text }, k) {
       context.fillStyle = t.accent;
@@ -523,7 +521,7 @@
       if (x + 12 + wide > next) return;
       context.fillStyle = t.ink2;
       context.textAlign = "left";
-      overCurves(context, words, [x + 12, y - 1], t, 3.5);
+      context.fillText(words, x + 12, y - 1);
     });
     return there;
   }

@@ -216,11 +216,16 @@
     return detail && T.a !== null && x >= detail.window[0] && x <= detail.window[1] ? detail : whole;
   }
 
+  function placed({ figure, of, data: { whole } }, width, height) {
+    const rows = whole ? [whole["flag.x"], whole.comments] : [];
+    return D.layout(width, height, !figure.classList.contains("strip-track"), of.parts ? CALLS_PX : 0, rows.map((each) => (each.length ? 1 : 0)));
+  }
+
   function paint(track) {
     const { figure, data } = track, width = figure.clientWidth, height = figure.clientHeight;
     if (!data.whole || !width || !height) return;
     const began = performance.now();
-    track.place = D.layout(width, height, !figure.classList.contains("strip-track"), track.of.parts ? CALLS_PX : 0);
+    track.place = placed(track, width, height);
     const t = D.theme(data.whole.colors);
     scene(D.sharp(figure.querySelector(".track-plot"), width, height), track, t);
     small(track, width, t);
@@ -272,8 +277,8 @@
     D.positions(context, place.plot, now, place.axis, t);
     D.doubts(context, place.plot, now, place, data.whole, t, isFilled);
     if (marked() === null) D.peak(context, place.plot, now, parts(track, now), t);
-    track.flags = D.flags(context, place.plot, now, parts(track, now), best, t);
-    track.comments = D.comments(context, place.plot, now, data.whole.comments, t);
+    track.flags = D.flags(context, place.plot, now, place.flags, best, t);
+    track.comments = D.comments(context, place.plot, now, place.comments, data.whole.comments, t);
     cursor(context, track, now, t);
   }
 
@@ -503,9 +508,9 @@
   document.addEventListener("pointerdown", function (event) {
     const track = event.button === 0 && !(event.target instanceof HTMLButtonElement) ? trackOf(event.target) : null;
     if (!track || !track.data.whole) return;
-    const [x, y] = local(track, event), now = view(track), { map, plot } = track.place;
+    const [x, y] = local(track, event), now = view(track), { map, plot, marks } = track.place;
     if (within(map, x, y, 3)) held = { track, kind: "map", x, span: [now.a, now.b], isInside: inView(track, x) };
-    else if (within({ ...plot, height: track.figure.clientHeight - plot.top }, x, y)) held = { track, kind: event.shiftKey ? "box" : "pan", x, y, span: [now.a, now.b], id: event.pointerId };
+    else if (within({ ...plot, top: marks, height: track.figure.clientHeight - marks }, x, y)) held = { track, kind: event.shiftKey ? "box" : "pan", x, y, span: [now.a, now.b], id: event.pointerId };
     if (!held) return;
     track.figure.setPointerCapture(event.pointerId);
     if (held.kind === "map" && !held.isInside) held.kind = "range";
@@ -517,7 +522,8 @@
     const track = held ? held.track : trackOf(event.target);
     if (!track || !track.data.whole) { if (pointer) { const last = pointer.track; pointer = null; if (tracks.has(last.figure)) over(last); } return; }
     const [x, y] = local(track, event);
-    pointer = { track, x, y, inside: within(track.place.plot, x, y), box: held && held.kind === "box" ? [held.x, held.y, isTallBox(held, y)] : null };
+    const { plot, marks } = track.place, inside = within({ ...plot, top: marks, height: plot.top + plot.height - marks }, x, y);
+    pointer = { track, x, y, inside, box: held && held.kind === "box" ? [held.x, held.y, isTallBox(held, y)] : null };
     if (held) drag(x);
     hover(track);
   });
@@ -629,7 +635,7 @@
     tracks.set(figure, track);
     window.vramscope.links.shows(of);
     S.read(of.axis);
-    track.place = D.layout(figure.clientWidth || 600, figure.clientHeight || 120, !figure.classList.contains("strip-track"), track.of.parts ? CALLS_PX : 0);
+    track.place = placed(track, figure.clientWidth || 600, figure.clientHeight || 120);
     new ResizeObserver(() => { redraw(); refine(); S.tell("view"); }).observe(figure);
     if (track.data.whole) { redraw(); refine(); } else ask(track, true).then(refine);
   }
