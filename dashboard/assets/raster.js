@@ -410,16 +410,21 @@
     const its = scrubber(event.target), view = its && edges();
     if (!view) return;
     scrubbed = performance.now();
-    const x = view[0] + event.target.value / 1000 * (view[1] - view[0]);
+    const x = thumb(event.target, view);
     change(its.dataset.picture, { x, at: null }, true);
     S.scrub(x);
   });
-  // Let go, the slider is at the instant of the picture, once that has come.
+  const thumb = (slider, [a, b]) => a + slider.value / 1000 * (b - a);
+  // Let go, the slider is at the instant of the picture, once that has come. The tables are requested beside it:
+  // one answer after the other took 133 ms at a million events.
   let isLetGo = false;
   document.addEventListener("change", function (event) {
-    const names = scrubber(event.target);
-    if (!names) return;
+    const names = scrubber(event.target), view = names && edges();
+    if (!view) return;
     isLetGo = true;
+    const shown = { data: { x: thumb(event.target, view), axis: S.state.axis } };
+    // After the frame of the slider itself.
+    requestAnimationFrame(() => setTimeout(() => dash_clientside.set_props(names.dataset.tables, shown)));
     const figure = document.getElementById(`${names.dataset.picture}-frame`);
     if (figure && state(figure) && !state(figure).asked) answered(figure);
   });
@@ -428,6 +433,7 @@
     if (!names || figure.id !== `${names.dataset.picture}-frame` || !its.data || its.asked) return;
     if (isLetGo) {
       isLetGo = false;
+      window.vramscope.timeline.learn(its.data.exact);
       dash_clientside.set_props(names.dataset.instant, { data: its.data.instants[0] });
     }
     placeInstant();
@@ -446,12 +452,14 @@
     else names.querySelector("input").value = String(Math.round(1000 * Math.max(0, Math.min(1, share))));
   }
   S.on(["view", "columns", "view rests"], placeInstant);
-  function moved(at) {
+  // The tables follow, unless they were laid out for the instant or the slider has requested them.
+  function moved(at, tables) {
+    const { no_update } = window.dash_clientside;
     const names = document.querySelector(".scrubber"), its = names && window.vramscope.rasterOf(names.dataset.picture);
-    if (!names || at === null || at === undefined) return window.dash_clientside.no_update;
+    if (!names || at === null || at === undefined) return no_update;
     const isThere = its && !its.asked && its.data.instants[0] === at;
     change(names.dataset.picture, { at, x: null }, true, isThere);
-    return window.dash_clientside.no_update;
+    return tables.at === at || isThere && "x" in tables ? no_update : { at };
   }
 
   window.vramscope = Object.assign(window.vramscope || {}, {

@@ -151,6 +151,32 @@ def test_segments_are_scrubbed(trained: Any) -> None:
     assert "512 MiB" in page.inner_text("[data-field=sums]")
 
 
+def test_the_tables_are_those_of_the_instant_where_the_slider_is_let_go(trained: Any) -> None:
+    page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
+    trained.until(RASTER.format("fr-map"))
+    trained.at_rest()
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    tables = ("#fr-jump", "#fr-pins-heading", "#fr-pins .ag-center-cols-container")
+    before = [page.inner_text(each) for each in tables]
+    page.locator("#fr-scrub").focus()
+    # To the end of the slider, one step back: events in between have no instant of their own on the slider.
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    trained.until("+new URL(location).searchParams.get('at') > 3")
+    trained.at_rest()
+    shown = [page.inner_text(each) for each in tables]
+
+    assert shown != before
+    # The answer with the picture has the exact levels of the instant too.
+    assert not [url for url in requested if "only=instant" in url]
+    trained.go(f"/fragmentation?run={trained.run}&axis=events&at={at_in_address(page)}")
+    trained.until(RASTER.format("fr-map"))
+    trained.at_rest()
+
+    assert [page.inner_text(each) for each in tables] == shown
+
+
 def test_the_parts_of_reserved_memory_are_areas_of_the_timeline(trained: Any) -> None:
     page = trained.go(f"/fragmentation?run={trained.run}&axis=events&at=3").page
     trained.until(RASTER.format("fr-map"))

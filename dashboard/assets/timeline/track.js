@@ -755,6 +755,8 @@
       whole: () => (shown() ? shown().extent : [null, null]),
       look: (a, b, lo, hi) => { if (first()) look(first(), a, b, hi === undefined ? {} : { lo, hi }); },
       revealNext: (isIt) => { isToReveal = isIt; },
+      // An answer that was requested for another picture knows the instant too.
+      learn: (instants) => { if (first()) learn(first().data, instants); },
     },
   });
   window.dash_clientside = window.dash_clientside || {};

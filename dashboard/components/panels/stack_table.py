@@ -63,6 +63,7 @@ def grid(
         "rowHeight": 34, "headerHeight": 34, "animateRows": False, "enableCellTextSelection": True,
         "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
         "localeText": texts, "suppressColumnMoveAnimation": True,  # columns would slide to their places
+        "rowBuffer": 2,  # rows out of sight: ten, as usual, are more than a short table shows
     }  # fmt: skip
     usual = {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True}
     return dag.AgGrid(

@@ -159,9 +159,13 @@ def _colors() -> dict[str, Any]:
 
 
 def _instants(data: Data, view: View, series: Series) -> dict[str, Any]:
-    """Return position, words and levels in bytes of the instant in the address."""
     text = request.args.get("at", "")
     at = int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
+    return exact_at(data, view, series, at)
+
+
+def exact_at(data: Data, view: View, series: Series, at: int | None) -> dict[str, Any]:
+    """Return position, words and levels in bytes of an instant by its number; nothing where there is none."""
     x = track.position_of(series, at)
     if at is None or x is None:
         return {}
