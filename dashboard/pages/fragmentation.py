@@ -37,7 +37,7 @@ _GROUP_NAMES = [*(format_name(each) for each in Category), *_NAMES.values()]
 _COLORS = tuple(CATEGORY_COLOR[each] for each in Category)
 
 
-class _Shown(TypedDict, total=False):
+class _Shows(TypedDict, total=False):
     """What the tables show: an instant, or the position of the slider, whose instant the server looks up."""
 
     at: int
@@ -193,7 +193,7 @@ def _instant_at(series: Series, x: float) -> int:
     return int(np.clip(np.searchsorted(series.position, x, "right") - 1, 0, len(series.position) - 1))
 
 
-def _instant_of_tables(data: Data, view: View, shown: _Shown) -> int | None:
+def _instant_of_tables(data: Data, view: View, shown: _Shows) -> int | None:
     if "x" in shown:
         return _instant_at(series_of(data, view, shown.get("axis", TIME)), shown["x"])
     return shown.get("at")
@@ -321,7 +321,7 @@ def _tell(app: Any, data: Data) -> None:
         Output("fr-jump", "children"), Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
         Input("fr-tables", "data"), State("address", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def tell(shown: _Shown | None, stored: Stored | None) -> Any:
+    def tell(shown: _Shows | None, stored: Stored | None) -> Any:
         view = view_or_nothing(data, restore(stored))
         at = _instant_of_tables(data, view, shown or {})
         chosen = _instant(data, view, at)
