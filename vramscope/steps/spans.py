@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import Any, NamedTuple
 
 from vramscope.model.marks import BackwardKeeps, MarkKind, Phase
@@ -318,9 +318,40 @@ def _between(ends: list[int], program: Program) -> list[Span]:
     first = begins[0] if begins and (not ends or begins[0] < ends[0]) else 0
     spans = [Span(a, b) for a, b in pairwise([first, *ends])]
     last = ends[-1] if ends else -1
-    if any(_trains(s, program) for s in program.stretches if s.first > last):
-        spans.append(Span(max(last, first), program.n_rows))
+    spans.append(Span(max(last, first), program.n_rows))
+    _name_tests(_phases_in(spans, program))
+    if not any(_trains(s, program) for s in program.stretches if s.first > last):
+        spans.pop()
     return _without_evaluation(spans, program)
+
+
+def _phases_in(spans: list[Span], program: Program) -> list[list[Stretch]]:
+    """Return the outermost phases of each step."""
+    outer = outermost(program.stretches)
+    firsts = [s.first for s in outer]
+    return [outer[bisect_left(firsts, a) : bisect_left(firsts, b)] for a, b in spans]
+
+
+def _name_tests(phases: list[list[Stretch]]) -> None:
+    """Give forwards in evaluation mode with which steps begin, and their losses, the phase EVAL.
+
+    Where neighboring steps run the module in evaluation mode too, or a backward follows, they are part of the
+    loop: a frozen network, an attack. What the neighbors train is tested; another module is where it runs
+    several times, as a copy that averages weights does.
+    """
+    modules = [Counter(s.mark.value for s in of_step if s.phase == Phase.FORWARD) for of_step in phases]
+    for at, of_step in enumerate(phases):
+        near = Counter(chain(*modules[max(at - 1, 0) : at], *modules[at + 1 : at + 2]))
+        tested = {of for of, n in modules[at].items() if of < 0 and not near[of] and (near[-of] or n > 1)}
+        for stretch in _tests_of(of_step, tested) if near and tested else ():
+            stretch.phase = Phase.EVAL
+
+
+def _tests_of(phases: list[Stretch], tested: set[int]) -> list[Stretch]:
+    """Return the forwards of *tested* modules with which a step begins, and their losses."""
+    head = list(takewhile(lambda s: s.phase not in _WORK or s.mark.value in tested, phases))
+    is_alone = len(head) == len(phases) or phases[len(head)].phase == Phase.FORWARD
+    return [s for s in head if is_alone and s.phase in (Phase.FORWARD, Phase.LOSS)]
 
 
 def _trains(stretch: Stretch, program: Program) -> bool:
@@ -341,9 +372,7 @@ def _without_evaluation(spans: list[Span], program: Program) -> list[Span]:
     An evaluation that precedes the work of neighboring steps too is part of the loop: a teacher model, an
     agent's rollout.
     """
-    outer = outermost(program.stretches)
-    firsts = [s.first for s in outer]
-    phases = [outer[bisect_left(firsts, a) : bisect_left(firsts, b)] for a, b in spans]
+    phases = _phases_in(spans, program)
     last = [_last_evaluation(of_step) for of_step in phases]
     evaluates = [False, *(at is not None for at in last), False]
     found = list(spans)

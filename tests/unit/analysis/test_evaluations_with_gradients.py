@@ -1,6 +1,7 @@
 """Evaluations that run with gradients on, and whose names live through the training that follows."""
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from copy import deepcopy
 
 import pytest
 import torch
@@ -77,3 +78,43 @@ def test_graphs_that_a_backward_retains_are_no_evaluations(tmp_path):
         return loss
 
     assert said_of(tmp_path, trained, nullcontext, keeps_graph=True) == []
+
+
+def trained_and(path, evaluate):
+    """Six steps of a model; after the third and the last, *evaluate* gets it and an averaged copy."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4))
+    copy = deepcopy(model).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows, labels = torch.randn(64, 16), torch.arange(64) % 4
+    with suppress(InterruptedError), vramscope.record(path, device="simulated", quiet=True):
+        for step in range(6):
+            loss = cross_entropy(model(rows), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step in (2, 5):
+                evaluate(model, copy)
+        raise InterruptedError  # a run that goes on or breaks off may have been in its next step
+    return vramscope.load(path).recordings[0]
+
+
+def by_copy(_model, copy):
+    """Four large forwards of the copy, which is always in evaluation mode."""
+    for _ in range(4):
+        copy(torch.randn(4096, 16))
+
+
+def by_model(model, _copy):
+    """A large forward of the model itself."""
+    with evaluating(model):
+        model(torch.randn(4096, 16))
+
+
+@pytest.mark.parametrize("evaluate", [by_copy, by_model])
+def test_an_evaluation_with_gradients_on_is_in_no_step_and_in_none_of_its_peaks(tmp_path, evaluate):
+    recording = trained_and(tmp_path / "run", evaluate)
+
+    assert len(recording.steps) == 6
+    # 4096 rows of 64 values in 32 bits, which no step of 64 rows has.
+    peaks = recording.step_peaks()
+    assert peaks.outside.allocated_bytes.max() > MIB > peaks.per_step.allocated_bytes.max()

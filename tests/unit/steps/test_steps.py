@@ -605,6 +605,59 @@ def test_a_last_forward_in_evaluation_mode_is_an_evaluation_once_the_program_is_
     ]
 
 
+@pytest.mark.parametrize("outcome", [Outcome.RUNNING, Outcome.FAILED])
+def test_a_trained_model_in_evaluation_mode_after_the_last_step_begins_no_step(outcome):
+    program = Program()
+    for _ in range(3):
+        program.whole(Phase.FORWARD, value=40, name=1).whole(Phase.BACKWARD).whole(Phase.OPTIMIZER, value=7)
+    program.whole(Phase.DATA, value=6).whole(Phase.FORWARD, value=-40, name=1).whole(Phase.LOSS, value=50)
+
+    steps, phases = program.begin(Phase.FORWARD, value=-40, name=1).resolve(outcome)
+
+    assert len(steps) == 3
+    assert phases.phase[-3:].tolist() == [Phase.EVAL] * 3
+    assert phases.step[-4:].tolist() == [-1] * 4
+
+
+def test_a_model_that_trains_in_evaluation_mode_begins_its_next_step():
+    program = Program()
+    for _ in range(3):
+        program.whole(Phase.FORWARD, value=-40, name=1).whole(Phase.BACKWARD).whole(Phase.OPTIMIZER, value=7)
+
+    steps, phases = program.begin(Phase.FORWARD, value=-40, name=1).resolve(Outcome.RUNNING)
+
+    assert (len(steps), phases.phase[-1]) == (4, Phase.FORWARD)
+
+
+def test_an_averaged_copy_that_is_always_in_evaluation_mode_is_evaluated_outside_of_steps():
+    def evaluate(program):
+        for _ in range(3):
+            program.whole(Phase.DATA, value=6).whole(Phase.FORWARD, value=-41, name=1)
+            program.whole(Phase.LOSS, value=50)
+        program.mark(MarkKind.MARK)  # the losses are joined
+
+    (steps, phases), n_events, begin, end = epochs(evaluate)
+
+    assert len(steps) == 6
+    assert steps.start_event[3] == end
+    assert [columns.tolist() for columns in evaluations(steps, phases, n_events)] == [[begin + 2], [end]]
+
+
+@pytest.mark.parametrize("n_forwards", [1, 2])
+def test_a_frozen_network_that_every_step_runs_first_is_part_of_it(n_forwards):
+    program = Program()
+    for _ in range(4):
+        for _ in range(n_forwards):
+            program.whole(Phase.FORWARD, value=-41, name=1)
+        program.whole(Phase.FORWARD, value=40, name=1).whole(Phase.BACKWARD).whole(Phase.OPTIMIZER, value=7)
+    program.whole(Phase.FORWARD, value=-41, name=1)
+
+    steps, phases = program.resolve(Outcome.RUNNING)
+
+    assert len(steps) == 5
+    assert Phase.EVAL not in phases.phase.tolist()
+
+
 def test_an_evaluation_at_the_end_of_a_run_lasts_as_long_as_the_run():
     program = Program().step().step().whole(Phase.EVAL, name=1).mark(MarkKind.MARK)
     steps, phases = program.resolve(Outcome.FAILED)
