@@ -488,3 +488,30 @@ def test_what_a_line_makes_beside_the_items_is_none_of_a_buffer_when_it_is_full(
 
     assert found.kind == "filling_buffer"
     assert "(deque(maxlen=60)), with 960 KiB then" in found.claim  # 60 blocks of 16 KiB
+
+
+def test_the_history_of_lbfgs_fills_to_its_own_bound(tmp_path):
+    def recorded(n_steps):
+        values = torch.linspace(0, 4, 1 << 13).requires_grad_()
+        optimizer = torch.optim.LBFGS([values], lr=0.01, max_iter=1, history_size=40)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (values.sin() + values.square()).square().sum()
+            loss.backward()
+            return loss
+
+        with vramscope.record(tmp_path / str(n_steps), device="simulated", quiet=True):
+            for _ in range(n_steps):
+                optimizer.step(closure)
+        (recording,) = vramscope.load(tmp_path / str(n_steps)).recordings
+        return recording
+
+    (filling,) = findings(leaks(recorded(24)))
+    full = recorded(60)
+    level = full.timeline().allocated_bytes[full.steps.end_event]
+
+    assert filling.kind == "filling_buffer"
+    assert "at 40 items (LBFGS(history_size=40)), with 2.54 MiB then" in filling.claim
+    assert level[-1] - level[0] == pytest.approx(2.54 * (1 << 20), rel=0.02)
+    assert findings(leaks(full)) == []

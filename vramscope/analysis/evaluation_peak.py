@@ -35,17 +35,17 @@ def evaluation_peak(recording: Recording) -> list[Finding]:
     at = int(np.where(evaluation, allocated, -1).argmax())
     training = np.append(False, steps_of(steps, events) >= 0)
     most = int(np.where(training, allocated, 0).max(initial=0))
-    more = int(allocated[at]) - most
-    if not most or more <= max(_LEAST_MORE * most, _LEAST_BYTES):
-        return []
     begin = int(first[first <= at].max())
-    forwards = np.unique(phases.start_event[(phases.phase == Phase.EVAL) & (phases.depth == 0)])
-    forwards = forwards[(forwards >= begin) & (forwards < at)]
-    kept = 0
-    if len(forwards) >= _LEAST_FORWARDS:
-        kept = max(int(allocated[forwards[-1]] - allocated[forwards[1]]), 0)
     found = lifetimes(recording)
     live = found.rows(found.allocated_at(at) & (found.alloc_event >= begin))
+    # What was there before it, as a model that training does without, is there for any batch.
+    more = min(int(allocated[at]) - most, int(live.block_size.sum()))
+    if not most or more <= max(_LEAST_MORE * most, _LEAST_BYTES):
+        return []
+    forwards = np.unique(phases.start_event[(phases.phase == Phase.EVAL) & (phases.depth == 0)])
+    forwards = forwards[(forwards >= begin) & (forwards < at)]
+    rise = allocated[forwards[-1]] - allocated[forwards[1]] if len(forwards) >= _LEAST_FORWARDS else 0
+    kept = max(int(rise), 0)
     frame = heaviest_line(recording.stacks, live.stack_id, live.block_size)
     evidence = {
         "evaluation_peak_bytes": int(allocated[at]),

@@ -19,7 +19,6 @@ from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
-from vramscope.steps.innermost import phases_of
 from vramscope.units import format_share
 
 _LEAST_SHARE = 0.5
@@ -62,14 +61,19 @@ def gradient_storage(recording: Recording) -> list[Finding]:
 def _never_cleared(
     recording: Recording, found: Allocations, assigned: Assigned, is_gradient: Array
 ) -> list[Finding]:
-    rows, labels = forgotten(recording, found, is_gradient), recording.labels
+    rows, names = forgotten(recording, found, is_gradient), names_of(recording.labels, assigned.label)
     size = found.block_size[rows]
     if size.sum() < _LEAST_BYTES:
         return []
-    example = labels.names[int(labels.name[assigned.label[rows[size.argmax()]]])]
+    example = str(names[rows[size.argmax()]])
     largest = f" (the largest: {example})" if example else ""
-    kind = FindingKind.GRADIENTS_NEVER_CLEARED
-    return [worded(kind, int(size.sum()), None, {"example": example}, largest=largest)]
+    mine = {each.removeprefix("gradient of ") for each in names[rows].tolist()} - {""}
+    is_theirs = np.array([each.rpartition(" of ")[2] in mine for each in names.tolist()])
+    is_theirs &= found.allocated_at(int(recording.steps.end_event[-1]))
+    is_theirs &= assigned.category == Category.OPTIMIZER_STATE
+    state, kind = int(found.block_size[is_theirs].sum()), FindingKind.GRADIENTS_NEVER_CLEARED
+    wording, evidence = f"trained.{kind}" if state else kind, {"example": example, "state_bytes": state}
+    return [worded(wording, int(size.sum()), None, evidence, largest=largest)]
 
 
 def _of_embeddings(
@@ -108,11 +112,9 @@ def _of_embeddings(
 
 
 def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> Array:
-    is_known = (assigned.category == Category.GRADIENT) & (assigned.label >= 0)
-    born_in = phases_of(recording.phases, len(recording.trace) + 1)[np.maximum(found.alloc_event, 0)]
-    in_backward = (born_in >= 0) & (recording.phases.phase[born_in] == Phase.BACKWARD)
+    is_known = (assigned.category == Category.GRADIENT) & (assigned.label >= 0) & (found.alloc_event >= 0)
     is_shared = recording.trace.pool[np.maximum(found.alloc_event, 0)] == 0
-    return is_known & (found.alloc_event >= 0) & in_backward & is_shared
+    return is_known & is_shared & (lives_of(recording, found).phase == Phase.BACKWARD)
 
 
 def _copied(recording: Recording, found: Allocations, is_gradient: Array, bucket: Array) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from vramscope.analysis.leaks.edits import NO_SELF
 from vramscope.analysis.leaks.holders import OF_NOTEBOOKS, holder_name, keep_self, recorded_holdings
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
 from vramscope.analysis.step_and_phase import steps_of
+from vramscope.analysis.strategies.gradients import of_parameters
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, LeakCause
@@ -80,6 +81,8 @@ def held_once(recording: Recording) -> list[Finding]:
         FindingKind.EVALUATION_LEFT: _of_evaluations(recording, found, loose & ~copies, at),
         FindingKind.WORKSPACE_LEFT: _workspaces_left(recording, found, assigned, at),
     }
+    is_gradient = live & (assigned.category == Category.GRADIENT)
+    loose |= is_gradient & ~of_parameters(assigned, lives_of(recording, found))
     others = loose & ~np.isin(np.arange(len(loose)), np.concatenate([*rows.values()]))
     rows |= {
         FindingKind.RESIDENT_DATA: _resident(recording, found, assigned, others),
@@ -191,16 +194,16 @@ def _of_steps(recording: Recording, found: Allocations, live: Array, line: Array
 
 
 def _of_the_step_before(recording: Recording, found: Allocations, live: Array, at: int) -> Array:
-    """Return the *live* results of forwards of the step before that go when this one has made its own."""
+    """Return the *live* results of the step before that go when this one has made its own."""
     lives, now = lives_of(recording, found), _step_of(recording, at)
     # Where nothing trains, what forwards with gradients keep is no result.
-    kinds = (Phase.EVAL, Phase.FORWARD)[: 1 + (Phase.BACKWARD in recording.phases.phase)]
-    of_forward = np.isin(lives.phase, kinds)
+    kinds = (Phase.EVAL, Phase.FORWARD, Phase.BACKWARD)
+    of_model = np.isin(lives.phase, kinds if Phase.BACKWARD in recording.phases.phase else kinds[:1])
     is_freed = lives.dies < np.append(recording.steps.start_event, len(recording.trace))[now + 1]
     stack, size, dies = found.stack_id, found.size, lives.dies
-    own = np.flatnonzero(of_forward & (lives.step == now) & ~is_freed)[::-1]
+    own = np.flatnonzero(of_model & (lives.step == now) & ~is_freed)[::-1]
     made = {(stack[row], size[row]): found.alloc_event[row] for row in own}
-    rows = np.flatnonzero(live & of_forward & (lives.step == now - 1) & is_freed)
+    rows = np.flatnonzero(live & of_model & (lives.step == now - 1) & is_freed)
     return rows[np.array([made.get((stack[row], size[row]), dies[row]) < dies[row] for row in rows], "?")]
 
 

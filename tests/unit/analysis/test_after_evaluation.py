@@ -8,6 +8,7 @@ from torch import nn
 
 import vramscope
 from vramscope.analysis.findings import with_modules
+from vramscope.model.marks import Phase
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
 
@@ -64,3 +65,22 @@ def test_results_that_an_evaluation_keeps_are_in_no_module(tmp_path):
     (found,) = (each for each in recording.evaluation_peak() if each.kind == "evaluation_keeps")
 
     assert [each.module for each in with_modules(recording, [found])] == [None]
+
+
+def test_smaller_batches_are_no_advice_where_a_model_that_goes_needs_most(tmp_path):
+    """A large encoder makes its features before training, and is gone then; its batches are small."""
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        encoder = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(6)))
+        with torch.no_grad():
+            features = [encoder(torch.randn(8, 1024)) for _ in range(4)]
+        del encoder
+        head = nn.Linear(1024, 10)
+        optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+        for each in features:
+            head(each).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (recording,) = vramscope.load(tmp_path).recordings
+
+    assert recording.peak().allocated.phase == Phase.EVAL
+    assert recording.evaluation_peak() == []

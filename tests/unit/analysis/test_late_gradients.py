@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 import vramscope
 from vramscope.analysis import analyses
@@ -281,3 +282,68 @@ def test_a_peak_of_evaluation_without_a_leak_stays(tmp_path):
     found = findings(recorded(tmp_path, evaluating(keeps=False)))
 
     assert "evaluation_peak" in {each.kind for each in found}
+
+
+def of_samples(rows=64, lets_go=False):
+    """Train by gradients that are summed by hand from those of samples, as with differential privacy."""
+
+    def program():
+        net = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 8))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        per_sample = vmap(
+            grad(lambda weights, x: functional_call(net, weights, x).square().mean()), (None, 0)
+        )
+        for _ in range(6):
+            weights = {name: each.detach() for name, each in net.named_parameters()}
+            of_each = per_sample(weights, torch.randn(rows, 256))
+            for name, each in net.named_parameters():
+                each.grad = of_each[name].mean(0)
+            optimizer.step()
+            optimizer.zero_grad()
+            if lets_go:
+                del of_each
+
+    return program
+
+
+def test_gradients_of_samples_are_none_that_an_optimizer_clears_or_ranks_share(tmp_path):
+    kept = recorded(tmp_path / "kept", of_samples())
+    half = recorded(tmp_path / "half", of_samples(rows=32))
+    found = strategies(kept)
+
+    assert saved_bytes(kept, half) > 0.45 * found.peak_bytes
+    assert found.advised == ()
+    assert not any("micro-batches" in name for name in found.without_effect)
+
+
+def test_gradients_of_samples_that_a_name_keeps_for_a_step_are_results(tmp_path):
+    kept = recorded(tmp_path / "kept", of_samples())
+    frees = recorded(tmp_path / "frees", of_samples(lets_go=True))
+    (found,) = findings_of(kept, "held_once")
+
+    assert (found.kind, found.n_bytes) == ("step_before_kept", 64 * (256 * 512 + 512 + 512 * 8 + 8) * 4)
+    assert found.n_bytes == pytest.approx(saved_bytes(kept, frees), rel=0.05)
+    assert findings_of(frees, "held_once") == []
+
+
+def test_what_is_left_of_parameters_that_are_frozen_is_told_with_their_state(tmp_path):
+    def program(lets_go):
+        body, head = net_of(), nn.Linear(512, 8)
+        optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()])
+        for step in range(12):
+            if step == 3:
+                body.requires_grad_(False)
+                for each in body.parameters() if lets_go else ():
+                    each.grad = None
+                    optimizer.state.pop(each)
+            head.zero_grad()
+            head(body(torch.randn(4096 if step > 2 else 64, 512))).square().mean().backward()
+            optimizer.step()
+
+    keeps, frees = (recorded(tmp_path / str(each), lambda each=each: program(each)) for each in (False, True))
+    (found,) = findings_of(keeps, "gradient_storage")
+    left, without = (each.timeline().allocated_bytes[each.steps.end_event[-1]] for each in (keeps, frees))
+
+    assert found.n_bytes == 6 * (512 * 512 + 512) * 4
+    assert found.n_bytes + found.evidence["state_bytes"] == left - without
+    assert findings_of(frees, "gradient_storage") == []

@@ -296,8 +296,8 @@ def bound_of(holding: Held) -> Bound | None:
         is_asked = at == holding.grows_at or holding.grows_at < 0
         if is_asked and word[0] == "item" and " of " in str(word[-1]):
             kind, _, n_items = str(word[-1]).rpartition(" of ")
-            argument = "maxsize" if kind == "lru_cache" else "maxlen"
-            return Bound(int(n_items), f"{kind}({argument}={n_items})")
+            said = {"lru_cache": "lru_cache(maxsize=", "list": "LBFGS(history_size="}
+            return Bound(int(n_items), f"{said.get(kind, f'{kind}(maxlen=')}{n_items})")
     return None
 
 

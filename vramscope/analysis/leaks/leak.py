@@ -14,7 +14,7 @@ from vramscope.model.table import Array, EqualByValue
 from vramscope.units import format_bytes
 
 _MOST_LINES = 5
-_OF_BUFFERS = "where that is too much, .detach().cpu() what goes in, and move back what a step reads"
+_OF_BUFFERS = "where that is too much, lower the bound, or keep what goes in on the CPU until a step reads it"
 _SUMMED = ("bytes_per_step", "n_bytes", "level_bytes")
 
 

@@ -38,16 +38,16 @@ def is_bucket(stacks: Stacks, found: Allocations) -> Array:
     return (functions_named(stacks, _MAKE_BUCKETS) & files_ending(stacks, _THEIR_FILE))[found.stack_id]
 
 
-def of_parameters(recording: Recording, assigned: Assigned, lives: Lives) -> Array:
-    """Return which gradients an optimizer may have: where capture knows names, those with one.
+def of_parameters(assigned: Assigned, lives: Lives) -> Array:
+    """Return which gradients an optimizer may have: where capture labels any, those with a label.
 
     None has the gradient of an activation, as of one that retain_grad() keeps, or whose requires_grad a hook
-    sets.
+    sets; nor one that a program asks for by itself, as of each sample.
     """
     is_gradient: Array = assigned.category == Category.GRADIENT
-    is_named = names_of(recording.labels, assigned.label) != ""
+    is_labelled = assigned.label >= 0
     in_zero_grad = np.append(lives.phases.phase, Phase.OTHER)[lives.freed_in] == Phase.ZERO_GRAD
-    return is_gradient & (is_named | in_zero_grad) if (is_gradient & is_named).any() else is_gradient
+    return is_gradient & (is_labelled | in_zero_grad) if (is_gradient & is_labelled).any() else is_gradient
 
 
 class Cleared(NamedTuple):
@@ -88,7 +88,7 @@ def _freed_early(recording: Recording, found: Allocations) -> tuple[Array, Array
     a later step of its optimizer, and to which none was added, stays as it is.
     """
     assigned, lives = undivided(assign(recording, found)), lives_of(recording, found)
-    is_gradient = of_parameters(recording, assigned, lives)
+    is_gradient = of_parameters(assigned, lives)
     is_gradient[forgotten(recording, found, assigned.category == Category.GRADIENT)] = False
     phases, dies = lives.phases, lives.dies.copy()
     ended = recording.marks.of_phase(MarkKind.PHASE_END, Phase.OPTIMIZER)

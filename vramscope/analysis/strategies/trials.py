@@ -109,7 +109,7 @@ def prepare(recording: Recording, n_ranks: int) -> StrategyInput:
     phase = np.concatenate([[Phase.OTHER], by_event])
     born_in = phase[np.maximum(found.alloc_event, -1) + 1]
     assigned, lives = undivided(assign(recording, found)), lives_of(recording, found)
-    of_batch = (assigned.category == Category.GRADIENT) & ~of_parameters(recording, assigned, lives)
+    of_batch = (assigned.category == Category.GRADIENT) & ~of_parameters(assigned, lives)
     category = np.where(of_batch, Category.ACTIVATION, assigned.category)
     level = summed(found, found.block_size, n_events).astype("i8")
     return StrategyInput(recording, found, assigned, lives, category, born_in, phase, level, n_ranks)

@@ -231,7 +231,12 @@ class _HolderWalk:
         self._parts.attributes(namespace, at, type(module).__name__)
 
     def _optimizer(self, optimizer: Any, at: int) -> None:
-        self._parts.attributes(dict_of(optimizer) or {}, at, type(optimizer).__name__, "optimizer")
+        namespace = dict_of(optimizer) or {}
+        if issubclass(type(optimizer), torch.optim.LBFGS):
+            # It has one group; in its state are lists of so many directions and changes of gradients.
+            lists = [each for state in namespace["state"].values() for each in state.values()]
+            self._parts.limits |= dict.fromkeys(map(id, lists), namespace["param_groups"][0]["history_size"])
+        self._parts.attributes(namespace, at, type(optimizer).__name__, "optimizer")
 
     def _storage(self, storage: Any, at: int) -> None:
         self._found.setdefault(storage._cdata, (storage, at))

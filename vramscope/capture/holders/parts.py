@@ -142,6 +142,8 @@ class ObjectParts:
     def __init__(self, meet: Callable[[Any, int, Word], None], met: dict[int, int], plain: PlainData) -> None:
         """Call *meet* with each part, the place of its object and the word; *met* are the objects' places."""
         self._meet, self._met, self._plain = meet, met, plain
+        self.limits: dict[int, int] = {}
+        """Most items of sequences that do not say it themselves, by their id."""
 
     def expander(self, kind: type) -> Callable[[Any, int], None]:
         """The method that meets the parts of objects of a kind."""
@@ -198,7 +200,7 @@ class ObjectParts:
 
     def _items(self, items: Any, at: int) -> None:
         kind = type(items).__name__
-        limit = getattr(items, "maxlen", None) if isinstance(items, deque) else None
+        limit = items.maxlen if isinstance(items, deque) else self.limits.get(id(items))
         names = getattr(type(items), "_fields", None) if isinstance(items, tuple) else None
         for number, value in () if items in self._plain else ends_of_sequence(items):
             if names is not None and number < len(names):
