@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from vramscope.allocator.lives import ends_of_frees
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT, Settings
 from vramscope.model.snapshot import BlockState, Snapshot
 from vramscope.model.table import Array
@@ -122,7 +123,7 @@ class Ledger:
 
     def advance(self, trace: Trace) -> Array:
         """Apply the next events and return their ``block_size``, 0 for contradictory ones."""
-        is_end = _ends_of_frees(trace)
+        is_end = ends_of_frees(trace)
         begins = np.zeros_like(is_end)
         begins[:-1] = is_end[1:]
         kinds = np.where(begins, _FREED, trace.action)
@@ -321,15 +322,6 @@ class Ledger:
             del self._begin_of[after]
             end = after
         self._add_free(start, end)
-
-
-def _ends_of_frees(trace: Trace) -> Array:
-    """Where a FREE_COMPLETED directly follows its FREE_REQUESTED, as nearly always."""
-    found = np.zeros(len(trace), dtype="?")
-    action, address = trace.action, trace.address
-    found[1:] = (action[1:] == Action.FREE_COMPLETED) & (action[:-1] == Action.FREE_REQUESTED)
-    found[1:] &= address[1:] == address[:-1]
-    return found
 
 
 def _rows(columns: Sequence[Array], chosen: Array) -> Iterator[Any]:

@@ -1,6 +1,8 @@
-"""The events of each block, from its allocation until it returns to the free lists."""
+"""Pairs the events of each block, from its allocation until it returns to the free lists.
 
-from concurrent.futures import ThreadPoolExecutor
+Replays, the states at instants and the lifetimes all have the lives of blocks from here.
+"""
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,24 +16,24 @@ _DIGITS = 3
 """Largest number of digits; with more, this sort takes as long as comparing."""
 _STRETCH = 1 << 14
 """Events sorted at a time: intermediate arrays stay in the processor's cache."""
-_MANY = 1 << 20
-"""Events from which on the addresses are sorted part by part, two parts at once."""
-_N_PARTS = 8
-"""Parts of so many events; longer records have more. The arrays of a part stay in the processor's cache, and
-those of the next one take their memory: of 5 million events, halves took 0.9 s of CPU and 470 MB, parts 0.5 s
-and 300 MB.
-"""
-_BUCKET_BITS = 12
-_NO_BUCKET = 1 << _BUCKET_BITS
-"""Stands for events that are not about blocks."""
+_NONE = -1
+_FREED = Action.FREE_COMPLETED + 1
+"""Kind of a FREE_REQUESTED that its FREE_COMPLETED directly follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLives(Table):
-    """One row per allocated block, ordered by address, then time.
+    """One row per allocated block: those from before the first event by address, others by ALLOC.
 
-    A contradictory record yields fewer lives than it has events: an ALLOC where a block lives (its free is
-    missing) and a free where none lives (its ALLOC is missing) belong to no life.
+    One block lives at an address at a time. A free at an address that no ALLOC precedes is of a block from
+    before the first event. A contradictory record yields fewer lives than it has events. Of no life are:
+
+    - an ALLOC where a block lives whose free nothing requests: that free is missing, at an unknown moment;
+    - a second FREE_REQUESTED or FREE_COMPLETED of a life, and a FREE_REQUESTED after its FREE_COMPLETED;
+    - a free at an address where the last block has ended.
+
+    An ALLOC where a block waits for its FREE_COMPLETED ends that life. Segments that go end none: the
+    allocator gives back memory without blocks only, so such an event is the one that cannot be true.
     """
 
     address: UInt64
@@ -46,99 +48,120 @@ class BlockLives(Table):
     """
 
 
-def lives(trace: Trace, *, many: int = _MANY) -> BlockLives:
-    """The lives of all blocks in *trace*; one stable sort, 0.1 s of CPU per million events.
+def lives(
+    trace: Trace, *, is_filled_in: bool = True, stretch: int = _STRETCH
+) -> tuple[BlockLives, BlockLives]:
+    """The lives of the blocks from before *trace*, and those of its own; 50 ns of CPU per event.
 
-    From *many* events on, two threads sort parts of the addresses: NumPy sorts without Python's lock.
+    Works on *stretch* events at a time, or more, and carries the lives that go on to the next. Events whose
+    ``block_size`` is 0 are not counted, where that column *is_filled_in*.
     """
-    if len(trace) < many:
-        return _lives_of(trace, np.flatnonzero(trace.action <= Action.FREE_COMPLETED))
-    part, n_parts = _parts(trace, max(many // _N_PARTS, 1))
-    with ThreadPoolExecutor(2) as threads:
-        found = [*threads.map(lambda each: _lives_of(trace, np.flatnonzero(part == each)), range(n_parts))]
-    columns = {
-        name: [getattr(each, name) for each in found] or [np.zeros(0, dtype)]
-        for name, dtype in BlockLives.DTYPES.items()
-    }
-    found.clear()  # each column takes the memory of the one before it
-    return BlockLives(**{name: np.concatenate(columns.pop(name)) for name in BlockLives.DTYPES})
-
-
-def _parts(trace: Trace, size: int) -> tuple[Array, int]:
-    """The part of each event of a block, and the number of parts: they have ascending addresses, and about
-    *size* events each.
-    """
-    low, high = _bounds(trace)
-    shift = np.uint64(max((high - low).bit_length() - _BUCKET_BITS, 0))
-    part, counts = np.empty(len(trace), "u2"), np.zeros(_NO_BUCKET + 1, "i8")
-    for at in stretches(len(trace), _STRETCH):
-        is_move = trace.action[at] <= Action.FREE_COMPLETED
-        part[at] = np.where(is_move, (trace.address[at] - np.uint64(low)) >> shift, _NO_BUCKET)
-        counts += np.bincount(part[at], minlength=len(counts))
-    occurs = np.flatnonzero(counts[:_NO_BUCKET])
-    first = np.cumsum(counts[occurs]) - counts[occurs]
-    numbers, number = np.unique(first // size, return_inverse=True)
-    part_of = np.full(len(counts), len(numbers), "u2")
-    part_of[occurs] = number
-    for at in stretches(len(trace), _STRETCH):
-        part[at] = part_of[part[at]]
-    return part, len(numbers)
-
-
-def _bounds(trace: Trace) -> tuple[int, int]:
-    """The lowest and the highest address of a block; 0 if there is none."""
-    found = []
-    for at in stretches(len(trace), _STRETCH):
-        address = trace.address[at][trace.action[at] <= Action.FREE_COMPLETED]
-        if len(address):
-            found.append((int(address.min()), int(address.max())))
-    return min((low for low, _ in found), default=0), max((high for _, high in found), default=0)
-
-
-def lives_by_birth(trace: Trace, *, stretch: int = _STRETCH) -> BlockLives:
-    """The same lives in another order: first blocks that existed before the trace, by address, then by ALLOC.
-
-    Works on *stretch* events at a time, or more, and carries the events of live blocks on to the next: 50 ns
-    per event, however many there are.
-    """
-    found, alive, carried = [], BlockLives.of(), np.zeros(0, dtype="i8")
-    first = 0
+    is_move = trace.action <= Action.FREE_COMPLETED
+    if is_filled_in:
+        is_move &= trace.block_size > 0
+    alloc = np.flatnonzero(is_move & (trace.action == Action.ALLOC))
+    request, end = np.full(len(alloc), _NONE), np.full(len(alloc), _NONE)
+    # Nearly every free is two events that follow one another: they are sorted as one, with the kind _FREED.
+    is_second = ends_of_frees(trace) & is_move
+    is_second[1:] &= is_move[:-1]
+    is_row, is_freed = is_move & ~is_second, np.append(is_second[1:], False)
+    alive, strays = np.zeros(0, "i8"), [np.zeros(0, "i8")]
+    first = n_born = 0
     while first < len(trace):
-        # At least twice as long as what it carries along: each event is then carried once, on average.
-        part = slice(first, first + max(stretch, 2 * len(carried)))
-        moves = np.flatnonzero(trace.action[part] <= Action.FREE_COMPLETED) + part.start
-        here = _lives_of(trace, np.concatenate([carried, moves]))
-        found.append(here.rows(np.flatnonzero(here.end >= 0)))
-        alive = here.rows(np.flatnonzero(here.end < 0))
-        carried = np.concatenate([alive.alloc[alive.alloc >= 0], alive.request[alive.request >= 0]])
-        carried.sort()
+        # At least twice as long as what it carries along: each life is then carried once, on average.
+        part = slice(first, first + max(stretch, 2 * len(alive)))
+        events = np.flatnonzero(is_row[part]) + first
+        kind = np.where(is_freed[events], _FREED, trace.action[events])
+        is_birth = kind == Action.ALLOC
+        number = np.where(is_birth, np.cumsum(is_birth) + (n_born - 1), events)
+        n_born += int(np.count_nonzero(is_birth))
+        last = np.where(request[alive] < 0, Action.ALLOC, Action.FREE_REQUESTED)
+        address = trace.address[np.concatenate([alloc[alive], events])]
+        rows = address, np.concatenate([last, kind]).astype("u1"), np.concatenate([alive, number])
+        alive, stray = _paired(*rows, len(alive), (alloc, request, end))
+        strays.append(stray)
         first = part.stop
-    columns = {name: [getattr(part, name) for part in (*found, alive)] for name in BlockLives.DTYPES}
-    return _by_birth(BlockLives(**{name: np.concatenate(parts) for name, parts in columns.items()}))
+    born = BlockLives(trace.address[alloc], trace.size[alloc], alloc, request, end)
+    if (alloc < 0).any():
+        born = born.rows(alloc >= 0)
+    return _older(trace, np.sort(np.concatenate(strays)), born), born
 
 
-def _by_birth(found: BlockLives) -> BlockLives:
-    """Order the lives by birth and drop frees that a batch wrongly attributed to blocks from before the
-    trace: another life at their address came first.
+def _paired(
+    address: Array, kind: Array, number: Array, n_before: int, found: tuple[Array, ...]
+) -> tuple[Array, Array]:
+    """Write the ends of lives to *found*; return the lives that go on, and the frees that are of none here.
+
+    *number* counts the lives for each ALLOC, and is the event of each free. The first *n_before* rows are the
+    last events of lives that go on from before.
     """
-    older = np.flatnonzero(found.alloc < 0)
-    suspect = np.flatnonzero(is_among(found.address, np.unique(found.address[older])))
-    start = np.where(found.alloc < 0, np.where(found.request < 0, found.end, found.request), found.alloc)
-    suspect = suspect[np.lexsort((start[suspect], found.address[suspect]))]
-    is_first = np.diff(found.address[suspect], prepend=np.uint64(0)) != 0
-    is_first[:1] = True
-    older = suspect[is_first & (found.alloc[suspect] < 0)]
-    born = np.flatnonzero(found.alloc >= 0)
-    return found.rows(np.concatenate([older, born[np.argsort(found.alloc[born], kind="stable")]]))
+    alloc, request, end = found
+    order = stable_order(address)
+    address, kind, number = address[order], kind[order], number[order]
+    is_alloc = kind == Action.ALLOC
+    begins = is_alloc.copy()
+    begins[1:] &= (address[1:] != address[:-1]) | ~is_alloc[:-1]
+    begins |= order < n_before
+    # Each event belongs to the last beginning above it, if that is at its address.
+    owner = np.maximum.accumulate(np.where(begins, np.arange(len(order)), _NONE))
+    is_its = (owner >= 0) & (address[owner] == address)
+    life = number[owner]
+    # The first of several events wins: written last.
+    row = np.flatnonzero(is_its & (kind >= Action.FREE_COMPLETED))[::-1]
+    end[life[row]] = number[row] + (kind[row] == _FREED)
+    row = np.flatnonzero(is_its & ((kind == Action.FREE_REQUESTED) | (kind == _FREED)))[::-1]
+    of, event = life[row], number[row]
+    is_first = (request[of] < 0) & ((end[of] < 0) | (event < end[of]))
+    request[of[is_first]] = event[is_first]
+    top = np.flatnonzero(begins)
+    here = number[top]
+    again = np.flatnonzero((address[top[1:]] == address[top[:-1]]) & (end[here[:-1]] < 0))
+    end[here[again]] = alloc[here[again + 1]]
+    alloc[number[is_alloc & ~begins]] = _NONE
+    stray = np.flatnonzero(~is_its)
+    completed = stray[kind[stray] == _FREED]
+    return here[end[here] < 0], np.concatenate([number[stray], number[completed] + 1])
 
 
-def ended_by_next(trace: Trace, found: BlockLives) -> Array:
+def _older(trace: Trace, strays: Array, born: BlockLives) -> BlockLives:
+    """The lives of blocks from before the trace, of the frees *strays*: those before any ALLOC there."""
+    none = len(trace)
+    address, at = np.unique(trace.address[strays], return_inverse=True)
+    again, request, end = (np.full(len(address), none) for _ in range(3))
+    row = rows_among(born.address, address)
+    np.minimum.at(again, row[row >= 0], born.alloc[row >= 0])
+    for column, kind in ((end, Action.FREE_COMPLETED), (request, Action.FREE_REQUESTED)):
+        is_its = (trace.action[strays] == kind) & (strays < np.minimum(again, end)[at])
+        np.minimum.at(column, at[is_its], strays[is_its])
+    first = np.minimum(request, end)
+    kept = np.flatnonzero(first < none)
+    request, end = (np.where(at < none, at, _NONE)[kept] for at in (request, np.minimum(end, again)))
+    alloc, size = np.full(len(kept), _NONE), trace.size[first[kept]]
+    return BlockLives(address[kept], size, alloc, request, end)
+
+
+def ends_at(address: Array, older: BlockLives) -> tuple[Array, Array]:
+    """The request and the end of the block from before the trace at each address, −1 for none."""
+    row = rows_among(address, older.address)
+    return np.append(older.request, _NONE)[row], np.append(older.end, _NONE)[row]
+
+
+def ends_of_frees(trace: Trace) -> Array:
+    """Where a FREE_COMPLETED directly follows its FREE_REQUESTED, as nearly always."""
+    found = np.zeros(len(trace), dtype="?")
+    action, address = trace.action, trace.address
+    found[1:] = (action[1:] == Action.FREE_COMPLETED) & (action[:-1] == Action.FREE_REQUESTED)
+    found[1:] &= address[1:] == address[:-1]
+    return found
+
+
+def ended_by_next(trace: Trace, end: Array) -> Array:
     """The rows of the lives that end with the next ALLOC at their address: nothing completes their free."""
-    rows = [np.zeros(0, "i8")]
-    for at in stretches(len(found)):
-        end = found.end[at]
-        rows.append(np.flatnonzero((end >= 0) & (trace.action[end] == Action.ALLOC)) + at.start)
-    return np.concatenate(rows)
+    found = [np.zeros(0, "i8")]
+    for at in stretches(len(end)):
+        row = np.flatnonzero(end[at] >= 0)
+        found.append(row[trace.action[end[at][row]] == Action.ALLOC] + at.start)
+    return np.concatenate(found)
 
 
 def is_among(address: Array, known: Array) -> Array:
@@ -152,51 +175,6 @@ def rows_among(address: Array, known: Array) -> Array:
         return np.full(len(address), -1)
     row = np.minimum(np.searchsorted(known, address), len(known) - 1)
     return np.where(known[row] == address, row, -1)
-
-
-def _lives_of(trace: Trace, rows: Array) -> BlockLives:
-    """The lives that these events belong to."""
-    address, action = trace.address[rows], trace.action[rows]
-    order = _by_address(address, action)
-    rows, address, action = rows[order], address[order], action[order]
-    is_first = np.ones(len(rows), dtype="?")
-    is_first[1:] = address[1:] != address[:-1]
-    before = np.roll(action, 1)
-    before[is_first] = Action.SNAPSHOT  # none
-    is_alloc = action == Action.ALLOC
-    begins = is_first | (is_alloc & (before != Action.ALLOC)) | (before == Action.FREE_COMPLETED)
-    life = np.cumsum(begins) - 1
-    start = np.flatnonzero(begins)
-    request = _event_of(life, rows, (action == Action.FREE_REQUESTED) & (begins | (before != action)), start)
-    end = _event_of(life, rows, action == Action.FREE_COMPLETED, start)
-    alloc = np.where(is_alloc[start], rows[start], -1)
-    # A life that has no end ends where its address is allocated again.
-    at = address[start]
-    again = np.flatnonzero((end[:-1] < 0) & (at[1:] == at[:-1]) & (alloc[1:] >= 0))
-    end[again] = alloc[again + 1]
-    known = is_alloc[start] | is_first[start]
-    found = BlockLives(
-        address=address[start], requested_size=trace.size[rows[start]], alloc=alloc, request=request, end=end
-    )
-    return found if known.all() else found.rows(known)
-
-
-def _by_address(address: Array, action: Array) -> Array:
-    """The order of ``stable_order(address)`` of events that are in order.
-
-    Nearly every FREE_COMPLETED directly follows its FREE_REQUESTED; it is sorted along with it.
-    """
-    follows = np.zeros(len(address) + 1, dtype="?")
-    follows[1:-1] = (action[1:] == Action.FREE_COMPLETED) & (action[:-1] == Action.FREE_REQUESTED)
-    follows[1:-1] &= address[1:] == address[:-1]
-    heads = np.flatnonzero(~follows[:-1])
-    heads = heads[stable_order(address[heads])]
-    is_pair = follows[heads + 1]
-    place = np.arange(len(heads)) + np.cumsum(is_pair) - is_pair
-    order = np.empty(len(address), dtype="i8")
-    order[place] = heads
-    order[place[is_pair] + 1] = heads[is_pair] + 1
-    return order
 
 
 def stable_order(address: Array) -> Array:
@@ -219,10 +197,3 @@ def stable_order(address: Array) -> Array:
             else order[np.argsort(digit[order], kind="stable")]
         )
     return np.arange(len(address)) if order is None else order
-
-
-def _event_of(life: Array, rows: Array, chosen: Array, start: Array) -> Array:
-    """The chosen row of each life (at most one), −1 where there is none."""
-    found = np.full(len(start), -1, dtype="i8")
-    found[life[chosen]] = rows[chosen]
-    return found

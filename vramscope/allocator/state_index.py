@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramscope.allocator.layout import Used, blocks_of, segments_after, used
-from vramscope.allocator.lives import BlockLives, lives_by_birth, rows_among
+from vramscope.allocator.lives import BlockLives, ends_at, lives
 from vramscope.allocator.replay import state_at
 from vramscope.allocator.settings import Settings
 from vramscope.model.recording import Recording
@@ -100,12 +100,9 @@ class StateIndex:
         self._segment_trace = trace.rows(self._segment_events)
         self._segments = initial.segments
         self._moves, self._moves_since = self._relevant_moves(least_moves)
-        found = lives_by_birth(trace)
         self._older = used(initial.blocks)
-        n_older = int(np.searchsorted(found.alloc, 0))
-        freed, self._lives = found.rows(slice(0, n_older)), found.rows(slice(n_older, None))
-        row = rows_among(self._older.address, freed.address)
-        self._older_requests, self._older_ends = (np.append(at, -1)[row] for at in (freed.request, freed.end))
+        freed, self._lives = lives(trace)
+        self._older_requests, self._older_ends = ends_at(self._older.address, freed)
         self._distance = max(least_distance, _most_at_once(self._lives, len(trace)))
         self._checkpoints = self._made()
 

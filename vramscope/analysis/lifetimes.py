@@ -4,74 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vramscope.allocator.lives import stable_order
+from vramscope.allocator.lives import ended_by_next, ends_at, lives
 from vramscope.analysis import Analysis
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState
 from vramscope.model.table import Array, Int32, Int64, Table, UInt64, sums_of
-from vramscope.model.trace import Action, Trace
-
-_STRETCH = 1 << 14
-"""Events sorted at a time: intermediate arrays stay in the processor's cache."""
-_NONE = -1
-
-
-def ends(trace: Trace, older: Array, *, stretch: int = _STRETCH) -> tuple[Array, Array]:
-    """The FREE_REQUESTED and FREE_COMPLETED event of each life, −1 for none.
-
-    Each is the first such event at the life's address before the next life there. An end without a birth at
-    its address belongs to no life. Events whose ``block_size`` is 0 are not counted.
-
-    *older* are addresses of blocks that predate the trace: their lives come first. At least *stretch* events
-    are sorted at a time.
-    """
-    n_lives = len(older) + int(np.count_nonzero((trace.action == Action.ALLOC) & (trace.block_size > 0)))
-    found = np.full(n_lives, _NONE, dtype="i8"), np.full(n_lives, _NONE, dtype="i8")
-    open_address, open_life = older, np.arange(len(older))
-    first, n_born = 0, len(older)
-    while first < len(trace):
-        # At least twice as long as what it carries along: each event is then carried once, on average.
-        part = slice(first, first + max(stretch, 2 * len(open_life)))
-        action, address, value = _moves(trace, part, n_born)
-        n_born += int(np.count_nonzero(action == Action.ALLOC))
-        open_address, open_life = _paired(
-            np.concatenate([open_address, address]),
-            np.concatenate([np.full(len(open_life), Action.ALLOC, dtype="u1"), action]),
-            np.concatenate([open_life, value]),
-            found,
-        )
-        first = part.stop
-    return found
-
-
-def _moves(trace: Trace, part: slice, n_born: int) -> tuple[Array, Array, Array]:
-    """Births and ends of a batch: action, address, and the number of the life born or the ending event."""
-    rows = np.flatnonzero((trace.action[part] <= Action.FREE_COMPLETED) & (trace.block_size[part] > 0))
-    action, address = trace.action[part][rows], trace.address[part][rows]
-    is_birth = action == Action.ALLOC
-    return action, address, np.where(is_birth, np.cumsum(is_birth) + (n_born - 1), rows + part.start)
-
-
-def _paired(address: Array, action: Array, value: Array, found: tuple[Array, ...]) -> tuple[Array, Array]:
-    """Write the ends found here to *found*; return address and number of the lives that may still end."""
-    order = stable_order(address)
-    address, action, value = address[order], action[order], value[order]
-    birth = np.flatnonzero(action == Action.ALLOC)
-    at = np.cumsum(action == Action.ALLOC) - 1
-    if len(birth):  # each end belongs to the birth above it, if that is at its address
-        owner = birth[at]
-        is_its = (at >= 0) & (address[owner] == address)
-        for known, kind in zip(found, (Action.FREE_REQUESTED, Action.FREE_COMPLETED), strict=True):
-            row = np.flatnonzero(is_its & (action == kind))
-            # The first of several wins: written last.
-            row = row[known[value[owner[row]]] == _NONE][::-1]
-            known[value[owner[row]]] = value[row]
-    last = birth[np.append(address[birth[1:]] != address[birth[:-1]], True)[: len(birth)]]
-    life = value[last]
-    is_open = (found[0][life] == _NONE) | (found[1][life] == _NONE)
-    return address[last][is_open], life[is_open]
-
 
 ALIVE = -1
 """Marks an end that is not within the trace."""
@@ -169,10 +107,13 @@ def lifetimes(recording: Recording) -> Allocations:
     trace = recording.trace
     blocks = recording.initial.blocks
     known = blocks.rows(blocks.in_use)
-    allocs = np.flatnonzero((trace.action == Action.ALLOC) & (trace.block_size > 0))
-    starts = np.concatenate([np.full(len(known), ALIVE), allocs]).astype("i8")
-    address = np.concatenate([known.address, trace.address[allocs]])
-    requested_free, completed = ends(trace, known.address)
+    freed, born = lives(trace)
+    request, end = ends_at(known.address, freed)
+    own = dict(born.columns())
+    del born  # each column is let go when it is joined to the one of the older blocks
+    requested_free = np.concatenate([request, own.pop("request")])
+    completed = np.concatenate([end, own.pop("end")])
+    completed[ended_by_next(trace, completed)] = ALIVE
     # Without the request (torch's skip_actions) the completion is the best known time of the free.
     free = np.where(requested_free == ALIVE, completed, requested_free)
     free[: len(known)][known.state == BlockState.PENDING_FREE] = BEFORE
@@ -180,17 +121,18 @@ def lifetimes(recording: Recording) -> Allocations:
     stream, pool = segments.stream[known.segment], segments.pool[known.segment]
     free_ns = np.zeros(len(free), dtype="i8")
     free_ns[free >= 0] = trace.time_ns[free[free >= 0]]
+    alloc = own.pop("alloc")
     return Allocations(
-        address=address,
-        size=np.concatenate([known.requested_size, trace.size[allocs]]),
-        block_size=np.concatenate([known.size, trace.block_size[allocs]]),
-        stream=np.concatenate([stream, trace.stream[allocs]]),
-        pool=np.concatenate([pool, trace.pool[allocs]]),
-        stack_id=np.concatenate([known.stack_id, trace.stack_id[allocs]]),
-        alloc_event=starts,
+        address=np.concatenate([known.address, own.pop("address")]),
+        size=np.concatenate([known.requested_size, own.pop("requested_size")]),
+        block_size=np.concatenate([known.size, trace.block_size[alloc]]),
+        stream=np.concatenate([stream, trace.stream[alloc]]),
+        pool=np.concatenate([pool, trace.pool[alloc]]),
+        stack_id=np.concatenate([known.stack_id, trace.stack_id[alloc]]),
+        alloc_event=np.concatenate([np.full(len(known), ALIVE), alloc]),
         free_event=free,
         completed_event=completed,
-        alloc_ns=np.concatenate([np.zeros(len(known), "i8"), trace.time_ns[allocs]]),
+        alloc_ns=np.concatenate([np.zeros(len(known), "i8"), trace.time_ns[alloc]]),
         free_ns=free_ns,
     )
 

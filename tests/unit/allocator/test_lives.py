@@ -5,47 +5,62 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.allocator.lives import lives, lives_by_birth, stable_order
+from vramscope.allocator.lives import BlockLives, lives, stable_order
 from vramscope.model.trace import Action, Trace
 
-A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
+A, R, C, S = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.SEGMENT_FREE
 
 
-def rows(found):
-    return sorted(zip(found.alloc.tolist(), found.request.tolist(), found.end.tolist(), strict=True))
+def lives_of(trace):
+    """The lives of a trace without ``block_size``, those of blocks from before first."""
+    return BlockLives.joined(*lives(trace, is_filled_in=False))
+
+
+def rows(trace):
+    found = lives_of(trace)
+    return list(zip(found.alloc.tolist(), found.request.tolist(), found.end.tolist(), strict=True))
 
 
 def test_an_address_that_is_used_again_has_several_lives(trace_of):
     trace = trace_of((A, 8, 10), (A, 16, 5), (R, 8, 10), (C, 8, 10), (A, 8, 7))
 
-    assert rows(lives(trace)) == [(0, 2, 3), (1, -1, -1), (4, -1, -1)]
+    assert rows(trace) == [(0, 2, 3), (1, -1, -1), (4, -1, -1)]
 
 
 def test_a_free_without_allocation_is_of_a_block_from_before(trace_of):
-    found = lives(trace_of((C, 8, 10), (R, 16, 20), (C, 16, 20)))
+    trace = trace_of((C, 8, 10), (R, 16, 20), (C, 16, 20))
 
-    assert rows(found) == [(-1, -1, 0), (-1, 1, 2)]
-    assert found.requested_size.tolist() == [10, 20]
+    assert rows(trace) == [(-1, -1, 0), (-1, 1, 2)]
+    assert lives_of(trace).requested_size.tolist() == [10, 20]
 
 
 def test_freed_twice_counts_once(trace_of):
-    assert rows(lives(trace_of((A, 8, 1), (R, 8, 1), (R, 8, 1), (C, 8, 1), (C, 8, 1)))) == [(0, 1, 3)]
+    assert rows(trace_of((A, 8, 1), (R, 8, 1), (R, 8, 1), (C, 8, 1), (C, 8, 1))) == [(0, 1, 3)]
+
+
+def test_a_free_of_a_block_that_has_ended_belongs_to_no_life(trace_of):
+    assert rows(trace_of((A, 8, 1), (C, 8, 1), (R, 8, 1), (C, 8, 1))) == [(0, -1, 1)]
 
 
 def test_allocated_where_a_block_lives_counts_once(trace_of):
-    assert rows(lives(trace_of((A, 8, 1), (A, 8, 1), (R, 8, 1), (C, 8, 1)))) == [(0, 2, 3)]
+    assert rows(trace_of((A, 8, 1), (A, 8, 1), (R, 8, 1), (C, 8, 1))) == [(0, 2, 3)]
 
 
 def test_a_block_whose_address_is_handed_out_again_is_over(trace_of):
-    assert rows(lives(trace_of((A, 8, 1), (R, 8, 1), (A, 8, 2)))) == [(0, 1, 2), (2, -1, -1)]
+    assert rows(trace_of((A, 8, 1), (R, 8, 1), (A, 8, 2))) == [(0, 1, 2), (2, -1, -1)]
+    assert rows(trace_of((R, 8, 1), (A, 8, 2))) == [(-1, 0, 1), (1, -1, -1)]
+
+
+def test_a_segment_that_goes_ends_no_life(trace_of):
+    assert rows(trace_of((A, 8, 1), (S, 8, 1), (R, 8, 1), (C, 8, 1))) == [(0, 2, 3)]
 
 
 def test_a_record_without_requested_frees_has_lives_all_the_same(trace_of):
-    assert rows(lives(trace_of((A, 8, 1), (C, 8, 1), (A, 8, 1), (C, 8, 1)))) == [(0, -1, 1), (2, -1, 3)]
+    assert rows(trace_of((A, 8, 1), (C, 8, 1), (A, 8, 1), (C, 8, 1))) == [(0, -1, 1), (2, -1, 3)]
 
 
 def test_no_events_no_lives(trace_of):
-    assert len(lives(trace_of((Action.SNAPSHOT, 0, 0)))) == 0
+    assert rows(trace_of((Action.SNAPSHOT, 0, 0))) == rows(trace_of((A, 8, 1)).rows([])) == []
 
 
 @pytest.mark.parametrize("highest", [0, 1, 2**16, 2**36, 2**47, 2**64 - 1])
@@ -62,29 +77,33 @@ def test_no_addresses_have_an_order():
     assert stable_order(np.zeros(0, "u8")).tolist() == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 8, 16])), max_size=40))
-def test_lives_found_a_stretch_at_a_time_are_those_found_at_once(moves):
-    columns = [[move[i] for move in moves] for i in (0, 1)]
-    trace = Trace.of(action=columns[0], address=columns[1], size=np.arange(len(moves)) + 10)
-    at_once = lives(trace)
+def in_turn(moves):
+    """ALLOC, FREE_REQUESTED and end of each life, event by event; blocks from before first, by address."""
+    found, last = [], {}
+    for event, (action, address, _) in enumerate(moves):
+        life = last.get(address)
+        if life is None or (action == A and life[1:] != [-1, -1]):
+            if life is not None and life[2] == -1:
+                life[2] = event
+            life = last[address] = [-1, -1, -1]
+            found.append((address, life))
+            life[action] = event
+        elif action != A and life[2] == -1 and life[action] == -1:
+            life[action] = event
+    older = sorted((address, life) for address, life in found if life[0] == -1)
+    return [life for _, life in older] + [life for _, life in found if life[0] != -1]
 
-    in_turn = lives_by_birth(trace, stretch=3)
 
-    order = np.lexsort((at_once.address, at_once.alloc))
-    for name, column in at_once.rows(order).columns():
-        assert getattr(in_turn, name).tolist() == column.tolist()
+@pytest.mark.parametrize("stretch", [1, 3, 1 << 14])
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 8, 16, 1 << 40]), st.booleans())))
+def test_lives_of_any_record_are_those_of_its_counted_events_in_turn(stretch, moves):
+    assert (int(A), int(R), int(C)) == (0, 1, 2)
+    action, address, is_counted = zip(*moves, strict=True) if moves else ((), (), ())
+    trace = Trace.of(action=action, address=address, block_size=is_counted)
+    counted = [event for event, (_, _, counts) in enumerate(moves) if counts]
 
+    found = BlockLives.joined(*lives(trace, stretch=stretch))
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 8, 16, 24, 1 << 40])), min_size=1, max_size=40),
-    st.integers(1, 40),
-)
-def test_lives_of_parts_of_the_addresses_are_those_found_at_once(moves, many):
-    columns = [[move[i] for move in moves] for i in (0, 1)]
-    trace = Trace.of(action=columns[0], address=columns[1], size=np.arange(len(moves)) + 10)
-    at_once = lives(trace)
-
-    by_parts = lives(trace, many=many)
-
-    for name, column in at_once.columns():
-        assert getattr(by_parts, name).tolist() == column.tolist()
+    events = np.column_stack([found.alloc, found.request, found.end])
+    truth = in_turn([moves[event] for event in counted])
+    assert events.tolist() == [[counted[at] if at >= 0 else -1 for at in life] for life in truth]

@@ -1,18 +1,15 @@
 """Every free belongs to the allocation whose block it frees, however often an address is used again."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis.lifetimes import ALIVE, BEFORE, ends, lifetimes
+from vramscope.analysis.lifetimes import ALIVE, BEFORE, lifetimes
 from vramscope.analysis.timeline import timeline
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action
 
 A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 OPS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 4096)), max_size=120)
-
-MOVES = st.lists(st.tuples(st.sampled_from([A, R, C]), st.integers(0, 5)), max_size=60)
 
 
 def test_an_address_used_twice_is_two_lives(recording):
@@ -96,26 +93,3 @@ def test_the_live_set_is_the_largest_block_first(recording):
 
     assert lifetimes(history).largest_at(4).tolist() == [1, 0]
     assert lifetimes(history).largest_at(3).tolist() == [1, 0, 2]
-
-
-def in_turn(moves):
-    """Event of birth, of request and of completion of each life, event by event."""
-    lives, last = [], {}
-    for event, (action, address) in enumerate(moves):
-        if action is A:
-            last[address] = life = [event, ALIVE, ALIVE]
-            lives.append(life)
-        elif address in last and last[address][action] == ALIVE:
-            last[address][action] = event
-    return lives
-
-
-@pytest.mark.parametrize("stretch", [1, 4, 1 << 14])
-@given(MOVES)
-def test_lives_of_any_record_are_paired_the_same_whatever_is_sorted_at_a_time(recording, stretch, moves):
-    history = recording(*((action, 512 * address, 1) for action, address in moves))
-    assert (int(A), int(R), int(C)) == (0, 1, 2)
-
-    requested, completed = ends(history.trace, history.initial.blocks.address, stretch=stretch)
-
-    assert [requested.tolist(), completed.tolist()] == [[life[i] for life in in_turn(moves)] for i in (1, 2)]
