@@ -9,12 +9,10 @@ from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.compare import TOLERANCE, Comparison
 from vramscope.analysis.compare.call_trees import TreeDifference, overlaid
-from vramscope.analysis.compare.kinds import different_in_kind
 from vramscope.analysis.compare.names import common_names
 from vramscope.analysis.lines import place_words
 from vramscope.analysis.verdicts import undecided_difference
 from vramscope.errors import VramscopeError
-from vramscope.model.marks import Category
 from vramscope.package_data import rows as table_rows
 from vramscope.units import format_bytes, format_count, format_share
 
@@ -88,7 +86,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     follow = [dcc.Interval(id="cp-tick", interval=OTHER_MS)] if other.is_live else []
     has_lines = view.recording.has_allocations and other.recording.has_allocations
     return [
-        _opening(data, found, view, other),
+        _opening(found, view, other),
         *_steps(found),
         *_changes(found, view, _KINDS if has_lines else _KINDS[-1:]),
         *([_calls(data, view, other, address.root)] if has_lines else []),
@@ -136,14 +134,7 @@ def _name(view: View) -> str:
     return " · ".join(word for word in (view.run.name[:120], recording) if word)
 
 
-def _input_bytes(data: Data, view: View) -> int:
-    """Return the requested bytes of an input of the median size; 0 where none is known."""
-    category = data.ask(view, "categories").assigned.category
-    sizes = np.sort(data.ask(view, "lifetimes").size[category == Category.INPUT])
-    return int(sizes[len(sizes) // 2]) if len(sizes) else 0
-
-
-def _opening(data: Data, found: Comparison, view: View, other: View) -> html.Section:
+def _opening(found: Comparison, view: View, other: View) -> html.Section:
     before, after = found.peak_before_bytes, found.peak_after_bytes
     undecided = undecided_difference(other.recording, view.recording)
     if not found.changes:
@@ -169,9 +160,8 @@ def _opening(data: Data, found: Comparison, view: View, other: View) -> html.Sec
         [*_names(view, other), html.Span(f" · {'; '.join([steps, *alone, *said])}", className="dim")],
         className="support",
     )
-    inputs = (_input_bytes(data, other), _input_bytes(data, view))
-    kinds = different_in_kind(other.recording, view.recording, inputs)
-    in_kind = [html.P([html.Strong("In kind: "), html.Bdi("; ".join(kinds)[:600])])] if kinds else []
+    kinds = "; ".join(found.in_kind)[:600]
+    in_kind = [html.P([html.Strong("In kind: "), html.Bdi(kinds)])] if kinds else []
     return html.Section([claim_heading(claim), *in_kind, support], className="opening")
 
 

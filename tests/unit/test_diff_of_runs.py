@@ -1,6 +1,7 @@
 """Runs of one program compare equal; what one line takes more is named, and check notices."""
 
 import gc
+import json
 
 import pytest
 
@@ -13,7 +14,7 @@ from vramscope.analysis.compare import compare  # noqa: E402
 nn = torch.nn
 
 
-def trained(path, extra: int = 0, model=None):
+def trained(path, extra: int = 0, model=None, n_rows: int = 16):
     """A small transformer on the simulated device; *extra* bytes more at one line of each step."""
     torch.manual_seed(0)
     model = model or nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
@@ -21,7 +22,7 @@ def trained(path, extra: int = 0, model=None):
     gc.collect()
     with vramscope.record(path, device="simulated", quiet=True):
         for _ in range(3):
-            loss = model(torch.randn(16, 32, 64)).square().mean()
+            loss = model(torch.randn(n_rows, 32, 64)).square().mean()
             mask = torch.zeros(4096 + extra, dtype=torch.uint8)
             loss.backward()
             optimizer.step()
@@ -47,6 +48,22 @@ def test_markdown_for_a_pull_request_has_what_the_terminal_shows(tmp_path, capsy
     assert "| --- |" in text or "---: |" in text
     assert "1.00 MiB" in shown
     assert "1.00 MiB" in text
+
+
+def test_what_differs_in_kind_is_said_before_any_line(tmp_path, capsys):
+    """Twice the batch: that is what the reader asks first, and no line is the cause."""
+    for name, n_rows in (("a", 16), ("b", 32)):
+        trained(tmp_path / name, model=nn.Sequential(nn.Linear(64, 64), nn.ReLU()), n_rows=n_rows)
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+    words = "batch × 2 (inputs 16 × 32 × 64 → 32 × 32 × 64)"
+
+    cli.main(["diff", *paths])
+    shown = capsys.readouterr().out.splitlines()
+    cli.main(["diff", *paths, "--json"])
+    (said,) = json.loads(capsys.readouterr().out)["comparisons"]
+
+    assert [line for line in shown if line][1] == f"in kind: {words}"
+    assert said["in_kind"] == [words]
 
 
 def test_eight_runs_of_one_program_differ_in_nothing(tmp_path):

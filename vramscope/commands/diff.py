@@ -75,6 +75,7 @@ def _comparison(recording: "Recording", comparison: "Comparison", undecided: str
         "peak_a_bytes": comparison.peak_before_bytes,
         "peak_b_bytes": comparison.peak_after_bytes,
         "tolerance_bytes": comparison.tolerance_bytes,
+        "in_kind": list(comparison.in_kind),
         "changes": [_change(change) for change in comparison.changes],
         "is_decided": not undecided,
         "reason": undecided or None,
@@ -119,6 +120,8 @@ def _page(
         if len(found) > 1 or any(left):
             words = f"rank {recording.process.rank}", f"device {recording.device.index}", recording.run_words
             yield Heading(", ".join(filter(None, words)))
+        if comparison.in_kind:
+            yield Text(f"in kind: {'; '.join(comparison.in_kind)}")
         if recording.source == "counters":
             yield Text("recorded without events: there is nothing to compare", "note")
         else:

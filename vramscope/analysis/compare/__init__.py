@@ -21,6 +21,7 @@ from vramscope.analysis.compare.group_peaks import (
     highest_pairs,
     step_levels,
 )
+from vramscope.analysis.compare.kinds import different_in_kind
 from vramscope.analysis.compare.names import CodeLine, common_names, in_package, line_name, moved_lines
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lifetimes import Allocations, lifetimes
@@ -88,6 +89,8 @@ class Comparison(EqualByValue):
     peak_before_bytes: int = 0
     """Bytes: the most allocated at any moment of the whole run, which every command calls its peak."""
     peak_after_bytes: int = 0
+    in_kind: tuple[str, ...] = ()
+    """What differs before any line does, in words: torch, device, settings, numbers, the batch."""
 
     def of(self, kind: str) -> tuple[Change, ...]:
         """The changes of one kind."""
@@ -137,7 +140,7 @@ def _of_samples(recording: Recording, other: Recording, tolerance: float) -> Com
     )
     _, rows, other_rows = _common_steps(recording, other)
     levels = step_levels(recording)[rows], step_levels(other)[other_rows]
-    return _comparison((recording, other), levels, peaks, least, changes)
+    return _comparison((recording, other), levels, peaks, least, changes, (0, 0))
 
 
 def _compared(recording: Recording, other: Recording, tolerance: float) -> Comparison:
@@ -152,12 +155,13 @@ def _compared(recording: Recording, other: Recording, tolerance: float) -> Compa
     one, two = totals[0][0], totals[1][0]
     spread = np.linspace(0, len(one) - 1, min(len(one), _MOST_STEPS)).astype("i8")
     chosen = np.unique(np.append(spread, [one.argmax(), two.argmax()]))
+    inputs = _input_bytes(before), _input_bytes(after)
     before, after = _chosen(before, chosen), _chosen(after, chosen)
     changes = [*changed_totals, *_changes("phase", *phases, least)]
     if recording.has_allocations and other.has_allocations:
         changes += _changes("category", *_paired(_by_category(before), _by_category(after)), least)
         changes += _line_changes(before, after, least)
-    return _comparison((recording, other), (totals[0][0], totals[1][0]), peaks, least, changes)
+    return _comparison((recording, other), (totals[0][0], totals[1][0]), peaks, least, changes, inputs)
 
 
 def _common_steps(recording: Recording, other: Recording) -> tuple[Array, Array, Array]:
@@ -171,10 +175,18 @@ def _comparison(
     peaks: tuple[int, int],
     least: int,
     changes: list[Change],
+    input_bytes: tuple[int, int],
 ) -> Comparison:
     index = _common_steps(*runs)[0]
     only = [len(each.steps) - len(index) for each in runs]
-    return Comparison(index, *levels, only[0], only[1], least, tuple(changes), *peaks)
+    in_kind = tuple(different_in_kind(*runs, input_bytes))
+    return Comparison(index, *levels, only[0], only[1], least, tuple(changes), *peaks, in_kind)
+
+
+def _input_bytes(side: _Side) -> int:
+    """Return the requested bytes of an input of the median size; 0 where none is known."""
+    sizes = np.sort(side.allocations.size[side.assigned.category == Category.INPUT])
+    return int(sizes[len(sizes) // 2]) if len(sizes) else 0
 
 
 _Levels = dict[Hashable, Array]
