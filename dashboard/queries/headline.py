@@ -130,12 +130,17 @@ def forecast_words(outlook: Outlook) -> list[str]:
 
 
 def ahead(data: "Data", view: "View") -> Outlook:
-    """Return the outlook of a recording; of a live one, that of its version some seconds ago."""
+    """Return the outlook of a recording; of a live one, that of its version some seconds ago.
+
+    Header and page ask one after the other, and a forecast may be made in between: the first that a version
+    has is that of all its parts.
+    """
     known: Outlook
-    if view.is_live:
-        known = data.answers(view).lagging("forecast", lambda: forecast(view.recording), _OF_FORECASTS)
-    else:
+    if not view.is_live:
         known = data.derive(view, "outlook", lambda found: _outlook(found, data.ask(view, "leaks")))
+        return known
+    latest = data.answers(view).lagging("forecast", lambda: forecast(view.recording), _OF_FORECASTS)
+    known = latest if latest == NOTHING_KNOWN else data.derive(view, "outlook so far", lambda _: latest)
     return known
 
 

@@ -1,7 +1,12 @@
 """The header of a live page says in few words when the limit is reached; the whole sentence is its title."""
 
+from dataclasses import replace
+
+from vramscope.dashboard.address import Address
+from vramscope.dashboard.answers.live import LiveAnswers
 from vramscope.dashboard.components.header import standing
-from vramscope.dashboard.queries.headline import forecast_words
+from vramscope.dashboard.data import Data
+from vramscope.dashboard.queries.headline import ahead, forecast_words
 
 from vramscope.analysis.forecast import NOTHING_KNOWN, Forecast, Outlook
 from vramscope.analysis.pace import StepPace
@@ -29,3 +34,18 @@ def test_a_steady_run_does_not_stand_out_and_a_stalled_or_unknown_one_says_nothi
     assert (part.children, part.className) == ("· no limit in sight", "outcome ahead ")
     assert shown(NOTHING_KNOWN) == []
     assert shown(FULL_SOON, stalled_s=9) == []
+
+
+def test_all_parts_of_one_version_have_the_first_forecast_that_it_has(open_program, tmp_path, monkeypatch):
+    """The header asks with the version, the findings when drawn: each time a newer one is at hand."""
+    program = open_program(tmp_path / "live")
+    program.begin()
+    program.step()
+    data = Data(tmp_path)
+    view = data.view(Address(run=next(iter(data.runs.paths()))))
+    later = [Outlook(replace(FULL_SOON.forecast, step=step)) for step in (600, 602, 604)]
+    at_hand = iter([NOTHING_KNOWN, *later])
+    monkeypatch.setattr(LiveAnswers, "lagging", lambda *_: next(at_hand))
+
+    assert [ahead(data, view) for _ in range(3)] == [NOTHING_KNOWN, later[0], later[0]]
+    assert ahead(data, replace(view, version=view.version + 1)) == later[2]
