@@ -9,7 +9,7 @@ from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.folding import files_ending, functions_named
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.logits import is_chunked, of_logits
-from vramscope.analysis.step_and_phase import are_in_evaluations
+from vramscope.analysis.step_and_phase import are_in_evaluations, steps_of
 from vramscope.analysis.strategies.trials import (
     TRAINS,
     SizeChange,
@@ -111,24 +111,46 @@ def _has_samples(run: StrategyInput, of_batch: Array) -> Array:
 
 def smaller_evaluation(run: StrategyInput) -> Iterator[StrategyTrial]:
     """Halve the batch of evaluation, if the peak is in evaluation and not in training."""
-    if run.phase[int(run.level_bytes.argmax())] != Phase.EVAL:
+    at = int(run.level_bytes.argmax())
+    if run.phase[at] != Phase.EVAL:
         return
+    kind = _way_of_halving(run, at)
     of_evaluation = (run.born_in == Phase.EVAL) & np.isin(run.category, _OF_AN_EVALUATION)
     # What is there when the forward after the next one begins is kept: of two halves as much as of the whole.
     # A name has its value until the next one is made.
     found, begins = run.found, np.sort(run.lives.phases.start_event[run.lives.phases.phase == Phase.EVAL])
     dies = np.where(found.free_event >= 0, found.free_event, np.iinfo("i8").max)
     born, gone = (np.searchsorted(begins, at, side="right") for at in (found.alloc_event, dies))
-    kept = of_evaluation & _of_lines(found, of_evaluation & (gone - born > 1))
+    is_kept, joined_bytes = gone - born > 1, 0
+    if kind == "target_in_parts":  # the rest of the step may read what this forward leaves
+        left = of_evaluation & (run.phase[np.minimum(dies, len(run.phase) - 2) + 1] != Phase.EVAL)
+        is_kept |= left
+        joined_bytes = int(np.bincount(run.lives.born_in[left], found.block_size[left], 1).max())
+    kept = of_evaluation & _of_lines(found, of_evaluation & is_kept)
     of_evaluation &= ~kept
-    loads = (run.lives.phases.phase == Phase.DATA).any()
     yield StrategyTrial(
-        "smaller_evaluation" if loads else "evaluation_in_parts",
+        kind,
         scaled(run, (of_evaluation, 1 / 2)),
+        # The first half is there while the second is made, and both while they are joined.
+        joined_bytes // 2,
         # Results that are joined on the CPU are not kept here.
         least=SizeChange(scaled(run, (of_evaluation | (run.category == Category.INPUT), 1 / 4), (kept, 0.0))),
-        most=SizeChange(scaled(run, (of_evaluation & _has_samples(run, of_evaluation), 1 / 2))),
+        most=SizeChange(scaled(run, (of_evaluation & _has_samples(run, of_evaluation), 1 / 2)), joined_bytes),
     )
+
+
+def _way_of_halving(run: StrategyInput, at: int) -> str:
+    """Return the strategy that halves the evaluation at an instant: who makes its batches decides.
+
+    Within a step that trains, the step may read what a forward without gradients makes, as a teacher's.
+    """
+    steps, phases = run.recording.steps, run.lives.phases
+    (step,), loads = steps_of(steps, np.array([at - 1])), phases.start_event[phases.phase == Phase.DATA]
+    if step < 0:
+        loads = loads[are_in_evaluations(steps, phases, loads)]
+    elif np.isin(phases.phase[phases.step == step], TRAINS).any():
+        return "target_in_parts"
+    return "smaller_evaluation" if len(loads) else "evaluation_in_parts"
 
 
 def _of_lines(found: Allocations, kept: Array) -> Array:
