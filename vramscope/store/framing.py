@@ -75,7 +75,7 @@ class StreamFile:
         A batch that *decode* cannot decode counts as damage.
         """
         size = self.size()
-        if size == self.offset + self.unfinished_bytes:
+        if size == self.offset + self.unfinished_bytes and not self.damage:
             return
         if size < self.offset:
             self.damage = f"it shrank to {size} bytes while it was read"

@@ -13,6 +13,7 @@ from vramscope.model.marks import Labels, Marks, Note
 from vramscope.model.recording import Outcome, Recording
 from vramscope.model.snapshot import Blocks, Segments, Snapshot
 from vramscope.model.trace import Trace
+from vramscope.store.read.rank import RankReader
 from vramscope.store.read.reader import Reader
 from vramscope.store.write.writer import Writer
 
@@ -173,6 +174,61 @@ def test_garbage_is_reported_with_file_and_offset_and_keeps_what_came_before(
     (note,) = [note for note in recording.notes if note.code == "damaged"]
     assert note.value == len(garbage)
     assert f"rank0/events-0.arrows at byte {size}" in note.text
+
+
+@pytest.fixture
+def half_read(
+    run_dir: Path, new_writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Reader]:
+    """``half_read(n, is_repaired=…)``: a reader of a run whose last events are zeros at first.
+
+    The manifest is another one after each of its first *n* attempts; the last of them mends the zeros.
+    """
+
+    def read(n_attempts: int, *, is_repaired: bool) -> Reader:
+        write_everything(new_writer())
+        manifest, path = run_dir / "rank0" / "manifest.json", run_dir / "rank0" / "events-0.arrows"
+        whole, once, attempts = path.read_bytes(), RankReader._refresh_once, []
+        path.write_bytes(whole[:-64] + bytes(64))
+
+        def attempt(reader: RankReader) -> bool:
+            changed = once(reader)
+            attempts.append(changed)
+            if len(attempts) <= n_attempts:
+                os.utime(manifest, ns=(len(attempts), len(attempts)))
+            if len(attempts) == n_attempts and is_repaired:
+                path.write_bytes(whole)
+            return changed
+
+        monkeypatch.setattr(RankReader, "_refresh_once", attempt)
+        return Reader(run_dir)
+
+    return read
+
+
+@pytest.mark.parametrize("n_attempts", [1, 8, 21])
+def test_what_is_read_while_the_files_change_is_no_damage(
+    half_read: Callable[..., Reader], n_attempts: int
+) -> None:
+    reader = half_read(n_attempts, is_repaired=True)
+    early = [note.code for note in reader.run.recordings[0].notes]
+    reader.refresh()
+    (recording,) = reader.run.recordings
+
+    assert early == ["gap"] * N_BATCHES
+    assert [note.code for note in recording.notes] == early
+    assert_prefix(recording, N_BATCHES * ROWS)
+
+
+def test_damage_of_files_that_change_is_shown_once_they_rest(half_read: Callable[..., Reader]) -> None:
+    reader = half_read(21, is_repaired=False)
+    early = [note.code for note in reader.run.recordings[0].notes]
+    has_news = reader.refresh()
+
+    assert early == ["gap"] * N_BATCHES
+    assert has_news
+    assert [note.code for note in reader.run.recordings[0].notes] == [*early, "damaged"]
+    assert not reader.refresh()
 
 
 def test_flipped_bytes_never_crash_nor_move_a_row(complete: Path) -> None:

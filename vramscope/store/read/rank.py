@@ -1,6 +1,7 @@
 """Reads the directory of one rank, and finds out whether it is still written."""
 
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +31,8 @@ _STILL_UPLOADING_S = 180.0
 _MOST_RETRIES = 20
 """The most attempts of one refresh.
 
-On a busy machine a tight cap took parts in four attempts in a row, in one refresh of some hundred, and what
-was left of them read as damage; with 20 attempts in none.
+On a busy machine a tight cap took parts in four attempts in a row, in one refresh of some hundred; in 20
+attempts in none.
 """
 
 
@@ -49,7 +50,9 @@ class RankReader:
         self.outcome = self.manifest.outcome
         self._grew_at = float("-inf")
         self._is_settled = False
-        """Whether the manifest did not change while the files were read."""
+        """Whether the manifest did not change while the files were read, twice where they seem damaged."""
+        self._damage: list[StreamFile] = []
+        """The files that seemed damaged when they were last read, as they were read."""
         self._devices: dict[int, DeviceStreams] = {}
         self._finders: dict[int, StepFinder] = {}
         """What has found the steps of each device so far."""
@@ -62,14 +65,16 @@ class RankReader:
 
     def refresh(self) -> bool:
         """Read what was written since; return whether anything is new or changed."""
-        changed = self._refresh_once()
-        for _ in range(_MOST_RETRIES):
-            # Parts that are deleted while they are read look damaged: their summary is read instead.
-            if self._manifest_version() == self._version:
-                break
+        was_settled, self._is_settled, changed = self._is_settled, False, False
+        for _ in range(1 + _MOST_RETRIES):
             changed |= self._refresh_once()
-        self._is_settled = self._manifest_version() == self._version
-        return changed
+            before = self._damage
+            self._damage = [replace(file) for file in self._all_files().values() if file.damage]
+            # Parts that are deleted while they are read look damaged: their summary is read instead.
+            self._is_settled = self._damage == before and self._manifest_version() == self._version
+            if self._is_settled:
+                break
+        return changed or self._is_settled is not was_settled
 
     def _refresh_once(self) -> bool:
         # The outcome is read before the streams: once the run has ended, they are complete.
@@ -104,7 +109,7 @@ class RankReader:
             written = assembly.written_notes(self._notes, device)
             own = (
                 *written,
-                *completeness.damage_notes(streams.files(), self.outcome),
+                *self._damaged(streams.files()),
                 *self._missing(device),
                 *assembly.limit_notes(self.manifest.error, device, written),
             )
@@ -121,7 +126,7 @@ class RankReader:
         found = assembly.written_notes(self._notes, EVERY_DEVICE)
         of_rank = [*self._notes.chain.files, *self._stacks.chain.files]
         found += completeness.manifest_notes(self.manifest, self.directory)
-        found += completeness.damage_notes(of_rank, self.outcome)
+        found += self._damaged(of_rank)
         found += self._missing(None)
         if self.outcome is not Outcome.RUNNING:
             found += completeness.unreachable_note(parts.unreachable(self.directory, self.manifest.cap))
@@ -132,6 +137,10 @@ class RankReader:
         if self.outcome is Outcome.DIED:
             found.append(assembly.obituary(self.manifest.started_ns, self.ended_ns()))
         return found
+
+    def _damaged(self, files: Sequence[StreamFile]) -> Iterator[Note]:
+        # What was read between two states of the files is neither: the next refresh reads it again.
+        return completeness.damage_notes(files if self._is_settled else (), self.outcome)
 
     def _missing(self, device: int | None) -> list[Note]:
         # While the trace is written, the files are ahead of the manifest.
