@@ -80,17 +80,30 @@ def parse_bytes(text: str | int) -> int:
     return round(n_bytes)
 
 
+TIME_UNITS = (
+    (7200.0, 3600.0, "h"),
+    (120.0, 60.0, "min"),
+    (1.0, 1.0, "s"),
+    (1e-3, 1e-3, "ms"),
+    (1e-6, 1e-6, "µs"),
+)
+"""From how many seconds on a time is given in a unit, its seconds and its name; browsers are sent these."""
+
+
 def format_duration(n_ns: int | float) -> str:
     """Format a duration in ns: ``1_500_000`` → ``'1.5 ms'``; minutes and hours above 120 s."""
-    seconds = float(n_ns) / 1e9
-    if seconds >= 7200:
-        return f"{seconds / 3600:.1f} h"
-    if seconds >= 120:
-        return f"{seconds / 60:.1f} min"
-    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
+    seconds = float(f"{n_ns / 1e9:.3g}")  # 999.9 ms read as 1 s
+    for least_s, unit_s, name in TIME_UNITS:
+        if seconds >= least_s:
+            return f"{n_ns / 1e9 / unit_s:{'.3g' if unit_s <= 1 else ',.1f'}} {name}"
     return f"{n_ns:.0f} ns"
+
+
+def time_unit(start_s: float, end_s: float) -> tuple[float, str]:
+    """Return seconds and name of the unit of an axis: that of its end, but no fraction of a minute."""
+    span_s = end_s - start_s
+    fits = [each[1:] for each in TIME_UNITS if end_s >= each[0] and (each[1] <= 1 or span_s >= each[0])]
+    return (fits or [TIME_UNITS[-1][1:]])[0]
 
 
 def format_rough_duration(seconds: float) -> str:

@@ -29,6 +29,7 @@
     const heading = panel.querySelector(":scope > .panel-bar h3, :scope > h3");
     return { title: heading && heading.textContent.trim() || panel.getAttribute("aria-label") || "Memory", run: [run && run.textContent, facts && facts.textContent].filter(Boolean).join(" · "), entries };
   }
+  const isTime = ({ ticksuffix, ticktext }) => / (h|min|s|ms|µs)$/.test((ticktext || [])[0] || ticksuffix || "");
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const TOP = 76;
   function describe(figure, layout, data) {
@@ -40,7 +41,7 @@
     for (const [key, axis] of Object.entries(layout)) {
       if (!/^[xy]axis$/.test(key) || axis.visible === false || axis.title) continue;
       const suffix = String(axis.ticksuffix || "").trim();
-      const name = key === "yaxis" ? (suffix ? `Memory (${suffix})` : "") : suffix === "s" ? "Time since the recording began (s)" : "";
+      const name = key === "yaxis" ? (suffix ? `Memory (${suffix})` : "") : isTime(axis) ? "Time since the recording began" : "";
       if (name) layout[key] = { ...axis, title: { text: name, font: { size: 11, color: soft }, standoff: 6 } };
     }
     for (const trace of data) trace.showlegend = false;
@@ -182,7 +183,7 @@
     if (!gd) return drawn.matches(".plot") ? window.vramscope.plotRows(drawn) : window.vramscope.icicleRows(drawn);
     const { xaxis, yaxis } = gd._fullLayout, unit = (axis) => [axis.tickprefix, axis.ticksuffix].join("").trim();
     const map = gd._fullData.find(({ z }) => z), last = map ? (map.colorbar.ticksuffix || "value").trim() : unit(yaxis) || "y";
-    const found = [[map ? unit(yaxis) || "row" : "series", unit(xaxis) || (/ ms$/.test((xaxis.ticktext || [])[0]) ? "s" : "x"), last]];
+    const found = [[map ? unit(yaxis) || "row" : "series", isTime(xaxis) ? "s" : unit(xaxis) || "x", last]];
     // Cells may be given by their edges.
     const middles = (edges, n) => (edges.length > n ? Array.from({ length: n }, (_, i) => (edges[i] + edges[i + 1]) / 2) : [...edges]);
     for (const { name: series, uid, x, y, z } of gd._fullData) {

@@ -6,8 +6,18 @@ import numpy as np
 
 from vramscope.units import format_bytes
 
-from .drawing.series import Series
-from .drawing.theme import QUANTITY_COLOR, VERMILION, base_layout, byte_axis, byte_unit, esc, pack, scaled
+from .drawing.series import TIME, Series
+from .drawing.theme import (
+    QUANTITY_COLOR,
+    VERMILION,
+    base_layout,
+    byte_axis,
+    byte_unit,
+    esc,
+    pack,
+    scaled,
+    time_axis,
+)
 from .drawing.window import Window
 from .track import reduced
 
@@ -31,24 +41,26 @@ def figure(
     top = max(wanted, most_bytes, int(series.reserved[first_event : event + 1].max(initial=0)))
     unit, unit_name = byte_unit(top)
     right = view.end + 0.035 * (view.end - view.start)
-    traces = [_curve(series, name, view, right, unit) for name in ("reserved", "allocated")]
-    traces.append(_request(view.end, right, int(series.allocated[event]), requested_bytes, unit))
+    unit_s, named = time_axis(view.start, right, 6) if series.axis == TIME else (1.0, {"nticks": 6})
+    left, failed, end = view.start / unit_s, view.end / unit_s, right / unit_s
+    units = (unit_s, unit)
+    traces = [_curve(series, name, view, right, units) for name in ("reserved", "allocated")]
+    traces.append(_request(failed, end, int(series.allocated[event]), requested_bytes, unit))
     notes = []
     if most_bytes:
-        traces.append(_line(view.start, right, most_bytes / unit))
+        traces.append(_line(left, end, most_bytes / unit))
         most = esc(f"most that may be reserved: {format_bytes(most_bytes)}")
-        place = {"x": view.start, "y": most_bytes / unit, "xanchor": "left", "yanchor": "bottom"}
+        place = {"x": left, "y": most_bytes / unit, "xanchor": "left", "yanchor": "bottom"}
         notes = [{"text": most, "showarrow": False, **place}]
-    suffix = " s" if series.axis == "time" else ""
-    axis_x = {"range": [view.start, right], "fixedrange": True, "showgrid": False, "nticks": 6,
-              "ticksuffix": suffix, "zeroline": False}  # fmt: skip
+    axis_x = {"range": [left, end], "fixedrange": True, "showgrid": False, "zeroline": False} | named
     axis_y = byte_axis(unit_name, range=[0, 1.12 * top / unit])
     margins = {"l": 72, "r": 20, "t": 8, "b": 30}
     layout = base_layout(xaxis=axis_x, yaxis=axis_y, margin=margins, annotations=notes, dragmode=False)
     return {"data": traces, "layout": layout}
 
 
-def _curve(series: Series, name: str, view: Window, right: float, unit: int) -> dict[str, Any]:
+def _curve(series: Series, name: str, view: Window, right: float, units: tuple[float, int]) -> dict[str, Any]:
+    unit_s, unit = units
     values = getattr(series, name)
     points = reduced(series.position, values, view, COLUMNS)
     at, level = np.append(points.position, right), np.append(points.value, points.value[-1:])
@@ -58,7 +70,7 @@ def _curve(series: Series, name: str, view: Window, right: float, unit: int) -> 
         "mode": "lines",
         "uid": name,
         "name": name,
-        "x": pack(at),
+        "x": pack(at / unit_s),
         "y": pack(scaled(level, unit)),
         "line": {"shape": "hv", "color": QUANTITY_COLOR[name], "width": 1.6},
         "fill": "tozeroy",

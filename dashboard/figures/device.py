@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .drawing.m4 import even_edges, m4
-from .drawing.theme import GRAY, PART_COLOR, byte_axis, byte_unit, pack, plain_chart, scaled
+from .drawing.theme import GRAY, PART_COLOR, byte_axis, byte_unit, pack, plain_chart, scaled, time_axis
 from .steps import spacing
 
 COLUMNS = 150
@@ -27,10 +27,13 @@ COLOR = {
 """Colors of the parts in the order in which they are stacked."""
 
 
-def figure(found: Any, steps: Any, row: int, origin_ns: int, start_s: float = 0.0) -> dict[str, Any]:
+def figure(
+    found: Any, steps: Any, row: int, origin_ns: int, range_s: tuple[float, float] | None = None
+) -> dict[str, Any]:
     """Return the parts stacked over the samples; the sample *row* is marked.
 
-    Zero of the axis is at *origin_ns*, and the picture begins at *start_s*.
+    Zero of the axis is at *origin_ns*, and it shows *range_s*, and all samples where that is None; it goes
+    on to the sample *row* where that lies later.
     """
     parts = stacked(found)
     level = np.sum([*parts.values()], axis=0)
@@ -43,29 +46,22 @@ def figure(found: Any, steps: Any, row: int, origin_ns: int, start_s: float = 0.
     x = position[kept]
     if word:  # a level without a clock holds for as long as the one before, also the last
         x, kept = np.append(x, 2 * position[-1] - position[-2:][0] or 1), np.append(kept, len(level) - 1)
+    at = float(position[row])
+    if word:
+        axis = {"tickprefix": f"{word} ", "tickformat": "d", "dtick": spacing(int(x[-1] - x[0]))}
+    else:
+        start_s, end_s = range_s or (0.0, float(x[-1]))
+        unit_s, axis = time_axis(start_s, max(end_s, at))
+        at, x = at / unit_s, x / unit_s
     areas = [_area(name, x, values[kept], kept, unit) for name, values in parts.items() if values.any()]
     total = found.total_bytes[kept]
     # The line of a device that is far from full would press everything else flat.
     lines = [_limit(x, total, unit)] if 0 < total.max(initial=0) <= 2.5 * top else []
-    at = float(position[row])
     cursor = {
         "type": "scatter", "mode": "lines", "uid": "cursor", "hoverinfo": "skip", "x": [at, at],
         "y": [0, float(max(level.max(initial=1), 1)) / unit], "line": {"width": 1.5, "color": "#1F2933"},
     }  # fmt: skip
-    # As on the strip above, a short stretch is in milliseconds.
-    start, end = min(start_s, float(x[-1])), float(x[-1])
-    axis = {"nticks": 9, "ticksuffix": " s"} if end - start >= 2 else _milliseconds(1e3 * start, 1e3 * end)
-    if start > 0:
-        axis["range"] = [start, end]
-    if word:
-        axis = {"tickprefix": f"{word} ", "tickformat": "d", "dtick": spacing(int(x[-1] - x[0]))}
     return plain_chart([*areas, *lines, cursor], axis, byte_axis(unit_name))
-
-
-def _milliseconds(first: float, last: float) -> dict[str, Any]:
-    apart = spacing(round(last - first))
-    ticks = np.arange(first // apart * apart, last + 1, apart)
-    return {"tickvals": (ticks / 1e3).tolist(), "ticktext": [f"{tick:,.0f} ms" for tick in ticks]}
 
 
 def positions(found: Any, steps: Any, origin_ns: int) -> tuple[NDArray[Any], str]:

@@ -22,7 +22,7 @@ from ..components.prose import claim_heading
 from ..data import Data, View
 from ..figures import device
 from ..figures.drawing.series import TIME, origin_ns
-from ..figures.drawing.window import training
+from ..figures.drawing.window import Window, training, window
 from ..server.callbacks import Click, Pressed, Stored, view_or_nothing
 from . import Behind, Context, Page
 
@@ -70,12 +70,15 @@ def _layout(context: Context) -> Any:
     ]  # fmt: skip
 
 
-def _axis(data: Data, view: View) -> tuple[int, float]:
-    """Return zero of the axis in ns and its begin in s, as a timeline above has them."""
+def _axis(data: Data, view: View) -> tuple[int, Window | None]:
+    """Return zero of the axis in ns and its range in s, as a timeline above has them."""
     if not len(view.recording.trace):
-        return int(data.ask(view, "waterfall").time_ns[0]), 0.0
-    opens = None if view.is_live else training(series_of(data, view, TIME))
-    return origin_ns(view.recording, totals(data, view)), opens.start if opens else 0.0
+        return int(data.ask(view, "waterfall").time_ns[0]), None
+    origin, series = origin_ns(view.recording, totals(data, view)), series_of(data, view, TIME)
+    if series.axis != TIME:
+        return origin, None
+    opens = None if view.is_live else training(series)
+    return origin, opens or window(series, None, None)
 
 
 def _picture(data: Data, view: View, row: int) -> dict[str, Any]:

@@ -164,7 +164,9 @@ def test_a_run_opens_at_its_first_step_and_a_button_opens_what_lies_before(
     begins = n_before if axis == "events" else first_s
     assert opened["a"] == pytest.approx(begins, rel=0.001)
     assert opened["b"] == whole["b"] == visitor.drawn()["b"]
-    assert said.startswith(f"◂ {n_before} events" if axis == "events" else "◂ 1.0 s before the first step")
+    assert said.startswith(
+        f"◂ {n_before} events" if axis == "events" else f"◂ {first_s:.2f} s before the first step"
+    )
     assert whole["a"] == visitor.drawn()["a"] == 0
 
 
@@ -293,6 +295,29 @@ def test_the_readout_follows_the_pointer(gpt: Any) -> None:
 
     assert shown == f"{int(known(gpt.root).allocated_bytes[60]) / 2**20:.1f} MiB"
     assert gpt.page.inner_text("[data-q=reserved]") == "512 MiB"
+
+
+@pytest.mark.parametrize(
+    ("after_ns", "words"),
+    [(3_547_300_000, ("3.547 s", "3.55 s")), (754_730_000, ("754.7 ms", "755 ms")),
+     (2_700_000_000_000, ("45.00 min", "45.0 min"))],
+)  # fmt: skip
+def test_the_browser_and_the_server_say_a_moment_in_the_same_unit(
+    tmp_path: Path, runs: Any, serve_at: Any, visit: Any, after_ns: int, words: tuple[str, str]
+) -> None:
+    program = runs.open_program(tmp_path / "waits")
+    program.begin()
+    program.step()
+    program.clock, at = runs.START_NS + after_ns, program.n_events + 1
+    program.step()
+    program.writer.close(Outcome.FINISHED)
+    (name,) = Data(tmp_path).runs.paths()
+    visitor = visit(serve_at(tmp_path)).go(f"/overview?run={name}&at={at}")
+    visitor.plotted()
+
+    read, said = words
+    assert visitor.until("document.querySelector('[data-q=position]').textContent") == read
+    assert f"Live at {said}" in visitor.until("document.querySelector('#ov-live')?.innerText")
 
 
 def test_the_keyboard_walks_the_steps_and_finds_the_peak(gpt: Any) -> None:

@@ -366,13 +366,16 @@
     }
   }
 
-  // In seconds a short stretch would differ in the seventh digit alone.
+  // The unit of an axis is that of its end, as in the words beside it, but no fraction of a minute (units.py).
   /** @returns {[number, string]} */
-  const unitOfTime = (a, b) => (b - a < 2e-3 && b < 1 ? [1e6, " µs"] : b - a < 2 && b < 10 ? [1e3, " ms"] : [1, " s"]);
+  function unitOfTime({ times, a, b }) {
+    const [, unit, name] = times.find(([least, each]) => b >= least && (each <= 1 || b - a >= least)) || times.at(-1);
+    return [1 / unit, ` ${name}`];
+  }
 
   function positions(context, box, view, axis, t) {
     const isTime = view.axis !== "events", span = view.b - view.a;
-    const [scale, unit] = isTime ? unitOfTime(view.a, view.b) : [1, ""];
+    const [scale, unit] = isTime ? unitOfTime(view) : [1, ""];
     const step = spacing(span * scale, box.width, 110, isTime ? 0 : 1);
     context.textAlign = "center";
     context.textBaseline = "top";
@@ -591,6 +594,6 @@
   }
 
   window.vramscope = Object.assign(window.vramscope || {}, {
-    draw: { before, layout, theme, sharp, begin, steps, areas, curves, level, heights, positions, lanes, calls, stepsOf, peak, flags, comments, doubts, mapBelow, mapOver, ticks, spacing, unitOfTime },
+    draw: { before, layout, theme, sharp, begin, steps, areas, curves, level, heights, positions, lanes, calls, stepsOf, peak, flags, comments, doubts, mapBelow, mapOver, ticks, spacing, number, unitOfTime },
   });
 })();

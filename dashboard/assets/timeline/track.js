@@ -73,13 +73,12 @@
     if (training && T.a === null && (x === null || x >= training[0])) look(track, training[0], training[1]);
   }
   function foldedStart(track) {
-    const { figure, data, place } = track, button = figure.querySelector(".track-break"), { training, extent: [begin] } = data.whole;
+    const { figure, data, place } = track, button = figure.querySelector(".track-break"), { training, folded, extent: [begin] } = data.whole;
     const isFolded = Boolean(training) && T.a !== null && Math.abs(T.a - training[0]) < 1e-6 * (training[1] - begin);
     if (button.hidden === !isFolded) return;
     button.hidden = !isFolded;
     if (!isFolded) return;
-    const before = training[0] - begin;
-    button.textContent = `◂ ${isEvents(track) ? `${Math.round(before).toLocaleString("en-US")} events` : `${before.toPrecision(before < 100 ? 2 : 3)} s`} before${place.plot.width > 400 ? " the first step shown" : ""}`;
+    button.textContent = `◂ ${folded} before${place.plot.width > 400 ? " the first step shown" : ""}`;
     // Over the part of the small picture that it stands for, where it hides no curve in view.
     button.style.left = `${place.map.left + 2}px`;
     button.style.top = `${place.map.top + (place.map.height - button.offsetHeight) / 2}px`;
@@ -139,7 +138,7 @@
     const box = track.place.plot, top = ceiling(track), isBands = track.figure.classList.contains("bands");
     const lo = isBands && T.lo !== null ? T.lo : 0, hi = isBands && T.hi !== null ? T.hi : top;
     return {
-      a, b, lo, hi, axis: track.of.axis, shown: track.shown,
+      a, b, lo, hi, axis: track.of.axis, times: track.data.whole?.times || [], shown: track.shown,
       px: (x) => box.left + (x - a) / (b - a) * box.width,
       py: (y) => box.top + box.height - (y - lo) / (hi - lo) * box.height,
       data: (px) => a + (px - box.left) / box.width * (b - a),
@@ -332,8 +331,8 @@
 
   function words(track, x) {
     if (isEvents(track)) return `instant ${Math.round(x).toLocaleString("en-US")}`;
-    const { a, b } = view(track), [scale, unit] = D.unitOfTime(a, b);
-    return `${(x * scale).toFixed(Math.max(0, Math.min(9, Math.ceil(3 - Math.log10((b - a) * scale || 1)))))}${unit}`;
+    const now = view(track), [scale, unit] = D.unitOfTime(now);
+    return `${D.number(x * scale, (now.b - now.a) * scale / 1000)}${unit}`;
   }
   function stepAt(track, x) {
     const data = finest(track, x), start = data["step.start"], i = D.before(start, x);

@@ -10,7 +10,7 @@ from dash import Input, Output, State, html, no_update
 from flask import Response, request
 
 from vramscope.model.marks import Phase
-from vramscope.units import format_name
+from vramscope.units import TIME_UNITS, format_count, format_duration, format_name
 
 from ...address import Address, restore
 from ...answers import ask_allowing_stale, moment, neighbor, series_of
@@ -148,7 +148,12 @@ def _columns(data: Data) -> Response:
         facts["top"] = {name: max(series.top(name), most.get(name, 0)) for name in DRAWN}
         kept = comments(data, view).items()
         facts["comments"] = [[at, track.position_of(series, at), text] for at, text in kept]
-    facts["training"] = None if view.is_live else training(series)
+    opens = None if view.is_live else training(series)
+    facts["training"], facts["times"] = opens, TIME_UNITS
+    if opens:
+        before = opens.start - series.extent[0]
+        is_time = series.axis == TIME
+        facts["folded"] = format_duration(before * 1e9) if is_time else format_count(round(before), "event")
     return api.columns(facts, **dict(made.columns), **areas, **bare)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from vramscope.model.marks import Category, Phase
 from vramscope.model.table import Array
 from vramscope.package_data import words
+from vramscope.units import time_unit
 
 # The palette of Okabe and Ito, for lines of a chart that stand for rows of a table.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
@@ -67,6 +68,22 @@ def byte_axis(unit_name: str = "B", **more: Any) -> dict[str, Any]:
         "ticksuffix": f" {unit_name}", "ticklabelstandoff": 7,
     }  # fmt: skip
     return axis | more
+
+
+_EVEN_DIGITS = [
+    {"dtickrange": [10.0**-n, 10.0 ** (1 - n) if n else None], "value": f",.{n}f"} for n in range(10)
+]
+"""As many digits behind the point as the distance of ticks has: 2.60 and 2.65."""
+
+
+def time_axis(start_s: float, end_s: float, most: int = 9) -> tuple[float, dict[str, Any]]:
+    """Return an axis of time in the unit that a timeline has there, and the seconds of that unit.
+
+    Positions are given in the unit, so that ticks stay even numbers of it while one zooms.
+    """
+    unit_s, name = time_unit(start_s, end_s)
+    ends = [start_s / unit_s, end_s / unit_s]
+    return unit_s, {"range": ends, "ticksuffix": f" {name}", "nticks": most, "tickformatstops": _EVEN_DIGITS}
 
 
 def palette_css() -> str:

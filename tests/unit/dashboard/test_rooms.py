@@ -272,13 +272,35 @@ def test_the_areas_of_the_device_sum_up_to_what_is_used() -> None:
     assert np.abs(total - found.used_bytes)[known].max() <= 16 * MIB
 
 
-@pytest.mark.parametrize(("last_ms", "tick"), [(148, "20 ms"), (9, "1 ms"), (1999, "1,800 ms")])
-def test_ticks_of_a_short_stretch_are_whole_milliseconds_at_their_places(last_ms: int, tick: str) -> None:
+@pytest.mark.parametrize(
+    ("last_ms", "unit", "end"),
+    [(148, " ms", 148), (1999, " s", 1.999), (600_000, " min", 10), (3 * 3_600_000, " h", 3)],
+)
+def test_the_axis_of_the_device_is_in_the_unit_that_its_end_is_said_in(
+    last_ms: int, unit: str, end: float
+) -> None:
     samples = Waterfall.of(time_ns=[0, last_ms * 10**6], used_bytes=[1 << 20, 2 << 20])
-    axis = figure(samples, Steps.of(), 0, 0)["layout"]["xaxis"]
-    places = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
+    drawn = figure(samples, Steps.of(), 1, 0)
+    axis = drawn["layout"]["xaxis"]
 
-    assert places[tick] == float(tick.removesuffix(" ms").replace(",", "")) / 1e3
+    assert axis["ticksuffix"] == unit
+    assert axis["range"] == [0, pytest.approx(end)]
+    assert drawn["data"][-1]["x"] == [pytest.approx(end)] * 2  # the chosen sample is the last one
+
+
+def test_the_device_is_drawn_over_the_time_of_the_strip_above_it() -> None:
+    """The sampler reads once more after the last event, which the strip ends with."""
+    data = Data(SAMPLES / "transformer-cuda")
+    view = data.view(Address(run=next(iter(data.runs.paths()))))
+    trace, sampled = view.recording.trace, data.ask(view, "waterfall")
+    drawn = figure(sampled, view.recording.steps, sampled.fullest, *_axis(data, view))
+    start, end_ms = drawn["layout"]["xaxis"]["range"]
+
+    (begin,) = view.recording.steps.start_ns[:1].tolist()
+    first = min(int(trace.time_ns[0]), begin, int(view.recording.counters.time_ns[0]))
+    assert int(sampled.time_ns[-1]) > int(trace.time_ns[-1])
+    assert end_ms * 1e6 == pytest.approx(int(trace.time_ns[-1]) - first)
+    assert 0 <= start < end_ms
 
 
 def test_a_device_that_nobody_sampled_is_explained(data: Data) -> None:
