@@ -57,6 +57,18 @@ def test_without_a_setting_that_helps_the_command_stays_as_it_was() -> None:
     assert found.command == "python -m train"
 
 
+def test_a_dry_run_is_run_dry_again_for_the_card_and_the_bytes_it_had() -> None:
+    predicted = replace(in_pieces("train.py 64"), source="predicted")
+    small = replace(predicted, device=replace(predicted.device, name="RTX 4090"))
+    # What torch calls the total of this card, in bytes.
+    whole = replace(predicted, device=Device(kind="cuda", name="RTX 4090", total_bytes=25_232_932_864))
+
+    conf = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    card = "vramscope predict --card 'RTX 4090'"
+    assert remedies(small).command == f"{conf} {card} --capacity {400 * MIB}B train.py 64"
+    assert remedies(whole).command.endswith(f"{card} train.py 64")
+
+
 def test_the_figures_of_torchs_message_are_read_and_only_for_its_own_request() -> None:
     found = message_of(MESSAGE, 192 * MIB)
 

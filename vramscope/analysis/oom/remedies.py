@@ -8,6 +8,7 @@ from vramscope.analysis.settings_advice import SettingsAdvice, settings_advice
 from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.strategies import strategies
 from vramscope.analysis.verdicts.missing import ended_short
+from vramscope.model.cards import card_named
 from vramscope.model.recording import Recording
 
 _MOST_STRATEGIES = 4
@@ -59,7 +60,7 @@ def remedies(recording: Recording, room: Room | None = None) -> Remedies:
             lacking_bytes=-1 if room is None else max(room.over_limit_bytes, room.lacking_bytes),
             remedies=helps,
             no_setting="" if advice.advised else advice.reason,
-            command=_command(recording.process.command, environment),
+            command=_command(recording, environment),
         )
 
 
@@ -74,11 +75,21 @@ def _settings(recording: Recording, advice: SettingsAdvice) -> tuple[Remedy, ...
     return (Remedy(trial.candidate.name, how, None, "", basis, is_replayed=True),)
 
 
-def _command(command: str, environment: str) -> str:
-    """Return a line for the shell; the recorded command of a script leaves out ``python``."""
+def _command(recording: Recording, environment: str) -> str:
+    """Return a line for the shell; the recorded command of a script leaves out ``python``.
+
+    A dry run is run dry again, for the same card: the machine need not have one.
+    """
+    command, device = recording.process.command, recording.device
     if not command:
         return ""
     name, _, value = environment.partition("=")
     words = [f"{name}={shlex.quote(value)}"] if environment else []
-    is_script = command.split(" ", 1)[0].endswith(".py")
-    return " ".join([*words, *(["python"] if is_script else []), command])
+    if recording.source == "predicted":
+        card = card_named(device.name)
+        words += ["vramscope", "predict", "--card", shlex.quote(device.name)]
+        if card is None or card.total_bytes != device.total_bytes:
+            words += ["--capacity", f"{device.total_bytes}B"]
+    elif command.split(" ", 1)[0].endswith(".py"):
+        words.append("python")
+    return " ".join([*words, command])
