@@ -64,6 +64,7 @@ def held_once(recording: Recording) -> list[Finding]:
     assigned, holdings = undivided(assign(recording, found)), recorded_holdings(recording, found)
     line = fold(recording.stacks).of[found.stack_id]
     copies = _copies(recording, found, assigned, live, at)
+    over, idle = _of_earlier_trainings(recording, found, assigned, live, at)
     loose = live & ~np.isin(assigned.category, _OF_MODEL)
     is_loaded = np.logical_or(*(passes_through(recording.stacks, *loader) for loader in _LOADERS))
     read, models = is_loaded[found.stack_id], _models(recording, found, assigned)
@@ -72,7 +73,8 @@ def held_once(recording: Recording) -> list[Finding]:
         FindingKind.WEIGHTS_LOADED: _like_weights(models, found, copies & read),
         FindingKind.WEIGHTS_COPIED: _like_weights(models, found, copies & ~read),
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
-        FindingKind.MODELS_LEFT: _of_earlier_trainings(recording, found, assigned, live, at),
+        FindingKind.MODELS_LEFT: over,
+        f"before.{FindingKind.MODELS_LEFT}": idle,
         f"inputs.{FindingKind.GRADIENTS_NEVER_CLEARED}": _of_inputs(
             recording, found, assigned, live, holdings
         ),
@@ -255,10 +257,11 @@ def _step_of(recording: Recording, at: int) -> int:
 
 def _of_earlier_trainings(
     recording: Recording, found: Allocations, assigned: Assigned, live: Array, at: int
-) -> Array:
+) -> tuple[Array, Array]:
     """Return what is live of models whose last gradient came before the first of those that train then.
 
-    A model is what was named at once, and is in use if any of its modules runs after that.
+    And of those without any that ran before the first step. A model is what was named at once, and is in use
+    if any of its modules runs after that; one of the same sizes as another may be its average, or its target.
     """
     labels, starts = recording.labels, recording.steps.start_event
     of_names = np.flatnonzero(labels.category == Category.PARAMETER)
@@ -275,17 +278,27 @@ def _of_earlier_trainings(
     np.maximum.at(last, of[is_made], step[is_made])
     now = _step_of(recording, at)
     begins = int(first[last >= now].min(initial=now))
-    is_over = (last >= 0) & (last < begins) & (models >= 0)
+    is_over = (last < begins) & (models >= 0)
     # Without an optimizer, as where inputs are attributed, no training is over.
     if not is_over.any() or not (recording.phases.phase == Phase.OPTIMIZER).any():
-        return np.zeros(0, "i8")
+        return rows[:0], rows[:0]
     owners = owners_of(recording, found, assigned)
-    runs = (owners.known == ModuleEvidence.CALL) & (found.alloc_event >= starts[begins])
-    running = {owners.paths[module] for module in np.unique(owners.module[runs]).tolist()}
-    in_use = [
-        model for name, model in model_of.items() if (name.rpartition(".")[0] or ROOT_MODULE) in running
+
+    def running(runs: Array) -> Array:
+        called = owners.module[runs & (owners.known == ModuleEvidence.CALL)]
+        paths = {owners.paths[module] for module in np.unique(called).tolist()}
+        names = [name for name in model_of if (name.rpartition(".")[0] or ROOT_MODULE) in paths]
+        return np.isin(models, [model_of[name] for name in names])
+
+    is_left = is_over & ~running(found.alloc_event >= starts[begins])
+    parts = [
+        rows[(of == model) & (assigned.category[rows] == Category.PARAMETER)] for model in range(len(models))
     ]
-    return rows[(is_over & ~np.isin(models, in_use))[of] & live[rows]]
+    sizes = [Counter(found.size[part].tolist()) for part in parts]
+    is_idle = running(found.alloc_event < starts[0]) & np.array([sizes.count(each) == 1 for each in sizes])
+    is_idle &= at >= starts[0]
+    idle, over = (rows[(is_left & mine)[of] & live[rows]] for mine in ((last < 0) & is_idle, last >= 0))
+    return over, idle
 
 
 def _like_weights(models: Sequence[Counter[int]], found: Allocations, mine: Array) -> Array:

@@ -598,3 +598,34 @@ def test_results_of_the_step_before_that_live_while_the_next_are_made(tmp_path, 
         return
     assert finding.n_bytes == 256 * 4096 * 4
     assert finding.n_bytes == pytest.approx(peak_of(holds) - peak_of(frees), rel=0.1)
+
+
+@pytest.mark.parametrize("use", ["before", "let go", "in each step", "as an average"])
+def test_a_model_that_ran_before_training_alone(tmp_path, use):
+    def program():
+        body, head = net_of(), nn.Linear(384, 384)
+        if use == "as an average":
+            body = copy.deepcopy(head)
+        with torch.no_grad():
+            features = [body(torch.randn(64, 384)) for _ in range(6)]
+        if use == "let go":
+            del body
+        optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+        for each in features:
+            batch = body(each).detach() if use == "in each step" else each
+            head(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if use == "as an average":
+                with torch.no_grad():
+                    for average, value in zip(body.parameters(), head.parameters(), strict=True):
+                        average.lerp_(value, 0.1)
+
+    finding = findings_of(recorded(tmp_path, program)).get("models_left")
+
+    if use != "before":
+        assert finding is None
+        return
+    assert finding.n_bytes == 6 * (384 * 384 + 384) * 4
+    assert "run in no step since" in finding.claim
+    assert finding.line == net_of.__code__.co_firstlineno + 1
