@@ -24,6 +24,8 @@ from vramscope.units import format_share
 _LEAST_SHARE = 0.5
 """The share of the steps that must keep the gradients of one before."""
 _LEAST_BYTES = 1 << 20
+_LAYERS = {"embedding": "Embedding", "embedding_bag": "EmbeddingBag"}
+"""The classes of layers that look rows up, by the function of torch.nn.functional."""
 _LEAST_OF_PEAK, _MOST_LOOKED_UP = 0.1, 0.25
 """Share of the peak that the gradient of an embedding must have, and of its rows that a step may look up."""
 
@@ -84,9 +86,25 @@ def _of_embeddings(
     What its forwards return in a step has a row for each lookup: their bytes by those of the weight bound the
     share of the rows. A weight that a layer without one of its own may share has a dense gradient anyway.
     """
+    said = []
+    for function, layer in _LAYERS.items():
+        looks_up = passes_through(recording.stacks, function, "torch/nn/functional.py")[found.stack_id]
+        # A call makes the begins of its bags, if any, before the last line of the function, which looks up.
+        line = recording.stacks.line[found.stack_id]
+        looks_up &= (line == line[looks_up].max(initial=0)) | (layer == "Embedding")
+        # A bag returns a row for several lookups, but counts them on CUDA, which a CPU need not.
+        if looks_up.any() and not (layer == "EmbeddingBag" and recording.source == "simulated"):
+            said += _of_layers(recording, found, assigned, is_gradient, (looks_up, layer))
+    return said
+
+
+def _of_layers(
+    recording: Recording, found: Allocations, assigned: Assigned, is_gradient: Array, of: tuple[Array, str]
+) -> list[Finding]:
+    """Find such gradients of one class of layers."""
+    looks_up, layer = of
     level, owners = timeline(recording).allocated_bytes, owners_of(recording, found, assigned)
     names = names_of(recording.labels, assigned.label)
-    looks_up = passes_through(recording.stacks, "embedding", "torch/nn/functional.py")[found.stack_id]
     multiplies = passes_through(recording.stacks, "forward", "torch/nn/modules/linear.py")[found.stack_id]
     called, lives = owners.known == ModuleEvidence.CALL, lives_of(recording, found)
     at, step, said = int(level.argmax()), steps_of(recording.steps, found.alloc_event), []
@@ -97,7 +115,10 @@ def _of_embeddings(
         weight = f"{owners.paths[module]}.weight"
         mine = np.flatnonzero(live & (names == f"gradient of {weight}"))
         n_bytes, size = int(found.block_size[mine].sum()), int(found.size[mine].max(initial=0))
-        share = np.bincount(step[rows], found.size[rows]).max() / max(size, 1)
+        read = _read_bytes(found, rows, layer)
+        if read is None:
+            continue
+        share = np.bincount(step[rows], read).max() / max(size, 1)
         # Another use of the weight, as by a product, makes a second one in the same backward.
         alike = (found.size == size) & np.isin(lives.born_in, lives.born_in[mine])
         is_much = alike.sum() == len(mine) and n_bytes >= max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
@@ -106,9 +127,32 @@ def _of_embeddings(
             of_peak, looked_up = format_share(n_bytes, int(level[at]), 0), math.ceil(1000 * share) / 10
             kind = FindingKind.EMBEDDING_GRADIENT
             said.append(
-                worded(kind, n_bytes, frame, weight=weight, of_peak=of_peak, looked_up=f"{looked_up:g} %")
-            )
+                worded(
+                    kind, n_bytes, frame, weight=weight, of_peak=of_peak, looked_up=f"{looked_up:g} %",
+                    layer=layer,
+                )
+            )  # fmt: skip
     return said
+
+
+def _read_bytes(found: Allocations, rows: Array, layer: str) -> Array | None:
+    """Return the bytes of a weight that the call behind each of *rows* read; None if that is unclear.
+
+    On CUDA a call of ``embedding_bag`` makes three tensors: the lookups of each bag, the bag of each lookup,
+    and a row for each bag; in the mode ``max``, which has no sparse gradients, the place of each maximum too.
+    """
+    size = found.size[rows].astype("f8")
+    if layer == "Embedding":
+        return size
+    read = np.zeros(len(rows))
+    for stack in np.unique(found.stack_id[rows]).tolist():
+        mine = np.flatnonzero(found.stack_id[rows] == stack)
+        bags, lookups, results = (size[mine[first::3]] for first in range(3))
+        may_be_maxima = len(mine) % 4 == 0 and not np.ptp(size[mine[3::4]] / size[mine[2::4]])
+        if may_be_maxima or len(mine) % 3 or np.ptp(results / bags):
+            return None
+        read[mine[2::3]] = results * lookups / bags
+    return read
 
 
 def _is_certain(recording: Recording, found: Allocations, assigned: Assigned) -> Array:

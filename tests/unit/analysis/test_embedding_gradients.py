@@ -63,3 +63,51 @@ def test_a_gradient_of_all_rows_of_which_few_are_looked_up_is_named_with_the_lin
 )
 def test_other_gradients_of_embeddings_are_as_they_have_to_be(tmp_path, n_looked_up, options):
     assert said_of(tmp_path, n_looked_up, **options) == []
+
+
+class Bags(nn.Module):
+    """A sum or mean of the rows of each bag of words, and scores."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.words = nn.EmbeddingBag(10 * WORDS, WIDTH, **options)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, *lookups):
+        return self.head(self.words(*lookups))
+
+
+def said_of_bags(path, *, is_flat, **options):
+    """What is said of four steps on CUDA, of 20 and 12 bags of 20 words; *is_flat* gives where bags begin."""
+
+    def program():
+        net = Bags(**options).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(4):
+            words = torch.zeros(20 if step % 2 else 12, 20, dtype=torch.int64, device="cuda")
+            begins = torch.arange(0, words.numel(), 20, device="cuda")
+            loss = net(*((words.flatten(), begins) if is_flat else (words,))).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    found = vramscope.predict(program, card="H100", steps=4, directory=path)
+    (recording,) = vramscope.load(found.run).recordings
+    return [each for each in gradient_storage(recording) if each.kind == "embedding_gradient"]
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+@pytest.mark.parametrize("options", [{"mode": "sum"}, {"mode": "mean", "max_norm": 1.0}])
+def test_a_bag_of_few_rows_is_named_with_their_share(tmp_path, is_flat, options):
+    """At most 400 of 200,000 rows, 0.2 %, though a call returns 20."""
+    (said,) = said_of_bags(tmp_path, is_flat=is_flat, **options)
+
+    assert said.n_bytes == 10 * WORDS * WIDTH * 4
+    assert "no step looks up more than 0.2 %" in said.claim
+    assert "torch.nn.EmbeddingBag" in said.advice
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+@pytest.mark.parametrize("options", [{"mode": "max"}, {"mode": "sum", "sparse": True}])
+def test_no_bag_is_named_whose_gradient_cannot_be_sparse_or_is(tmp_path, is_flat, options):
+    assert said_of_bags(tmp_path, is_flat=is_flat, **options) == []
