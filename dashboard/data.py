@@ -5,8 +5,8 @@ A run is named by an id of a closed dict; a path never comes from a request. Der
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from time import monotonic, time
 from typing import Any
 
 from vramscope import analysis, conversion_cache
-from vramscope.analysis.shared_results import shared_results
+from vramscope.analysis.shared_results import most_needed, shared_results
 from vramscope.columns.scratch import Scratch
 from vramscope.errors import UnknownNameError, VramscopeError
 from vramscope.model.recording import Outcome, Recording, Run
@@ -181,29 +181,31 @@ class Data:
     def ask(self, view: View, question: str, **options: Any) -> Any:
         """Return the answer of the analysis *question*, computed once per (view, options)."""
         key = (question, *sorted(options.items()))
+        return self.derive(view, key, lambda recording: answer(recording, question, **options))
 
-        def make(recording: Recording) -> Any:
-            if question == "categories":
-                self.ask(view, "lifetimes")  # which pages need too
-            with self.sharing(view):
-                return answer(recording, question, **options)
-
-        return self.derive(view, key, make)
-
-    def sharing(self, view: View) -> AbstractContextManager[None]:
-        """Return a block in which analyses of a view begin with the answers that are known of it.
+    @contextmanager
+    def sharing(self, view: View) -> Iterator[None]:
+        """Begin the analyses of a block with what is known of their view, and keep what others begin with.
 
         Half of them begin with the totals and the lifetimes, which take 0.1 s each per million events.
         """
-        return shared_results(view.recording, self._opened(view.run_id).analyzed(view.key))
+        opened = self._opened(view.run_id)
+        with shared_results(view.recording, opened.analyzed(view.key)) as known:
+            known.update(opened.begun(view.key, view.recording))
+            yield
+        opened.keep(view.key, view.recording, most_needed(known))
 
     def derive(self, view: View, what: Hashable, make: Callable[[Recording], Any]) -> Any:
         """Return ``make(recording)``, computed once per (view, *what*).
 
         A second thread that needs the same value waits for it; threads that need another do not wait.
         """
-        opened = self._opened(view.run_id)
-        return opened.derive((view.key, what), lambda: make(view.recording))
+
+        def made() -> Any:
+            with self.sharing(view):
+                return make(view.recording)
+
+        return self._opened(view.run_id).derive((view.key, what), made)
 
     def _opened(self, name: str) -> OpenRun:
         path = self._path(name)

@@ -21,6 +21,7 @@ from .live import LiveRecording
 _LOG = logging.getLogger(__name__)
 
 MAX_ANSWERS = 64
+_BEGUN = "what analyses begin with"
 STALLED_S = 20
 """A running run without new events for this long counts as stalled."""
 
@@ -95,6 +96,18 @@ class OpenRun:
             kept = [*self.answers.items()]
         asked = [(what, found) for (of, what), found in kept if of == view_key and isinstance(what, tuple)]
         return {it.run: found for what, found in asked if len(what) == 1 and (it := analysis.find(what[0]))}
+
+    def begun(self, view_key: Hashable, recording: Recording) -> dict[Any, tuple[Any, Any]]:
+        """Return what analyses of a view begin with, as far as it was kept of this very recording."""
+        with self.lock:
+            of, known = self.answers.get((view_key, _BEGUN), (None, {}))
+        return known if of is recording else {}
+
+    def keep(self, view_key: Hashable, recording: Recording, known: dict[Any, tuple[Any, Any]]) -> None:
+        """Keep what analyses of a view begin with."""
+        with self.lock:
+            self.answers[view_key, _BEGUN] = recording, self.begun(view_key, recording) | known
+            self.answers.move_to_end((view_key, _BEGUN))
 
     def derive(self, key: tuple[Hashable, Hashable], make: Callable[[], Any]) -> Any:
         """Return ``make()``, computed once per key; a thread that needs another value does not wait."""

@@ -3,9 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from vramscope.analysis.forecast import NOTHING_KNOWN, Outlook, forecast
-from vramscope.analysis.leaks import Leaks, leaks
 from vramscope.analysis.peak import PeakPoint, bare_highs
-from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.verdicts import is_exact
 from vramscope.analysis.verdicts.missing import missing_parts
 from vramscope.model.codes import FindingKind
@@ -137,13 +135,9 @@ def ahead(data: "Data", view: "View") -> Outlook:
     """
     known: Outlook
     if not view.is_live:
-        known = data.derive(view, "outlook", lambda found: _outlook(found, data.ask(view, "leaks")))
+        data.ask(view, "leaks")  # the forecast begins with them
+        known = data.derive(view, "outlook", forecast)
         return known
     latest = data.answers(view).lagging("forecast", lambda: forecast(view.recording), _OF_FORECASTS)
     known = latest if latest == NOTHING_KNOWN else data.derive(view, "outlook so far", lambda _: latest)
     return known
-
-
-def _outlook(recording: Recording, found: Leaks) -> Outlook:
-    with shared_results(recording, {leaks: found}):
-        return forecast(recording)

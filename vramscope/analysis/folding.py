@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vramscope.analysis.lifetimes import Allocations
-from vramscope.analysis.shared_results import memoized
+from vramscope.analysis.shared_results import kept
 from vramscope.model.marks import Phase
 from vramscope.model.recording import Recording
 from vramscope.model.stacks import Frame, StackBuilder, Stacks
@@ -196,7 +196,7 @@ def _refine(
         found[user[matches]] = new
 
 
-@memoized
+@kept
 def fold(stacks: Stacks) -> Folded:
     """Fold all stacks in one pass over the frames, about 1 µs each: parents precede their children."""
     who = origins(stacks)

@@ -6,7 +6,7 @@ import numpy as np
 
 from vramscope.allocator.lives import ended_by_next, ends_at, lives
 from vramscope.analysis import Analysis
-from vramscope.analysis.shared_results import memoized
+from vramscope.analysis.shared_results import kept
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState
 from vramscope.model.table import Array, Int32, Int64, Table, UInt64, sums_of
@@ -101,7 +101,7 @@ def levels_by_group(found: Allocations, group: Array, n_groups: int) -> tuple[Ar
     return owner, np.append(np.zeros(n_groups, "i8"), events + 1)[order], level
 
 
-@memoized
+@kept
 def lifetimes(recording: Recording) -> Allocations:
     """Every allocation paired with its free, exact under reuse of addresses; 0.1 s per million events."""
     trace = recording.trace

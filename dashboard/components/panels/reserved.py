@@ -49,8 +49,7 @@ def rows(data: Data, view: View) -> tuple[list[dict[str, Any]], list[dict[str, A
     calls: DriverCalls = ask_allowing_stale(data, view, "driver_calls")
 
     def made(_: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        with data.sharing(view):
-            return _lines(data, view, calls), _calls(data, view, calls)
+        return _lines(data, view, calls), _calls(data, view, calls)
 
     # The calls of a run that grows may lag behind its version.
     return data.derive(view, ("reserved by", len(calls), int(calls.n_bytes.sum())), made)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, lifetimes
+from vramscope.analysis.shared_results import shared_results
 from vramscope.analysis.timeline import timeline
 from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.trace import Action
@@ -86,6 +87,15 @@ def test_lives_sum_up_to_the_totals(play, ops, n_before):
         assert found.block_size[found.allocated_at(instant)].sum() == totals.allocated_bytes[instant]
         assert found.block_size[found.rows_active_at(instant)].sum() == totals.active_bytes[instant]
         assert found.size[found.rows_active_at(instant)].sum() == totals.requested_bytes[instant]
+
+
+def test_a_block_of_analyses_within_another_hands_them_on(recording):
+    history = recording((A, 1, 10))
+    with shared_results():
+        with shared_results():
+            found = lifetimes(history)
+
+        assert lifetimes(history) is found
 
 
 def test_the_live_set_is_the_largest_block_first(recording):

@@ -25,6 +25,8 @@ from vramscope.dashboard.queries.run_summaries import (
 )
 from vramscope.dashboard.runs import LONG_SCAN_S, Library, Pace, run_id, stamp
 
+from vramscope.analysis.categories import assign
+from vramscope.analysis.lifetimes import lifetimes
 from vramscope.errors import FormatError, UnknownNameError, VramscopeError
 from vramscope.model.device import Device
 from vramscope.model.recording import Recording
@@ -58,6 +60,15 @@ def test_an_unknown_rank_or_device_is_reported(data: Data) -> None:
 def test_an_answer_is_made_once(data: Data, view: Any) -> None:
     assert totals(data, view) is totals(data, view)
     assert held(data, view, 40) is held(data, view, 40)
+
+
+def test_what_analyses_begin_with_is_made_once(data: Data, view: Any) -> None:
+    with data.sharing(view):
+        found = lifetimes(view.recording)
+        assigned = assign(view.recording, found)
+
+    assert data.ask(view, "lifetimes") is found
+    assert data.ask(view, "categories").assigned is assigned
 
 
 def test_growth_makes_a_new_version_and_new_answers(tmp_path: Path, open_program: Any) -> None:

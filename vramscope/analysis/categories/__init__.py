@@ -19,7 +19,7 @@ from vramscope.analysis.categories.by_stack import (
     is_workspace,
 )
 from vramscope.analysis.lifetimes import ALIVE, Allocations, lifetimes
-from vramscope.analysis.shared_results import memoized
+from vramscope.analysis.shared_results import kept
 from vramscope.analysis.step_and_phase import number_of_step
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.marks import Category, Labels, Phase
@@ -141,7 +141,7 @@ def categories(recording: Recording, instant: int | None = None) -> Categories:
     return Categories(at, assigned, n_bytes, found, recording)
 
 
-@memoized
+@kept
 def assign(recording: Recording, found: Allocations) -> Assigned:
     """The category of each allocation; the last label of a block overrides earlier ones and all rules."""
     labels = recording.labels
