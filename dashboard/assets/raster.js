@@ -192,8 +192,11 @@
     }
     if (cut) cut.textContent = data.cut && data.ids.includes(SMALLER)
       ? `Blocks under ${window.vramscope.bytes(data.cut)} are drawn as one band on top; zoom in to see each.` : "";
-    for (const element of document.querySelectorAll(`[data-from="${prefix}"]`)) {
-      const value = data.fields && data.fields[element.dataset.field];
+    write(figure, data.fields || {});
+  }
+  function write(figure, fields) {
+    for (const element of document.querySelectorAll(`[data-from="${prefixOf(figure)}"]`)) {
+      const value = fields[element.dataset.field];
       if (value !== undefined) element.textContent = value;
     }
   }
@@ -333,7 +336,7 @@
   // ------------------------------------------------------------------------------ life cycle
   function attach(figure) {
     if (state(figure)) return;
-    known.set(figure, {});
+    known.set(figure, { below: asks(figure).at });
     new ResizeObserver(() => refresh(figure)).observe(figure);
     refresh(figure);
   }
@@ -399,7 +402,7 @@
   // A slider over the timeline names the picture that it moves, and the store that gets the instant where it is
   // let go: data-picture, data-instant.
   const HAND_MS = 300;
-  let scrubbed = -Infinity;
+  let scrubbed = -Infinity, isHeld = false;
   const scrubber = (element) => element && element.closest ? element.closest(".scrubber") : null;
   // The edges of the timeline's view; nothing while it has none.
   function edges() {
@@ -410,21 +413,18 @@
     const its = scrubber(event.target), view = its && edges();
     if (!view) return;
     scrubbed = performance.now();
-    const x = thumb(event.target, view);
+    isHeld = true;
+    const x = view[0] + event.target.value / 1000 * (view[1] - view[0]);
     change(its.dataset.picture, { x, at: null }, true);
     S.scrub(x);
   });
-  const thumb = (slider, [a, b]) => a + slider.value / 1000 * (b - a);
-  // Let go, the slider is at the instant of the picture, once that has come. The tables are requested beside it:
-  // one answer after the other took 133 ms at a million events.
+  // Let go, the slider is at the instant of the picture, once that has come.
   let isLetGo = false;
   document.addEventListener("change", function (event) {
-    const names = scrubber(event.target), view = names && edges();
-    if (!view) return;
+    const names = scrubber(event.target);
+    if (!names) return;
+    isHeld = false;
     isLetGo = true;
-    const shown = { data: { x: thumb(event.target, view), axis: S.state.axis } };
-    // After the frame of the slider itself.
-    requestAnimationFrame(() => setTimeout(() => dash_clientside.set_props(names.dataset.tables, shown)));
     const figure = document.getElementById(`${names.dataset.picture}-frame`);
     if (figure && state(figure) && !state(figure).asked) answered(figure);
   });
@@ -436,7 +436,16 @@
       window.vramscope.timeline.learn(its.data.exact);
       dash_clientside.set_props(names.dataset.instant, { data: its.data.instants[0] });
     }
+    if (!isHeld) fillTables(figure);
     placeInstant();
+  }
+  // The tables below are of the instant of the picture; they were laid out for the first.
+  function fillTables(figure) {
+    const its = state(figure), { data } = its, [at] = data.instants;
+    if (at === its.below) return;
+    its.below = at;
+    write(figure, data.below.fields);
+    for (const [id, rowData] of Object.entries(data.below.rows)) dash_clientside.set_props(id, { rowData });
   }
 
   // The slider where the instant of the picture is on the timeline, not while the hand moves it; the timeline marks
@@ -452,14 +461,13 @@
     else names.querySelector("input").value = String(Math.round(1000 * Math.max(0, Math.min(1, share))));
   }
   S.on(["view", "columns", "view rests"], placeInstant);
-  // The tables follow, unless they were laid out for the instant or the slider has requested them.
-  function moved(at, tables) {
+  function moved(at) {
     const { no_update } = window.dash_clientside;
     const names = document.querySelector(".scrubber"), its = names && window.vramscope.rasterOf(names.dataset.picture);
     if (!names || at === null || at === undefined) return no_update;
     const isThere = its && !its.asked && its.data.instants[0] === at;
     change(names.dataset.picture, { at, x: null }, true, isThere);
-    return tables.at === at || isThere && "x" in tables ? no_update : { at };
+    return no_update;
   }
 
   window.vramscope = Object.assign(window.vramscope || {}, {

@@ -1,6 +1,6 @@
 """The page "Fragmentation": blocks in their segments, unusable free bytes, and what pins segments."""
 
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 from dash import Input, Output, State, dcc, html
@@ -35,14 +35,6 @@ _HOLE, _WHOLE, _PENDING = len(Category), len(Category) + 1, len(Category) + 2
 _NAMES = {_HOLE: "free, in a segment in use", _WHOLE: "segment wholly free", _PENDING: "waiting for a stream"}
 _GROUP_NAMES = [*(format_name(each) for each in Category), *_NAMES.values()]
 _COLORS = tuple(CATEGORY_COLOR[each] for each in Category)
-
-
-class _Shows(TypedDict, total=False):
-    """What the tables show: an instant, or the position of the slider, whose instant the server looks up."""
-
-    at: int
-    x: float
-    axis: Literal["time", "events"]
 
 
 def _layout(context: Context) -> Any:
@@ -82,7 +74,7 @@ def _layout(context: Context) -> Any:
             beside=_SUMS, kind="chart", label="Segments and blocks",
         ),
         reserved.panel(data, view, at, state_of(data, view, at)),
-        dcc.Store(id="fr-at", data=at), dcc.Store(id="fr-tables", data={"at": at}),
+        dcc.Store(id="fr-at", data=at), dcc.Store(id="fr-done"),
     ]  # fmt: skip
 
 
@@ -155,7 +147,7 @@ _SUMS = html.Span(**{"data-from": "fr", "data-field": "sums"}, className="dim")
 
 def _scrubber() -> Any:
     slider = dcc.Input(id="fr-scrub", type="range", min=0, max=1000, step=1, value=0, className="scrub")
-    names = {"data-picture": "fr-map", "data-instant": "fr-at", "data-tables": "fr-tables"}
+    names = {"data-picture": "fr-map", "data-instant": "fr-at"}
     return html.Label([html.Span("Instant", className="unseen"), slider], className="scrubber", **names)
 
 
@@ -183,20 +175,11 @@ def _segments(data: Data) -> Response:
 
 def _asked(series: Series) -> int:
     """Return the requested instant, which is given as such or as a position on the axis."""
+    last = len(series.position) - 1
     if "x" not in request.args:
-        return api.whole("at", 0, len(series.position) - 1)
-    return _instant_at(series, api.number("x", -1e12, 1e12))
-
-
-def _instant_at(series: Series, x: float) -> int:
-    """Return the last instant at or before a position on the axis."""
-    return int(np.clip(np.searchsorted(series.position, x, "right") - 1, 0, len(series.position) - 1))
-
-
-def _instant_of_tables(data: Data, view: View, shown: _Shows) -> int | None:
-    if "x" in shown:
-        return _instant_at(series_of(data, view, shown.get("axis", TIME)), shown["x"])
-    return shown.get("at")
+        return api.whole("at", 0, last)
+    x = api.number("x", -1e12, 1e12)
+    return int(np.clip(np.searchsorted(series.position, x, "right") - 1, 0, last))
 
 
 def _sent(data: Data, view: View, there: tuple[int, Series, Snapshot], pixels: Any) -> Response:
@@ -207,11 +190,13 @@ def _sent(data: Data, view: View, there: tuple[int, Series, Snapshot], pixels: A
     found, real = data.ask(view, "lifetimes"), np.maximum(shown, 0)
     shade = np.where(shown >= 0, (found.stack_id[real] * np.int64(7) + 3) % 5, 0)
     flags = (shown >= 0) & (found.alloc_event[real] < 0)
+    heading, pins = reserved.pin_rows(data, view, at, state)
+    below = {"fields": reserved.jump_fields(data, view, at) | {"pins": heading}, "rows": {"fr-pins": pins}}
     header = {
         "w": pixels.shape[1], "h": pixels.shape[0], "rows": True, "cut": 0, "colors": colors,
         "x": float(series.position[at]),
         "names": {str(i): names[i] for i in np.unique(group[shown != -1]).tolist()},
-        "fields": {"moment": moment(data, view, at).words, "sums": _sums(state)},
+        "fields": {"moment": moment(data, view, at).words, "sums": _sums(state)}, "below": below,
         "exact": timeline.exact_at(data, view, series, at),
     }  # fmt: skip
     return api.columns(header, ids=shown, group=group, shade=shade, flags=flags.astype("u1"), local=local,
@@ -291,8 +276,8 @@ def _register(app: Any, data: Data) -> None:
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
     timeline.follow_instant(app, "fr-at")
     timeline.follow_keys(app, data, "fr-at", "fr-at", _instant)
-    in_browser(app, "moved", Output("fr-tables", "data"), Input("fr-at", "data"), State("fr-tables", "data"),
-               at_once=True)  # fmt: skip
+    # An output of its own: Dash takes two callbacks of one input without one for the same.
+    in_browser(app, "moved", Output("fr-done", "data"), Input("fr-at", "data"), at_once=True)
 
     @app.callback(
         Output("fr-opening", "children"), Input("version", "data"), State("address", "data"),
@@ -315,18 +300,6 @@ def _tell(app: Any, data: Data) -> None:
     )  # fmt: skip
     def go_on(_: Any, stored: Stored | None) -> Any:
         return reserved.rows(data, view_or_nothing(data, restore(stored)))
-
-    # One request: each costs the browser as much as what it shows.
-    @app.callback(
-        Output("fr-jump", "children"), Output("fr-pins", "rowData"), Output("fr-pins-heading", "children"),
-        Input("fr-tables", "data"), State("address", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    def tell(shown: _Shows | None, stored: Stored | None) -> Any:
-        view = view_or_nothing(data, restore(stored))
-        at = _instant_of_tables(data, view, shown or {})
-        chosen = _instant(data, view, at)
-        heading, rows = reserved.pin_rows(data, view, chosen, state_of(data, view, chosen))
-        return reserved.sentence(data, view, at), rows, heading
 
 
 PAGE = Page(name="fragmentation", title="Fragmentation", order=40, path="/fragmentation", layout=_layout,

@@ -23,6 +23,7 @@ MAX_ROWS = 500
 _WORD = {Action.SEGMENT_ALLOC: "cudaMalloc", Action.SEGMENT_FREE: "cudaFree",
          Action.SEGMENT_MAP: "map", Action.SEGMENT_UNMAP: "unmap"}  # fmt: skip
 MAX_PINS = 200
+_JUMP = ((html.H3, ""), (html.P, "support"), (html.P, "dim"))
 
 
 def layout(data: Data, view: View, at: int | None) -> list[Any]:
@@ -36,9 +37,14 @@ def layout(data: Data, view: View, at: int | None) -> list[Any]:
     # Their script comes after the page, which keeps their room until then.
     lines, every = (html.Div(t, className="room", style={"--rows": len(t.rowData)}) for t in (lines, every))
     words = f"the largest {MAX_ROWS} of {len(calls):,}" if len(calls) > MAX_ROWS else ""
-    heading = html.Div(sentence(data, view, at), id="fr-jump")
+    jump = [
+        tag(text, className=look, **{"data-from": "fr", "data-field": name})
+        for (name, text), (tag, look) in zip(jump_fields(data, view, at).items(), _JUMP, strict=True)
+    ]
     return [
-        html.Section(heading, className="panel jump", **{"aria-label": "Why reserved memory rose"}),
+        html.Section(
+            jump, id="fr-jump", className="panel jump", **{"aria-label": "Why reserved memory rose"}
+        ),
         panels.panel("What was reserved, by whom", lines, label="What was reserved, by whom"),
         panels.panel("Calls of the driver", every, beside=html.Span(words, className="dim")),
     ]
@@ -55,22 +61,22 @@ def rows(data: Data, view: View) -> tuple[list[dict[str, Any]], list[dict[str, A
     return data.derive(view, ("reserved by", len(calls), int(calls.n_bytes.sum())), made)
 
 
-def sentence(data: Data, view: View, at: int | None) -> list[Any]:
+def jump_fields(data: Data, view: View, at: int | None) -> dict[str, str]:
     """Return why memory was reserved at the last call before *at*; None is the largest of later steps."""
     calls: DriverCalls = ask_allowing_stale(data, view, "driver_calls")
     row = largest_jump(calls, at)
     if row < 0:
-        return [html.P("Nothing was reserved up to here.", className="dim")]
+        return {"jump": "Nothing was reserved up to here", "why": "", "step": ""}
     event = int(calls.event[row])
     found = data.derive(view, ("jump", event), lambda r: jump_at(r, calls, row, state_of(data, view, event)))
     first = calls.step[calls.step >= 0].min(initial=calls.step[row])
     after = f" after step {int(view.recording.steps.index[first])}" if first < calls.step[row] else ""
     which = f"The largest jump{after}" if at is None else "The last jump up to here"
-    return [
-        html.H3(f"{which}: {moment(data, view, event + 1).words}"),
-        html.P(jump_words(folded(data, view), found), className="support"),
-        html.P(_step(view, calls, row), className="dim"),
-    ]
+    return {
+        "jump": f"{which}: {moment(data, view, event + 1).words}",
+        "why": jump_words(folded(data, view), found),
+        "step": _step(view, calls, row),
+    }
 
 
 def _step(view: View, calls: DriverCalls, row: int) -> str:
@@ -143,7 +149,7 @@ def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
     heading, found = pin_rows(data, view, at, state)
     shown = grid("fr-pins", found, columns_of("pins"), no_rows("No block pins a mostly free segment."))
     shown.className = "table short"
-    title = html.H3(heading, id="fr-pins-heading")
+    title = html.H3(heading, id="fr-pins-heading", **{"data-from": "fr", "data-field": "pins"})
     return panels.panel(title, shown, label="What pins segments")
 
 

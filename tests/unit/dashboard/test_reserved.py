@@ -37,7 +37,7 @@ def grown(tmp_path: Path, open_program: Any) -> tuple[Data, View]:
 
 
 def said(data: Data, view: View, at: int | None) -> str:
-    return " | ".join(str(part.children) for part in reserved.sentence(data, view, at))
+    return " | ".join(reserved.jump_fields(data, view, at).values())
 
 
 def test_the_largest_jump_of_the_training_is_explained_first(grown: tuple[Data, View]) -> None:
