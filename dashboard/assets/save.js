@@ -164,13 +164,15 @@
     return bytes ? bytes[1].replace(/,/g, "") : null;
   }
   function plain(table) {
-    const rows = [...table.rows], counts = new Set();
+    const rows = [...table.rows], counts = new Set(), shut = [...table.querySelectorAll("details:not([open])")];
+    for (const part of shut) part.open = true; // what is folded has no text to read
     for (const row of rows) [...row.cells].forEach((cell, i) => { if (exact(cell) !== null) counts.add(i); });
     const shown = (cell, i, head) => {
       const text = cell.innerText.trim().replace(/\s+/g, " ");
       return head && counts.has(i) ? `${text} (bytes)` : exact(cell) ?? text;
     };
     const lines = rows.map((row, r) => [...row.cells].map((cell, i) => field(shown(cell, i, r === 0))).join(","));
+    for (const part of shut) part.open = false;
     save(URL.createObjectURL(new Blob([lines.join("\n")], { type: "text/csv" })), `${name(table)}.csv`);
   }
 
@@ -214,30 +216,34 @@
     made.addEventListener("click", (event) => { event.stopPropagation(); act(made); });
     return made;
   }
-  function offer(node, ...buttons) {
+  const savedBy = new WeakMap();
+  function offer(node, what, ...buttons) {
     const box = document.createElement("div");
     box.className = "saves";
     box.append(...buttons);
     node.append(box);
+    savedBy.set(box, what);
   }
   function offerAll() {
+    // A page that puts another table in the place of one leaves the buttons of that.
+    for (const box of document.querySelectorAll(".has-saves > .saves")) if (!savedBy.get(box).isConnected) box.remove();
     for (const figure of document.querySelectorAll("figure.figure:not([data-saves])")) {
       figure.dataset.saves = "yes";
       const drawn = figure.classList.contains("strip"), kept = (word) => button(word, `Save the figure as ${word}`, () => picture(figure, word.toLowerCase()));
-      offer(figure, kept("PNG"), ...(drawn ? [] : [kept("SVG")]), kept("PDF"), ...(drawn ? [] : [numbers(() => rowsOfFigure(figure))]));
+      offer(figure, figure, kept("PNG"), ...(drawn ? [] : [kept("SVG")]), kept("PDF"), ...(drawn ? [] : [numbers(() => rowsOfFigure(figure))]));
     }
     for (const table of document.querySelectorAll(".table:not([data-saves])")) {
       table.dataset.saves = "yes";
       fit(table);
       const frame = table.closest(".table-frame") || table.parentElement;
       frame.classList.add("has-saves");
-      offer(frame, button("Copy", "Copy the table, to paste into a spreadsheet", (made) => window.vramscope.copy(made, rowsOf(table.id))),
+      offer(frame, table, button("Copy", "Copy the table, to paste into a spreadsheet", (made) => window.vramscope.copy(made, rowsOf(table.id))),
         button("CSV", "Save the table as CSV", () => grid(frame)));
     }
     for (const table of document.querySelectorAll("main table.diff:not([data-saves]), main table.runs:not([data-saves])")) {
       table.dataset.saves = "yes";
       table.parentElement.classList.add("has-saves");
-      offer(table.parentElement, button("CSV", "Save the table as CSV", () => plain(table)));
+      offer(table.parentElement, table, button("CSV", "Save the table as CSV", () => plain(table)));
     }
   }
   let queued = false;

@@ -17,6 +17,11 @@ def prose(text: str) -> list[Any]:
 _UNIT = re.compile(r" (?=· )|(?<=[0-9]) (?=(?:[KMGTP]iB|B|%|h|min|s|ms|µs|ns|GB)(?![A-Za-z]))")
 
 
+def on_demand(name: str, *content: Any) -> html.Details:
+    """Return what not everybody needs, behind its name."""
+    return html.Details([html.Summary(name), *content], className="message")
+
+
 def claim_heading(parts: str | list[Any]) -> html.H2:
     """Return the heading of what a page found; no line ends before a unit, or begins with a dot."""
     listed = parts if isinstance(parts, list) else [parts]

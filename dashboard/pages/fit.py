@@ -19,7 +19,7 @@ from ..components import scripts, states
 from ..components.panel import panel
 from ..components.panels import allocator_settings
 from ..components.panels.allocator_settings import another_batch, savings
-from ..components.prose import claim_heading, sentence
+from ..components.prose import claim_heading, on_demand, sentence
 from ..components.scripts import in_browser
 from ..data import Data
 from ..queries.settings_search import SettingsSearch, devices, searches, target, verdict, verdict_so_far
@@ -306,16 +306,16 @@ def _second(verdict: DeviceVerdict) -> str:
     return f"{verdict.with_setting.value} with the setting"
 
 
-def _basis(fit: FitAnswer) -> html.P:
+def _basis(fit: FitAnswer) -> html.Div:
     how = "as measured" if fit.is_outside_measured else "assumed: not recorded"
     limit = ""
     if fit.limit_bytes is not None:
         limit = f" The program limits itself to {format_bytes(fit.limit_bytes)} of the recorded device."
-    return html.P(
+    text = (
         f"{format_bytes(fit.outside_bytes)} of each card are used outside of the allocator ({how}).{limit} "
-        f"{sentence(CARDS_BASIS)} The figures are {BASIS}.",
-        className="dim fit-basis",
+        f"{sentence(CARDS_BASIS)} The figures are {BASIS}."
     )
+    return html.Div(on_demand("What the figures rest on", html.P(text)), className="fit-basis")
 
 
 def _register(app: Any, data: Data) -> None:

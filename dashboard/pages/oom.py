@@ -27,12 +27,13 @@ from ..components.panel import bar, facts, panel, table
 from ..components.panels import cause, stack_table
 from ..components.panels.reserved import function_of
 from ..components.panels.stack_table import to_code
-from ..components.prose import claim_heading, prose, sentence
+from ..components.prose import claim_heading, on_demand, prose, sentence
 from ..data import Data, View
 from ..figures import approach
 from ..figures.approach import known_parts
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
+from ..queries.headline import out_of_memory
 from ..server.callbacks import Stored, view_or_nothing
 from . import Behind, Context, Page, counting
 
@@ -81,15 +82,10 @@ def content(data: Data, view: View, address: Address, found: Remedies | None = N
 def _last(data: Data, view: View, finding: Finding, address: Address, found: Remedies | None) -> list[Any]:
     """Return the panels of the failure that came last: the one that ended a dead run."""
     failures = data.ask(view, "oom")
-    times = "1 OOM" if len(failures) == 1 else f"{len(failures):,} OOMs"
-    last = "" if len(failures) == 1 else " the last time"
-    event = int(failures.event[-1])
-    claim = f"{times}: {format_bytes(int(failures.size_bytes[-1]))} requested{last}"
-    there = moment(data, view, event + 1).words
-    room = failures.rooms[-1]
-    opening = html.Section(
-        [claim_heading(claim), html.P(f"At {there}.", className="support")], className="opening"
-    )
+    event, room = int(failures.event[-1]), failures.rooms[-1]
+    which = f"The last of {len(failures):,} failed allocations." if len(failures) > 1 else ""
+    support = [html.P(which, className="support")] if which else []
+    opening = html.Section([claim_heading(out_of_memory(data, view)), *support], className="opening")
     message = message_of(view.run.error, int(failures.size_bytes[-1]))
     return [
         opening,
@@ -130,9 +126,7 @@ def _message(message: OomMessage) -> html.Section:
     known = [("Tried to allocate", message.requested_bytes)]
     known += [(label, message.known[name]) for name, label in _SAID.items() if name in message.known]
     rows = facts(*((label, format_bytes(n_bytes)) for label, n_bytes in known))
-    whole = html.Details(
-        [html.Summary("The whole message"), html.Blockquote(message.text[:4000])], className="message"
-    )
+    whole = on_demand("The whole message", html.Blockquote(message.text[:4000]))
     return html.Section([html.H3("The error's message"), rows, whole], className="panel card")
 
 
@@ -232,15 +226,15 @@ def helps(found: Remedies) -> list[Any]:
 def _remedy(each: Remedy, lacking: int) -> html.Li:
     sure = html.Span("replayed" if each.is_replayed else "estimate", title=each.basis,
                      className="sure proven" if each.is_replayed else "sure")  # fmt: skip
-    why = "; ".join(part for part in (each.cost, each.basis) if part)
+    cost = [html.Div(sentence(each.cost), className="why")] if each.cost else []
+    basis = on_demand("How sure it is", html.P(sentence(each.basis)))
     what = [html.Span(each.name, className="strong"), " ", html.Span(each.how, className="how")]
     saved: Any = ""
     if each.saved_bytes is not None:
         below = "less than was lacking" if each.saved_bytes < lacking else ""
         saved = [html.Div(f"saves {format_bytes(each.saved_bytes)}"), html.Div(below, className="why")]
     return html.Li(
-        [sure, html.Div([html.Div(what), html.Div(f"{why[:1].upper()}{why[1:]}.", className="why")]),
-         html.Div(saved, className="saves-bytes")]
+        [sure, html.Div([html.Div(what), *cost, basis]), html.Div(saved, className="saves-bytes")]
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def claim(data: Data, view: View) -> str:
         sentence = f"Peak {bound(view)}{format_bytes(before.n_bytes)} in {past_words(before)}"
     else:
         sentence = f"Peak {bound(view)}{format_bytes(int(known[at]))} at {moment(data, view, at).words}"
-    return _out_of_memory(data, view) or sentence
+    return out_of_memory(data, view) or sentence
 
 
 def bound(view: View) -> str:
@@ -81,7 +81,7 @@ def _since(data: Data, view: View, at: int) -> str:
     return f"No allocations of that peak are retained; {highest}"
 
 
-def _out_of_memory(data: Data, view: View) -> str:
+def out_of_memory(data: Data, view: View) -> str:
     """Return the last allocation that raised OutOfMemoryError; '' where none did."""
     event = last_oom(data, view)
     if event < 0:

@@ -70,3 +70,33 @@ def test_the_name_of_a_mark_has_a_row_of_its_own_in_which_no_curve_runs(
 
         assert opened.until("window.written['out of memory']")
         assert opened.page.evaluate(INK_BESIDE, ["out of memory", 18]) == 0
+
+
+OVER_ROWS = """[...document.querySelectorAll(".has-saves > .saves")].map((box) => {
+  const tables = [...box.parentElement.querySelectorAll("table, .ag-root-wrapper")];
+  const { top } = box.getBoundingClientRect();
+  return Math.max(...tables.map((table) => table.getBoundingClientRect().bottom)) - top;
+})"""
+
+
+@pytest.mark.parametrize("page", ["oom", "fit"])
+def test_what_saves_a_table_lies_below_its_last_row(samples: Path, visitor: Any, page: str) -> None:
+    visitor.go(f"/{page}?run={named(samples, 'out-of-memory')}")
+    visitor.page.wait_for_selector(".has-saves > .saves")
+    visitor.at_rest()
+    over = visitor.page.evaluate(OVER_ROWS)
+
+    assert over
+    assert max(over) <= 0.5
+
+
+def test_a_file_has_what_a_table_folds(samples: Path, visitor: Any) -> None:
+    visitor.go(f"/fit?run={named(samples, 'out-of-memory')}").page.wait_for_selector("table.fit-savings")
+    visitor.at_rest()
+    with visitor.page.expect_download() as download:
+        visitor.page.locator("#fi-savings .saves button:text-is('CSV')").click()
+    content = download.value.path().read_text()
+
+    assert visitor.page.inner_text("table.fit-savings").count("torch.nn make a row") == 0
+    assert "estimate: " in content
+    assert not visitor.page.locator("table.fit-savings details[open]").count()

@@ -21,7 +21,7 @@ from .. import panel as panels
 from .. import states
 from ..graph import graph
 from ..panel import panel, table
-from ..prose import sentence
+from ..prose import on_demand, sentence
 
 _POINTS = 1000
 """Points of the recorded curves: as many as a replay has."""
@@ -186,19 +186,20 @@ def savings(found: Strategies) -> html.Section:
     title = "What else would lower the peak"
     beside = html.Span(f"{format_bytes(found.peak_bytes)} allocated{place}", className="dim")
     texts = filter(None, (found.open_words, NOT_ESTIMATED))
-    open_ones = [html.P(sentence(text), className="dim fit-note") for text in texts]
+    open_ones = [html.P(sentence(text), className="dim") for text in texts]
     if not found.advised:
         text = "No strategy that was tried lowers the recorded peak."
         if found.unknown_bytes >= found.peak_bytes:
             text = "No categories are known, so nothing can be tried."
         return panel(title, html.P(text, className="dim nothing"), *open_ones, beside=beside)
-    columns = ("In the order to try them", "Saves", "Leaves", "", "What it costs; how sure the bytes are")
+    columns = ("In the order to try them", "Saves", "Leaves", "", "What it costs")
     rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]
     shown = table(columns, "lrrll", rows, "fit-table fit-savings")
     useless = f"Does not lower the peak, so not advised: {'; '.join(found.without_effect)}."
-    below = html.P(useless, className="dim fit-note") if found.without_effect else html.Span()
+    below = [html.P(useless, className="dim")] if found.without_effect else []
+    left_out = on_demand("What else was tried, and what is not estimated", *below, *open_ones)
     path = html.P(sentence(found.path), className="dim fit-note") if found.path else html.Span()
-    return panel(title, shown, path, *open_ones, below, beside=beside)
+    return panel(title, shown, path, html.Div(left_out, className="fit-note"), beside=beside)
 
 
 def _strategy(each: Strategy, peak: int) -> list[Any]:
@@ -209,11 +210,12 @@ def _strategy(each: Strategy, peak: int) -> list[Any]:
     saved = html.Span(format_bytes(each.saved_bytes), title=f"{each.saved_bytes:,} bytes: {parts}")
     leaves, span = format_bytes(each.peak_bytes), format_byte_range(each.low_bytes, each.high_bytes)
     left = [leaves, html.Small("" if span == leaves else span)]
-    doubt = html.Div([html.Div(each.cost), html.Div(each.basis, className="dim")], className="fit-why")
+    basis = on_demand("how sure the bytes are", html.P(each.basis))
+    doubt = html.Div([html.Div(each.cost), basis], className="fit-why")
     return [
         name,
         html.Td(saved, className="number strong"),
-        html.Td(left, className="number", title=f"in {each.phase.name.lower()}"),
+        html.Td(left, className="number", title=f"in {format_name(each.phase)}"),
         html.Td(panels.bar(each.peak_bytes / max(peak, 1), "less"), className="fit-bar"),
         doubt,
     ]
@@ -233,7 +235,7 @@ def another_batch(fit: BatchFit, room: int) -> Any:
             each.likely_bytes,
             format_byte_range(each.low_bytes, each.high_bytes),
             "" if each.reserved_bytes is None else each.reserved_bytes,
-            each.phase.name.lower(),
+            format_name(each.phase),
             _FITS[each.fits(room)],
         ]
         for size, each in fit.rows()
