@@ -13,7 +13,7 @@ import numpy as np
 
 from vramscope.analysis import Analysis
 from vramscope.analysis.by_module import ModuleEvidence, owners_of
-from vramscope.analysis.categories import Assigned, Reason, assign, last_known, undivided
+from vramscope.analysis.categories import Assigned, Reason, assign, last_known, names_of, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import fold, heaviest_line, passes_through
 from vramscope.analysis.leaks import leaks
@@ -75,6 +75,7 @@ def held_once(recording: Recording) -> list[Finding]:
         FindingKind.GARBAGE: _garbage(recording, found, live, holdings, line),
         FindingKind.MODELS_LEFT: over,
         f"before.{FindingKind.MODELS_LEFT}": idle,
+        FindingKind.PARAMETERS_REPLACED: _of_no_module(recording, found, assigned, live),
         f"inputs.{FindingKind.GRADIENTS_NEVER_CLEARED}": _of_inputs(
             recording, found, assigned, live, holdings
         ),
@@ -299,6 +300,13 @@ def _of_earlier_trainings(
     is_idle &= at >= starts[0]
     idle, over = (rows[(is_left & mine)[of] & live[rows]] for mine in ((last < 0) & is_idle, last >= 0))
     return over, idle
+
+
+def _of_no_module(recording: Recording, found: Allocations, assigned: Assigned, live: Array) -> Array:
+    """Return the *live* parameters that optimizers alone know, of no size of which there is any gradient."""
+    is_nameless = (assigned.label >= 0) & (names_of(recording.labels, assigned.label) == "")
+    is_one = live & is_nameless & (assigned.category == Category.PARAMETER)
+    return np.flatnonzero(is_one & ~np.isin(found.size, found.size[assigned.category == Category.GRADIENT]))
 
 
 def _like_weights(models: Sequence[Counter[int]], found: Allocations, mine: Array) -> Array:

@@ -147,6 +147,7 @@ class FindingKind(Code):
     AUTOCAST_COPIES = "autocast_copies"
     WEIGHTS_COPIED = "weights_copied"
     MODELS_LEFT = "models_left"
+    PARAMETERS_REPLACED = "parameters_replaced"
     WORKSPACE_LEFT = "workspace_left"
     GARBAGE = "garbage"
     FILLING_BUFFER = "filling_buffer"

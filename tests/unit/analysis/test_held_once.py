@@ -629,3 +629,42 @@ def test_a_model_that_ran_before_training_alone(tmp_path, use):
     assert finding.n_bytes == 6 * (384 * 384 + 384) * 4
     assert "run in no step since" in finding.claim
     assert finding.line == net_of.__code__.co_firstlineno + 1
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(3000, 256), nn.Linear(256, 8)
+
+    def forward(self, words):
+        return self.head(self.embedding(words).mean(1))
+
+
+@pytest.mark.parametrize("then", ["the optimizer", "the words", "by hand", "later"])
+def test_parameters_that_an_optimizer_keeps_of_a_module_that_was_replaced(tmp_path, then):
+    def program():
+        model, loose = Words(), nn.Parameter(torch.randn(700, 1024))
+        extra = [loose] if then == "by hand" else []
+        late = nn.Linear(1024, 768) if then == "later" else None
+        if then != "the words":
+            model.embedding = nn.Embedding(3100, 256)
+        parameters = [*model.parameters(), *extra, *(late.parameters() if late else ())]
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        if then == "the words":
+            model.embedding = nn.Embedding(3100, 256)
+        for step in range(6):
+            loss = model(torch.randint(0, 3000, (8, 16))).square().mean()
+            if extra:
+                loss = loss + loose.square().mean()
+            if late and step > 2:
+                loss = loss + late(torch.randn(8, 1024)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    finding = findings_of(recorded(tmp_path, program)).get("parameters_replaced")
+
+    if then != "the words":
+        assert finding is None
+        return
+    assert finding.n_bytes == 3000 * 256 * 4
