@@ -296,7 +296,9 @@ def _name_of(verdict: DeviceVerdict) -> list[Any]:
     """Return the name of the card, and below it the memory that it is sold with."""
     found = re.fullmatch(r"(.+?) (\d+ GB)", verdict.name)
     name, size = found.groups() if found else (verdict.name, format_bytes(verdict.total_bytes))
-    return [name, html.Small(size)]
+    # A line may end within "A100/H100" at the slash alone.
+    first, slash, rest = name.partition("/")
+    return [first, *([slash, html.Wbr(), rest] if slash else []), html.Small(size)]
 
 
 def _second(verdict: DeviceVerdict) -> str:

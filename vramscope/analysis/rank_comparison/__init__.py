@@ -33,7 +33,7 @@ from vramscope.analysis.rank_comparison.odd import (
 from vramscope.model.rank_summary import LineBytes, RankSummary
 from vramscope.model.recording import Outcome
 from vramscope.package_data import words
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,8 @@ def imbalance_words(found: Imbalance) -> str:
     if found.n_compared > 1 and found.usual_fraction < _ALIKE_FRACTION:
         said.append("in at least half of the steps the fullest rank is less than 0.05 % above the median")
     elif found.n_compared > 1:
-        said.append(f"in a typical step the fullest rank is {found.usual_fraction:.1%} above the median")
+        share = format_share(found.usual_fraction, 1)
+        said.append(f"in a typical step the fullest rank is {share} above the median")
     return "; ".join(said)
 
 
