@@ -180,17 +180,17 @@ class Pipeline:
             self.writer.mesh(capture.mesh)
         if self.writer is not None and self.total_steps:
             self.writer.total_steps(self.total_steps)
-        if self.writer is not None and capture.devices[0].kind == "cuda":
-            self._put_lacks(self.writer)
+        if self.summary is not None and capture.devices[0].kind == "cuda":
+            self._put_lacks(self.summary)
 
-    def _put_lacks(self, writer: "Writer") -> None:
+    def _put_lacks(self, summary: "SummaryWriter") -> None:
         """Note where this torch differs from the checked ones; print one line if anything is missing."""
         from vramscope.capture.torch_versions.private_functions import lacks
 
         new = [each for each in lacks() if each not in self._lacks]
         self._lacks.update(new)
         for each in new:
-            writer.note(Note(NoteCode.PRIVATE_FUNCTION, each.text))
+            summary.note(Note(NoteCode.PRIVATE_FUNCTION, each.text))
         felt = "; ".join(each.text for each in new if each.is_felt)
         if felt:
             self.messages.say(felt, always=True)
@@ -210,27 +210,26 @@ class Pipeline:
 
     def _close(self, capture: "Capture", ended: Ended) -> None:
         capture.finish()
-        if self.writer is None:
+        if self.writer is None or self.summary is None:
             return
         for note in capture.notes():
-            self.writer.note(note)
+            self.summary.note(note)
             if note.code == NoteCode.NOTHING_SEEN:
                 self.messages.say(note.text)
         if self._n_too_deep:
             text = "marks of the program had no room below Python's recursion limit, and are missing"
-            self.writer.note(Note(NoteCode.RECURSION_LIMIT, text, self._n_too_deep))
+            self.summary.note(Note(NoteCode.RECURSION_LIMIT, text, self._n_too_deep))
             self._n_too_deep = 0
         self._n_blocks += 1
         self._ended = ended
-        self._note_missed(self.writer)
+        self._note_missed(self.summary)
         self.put_facts(capture)
         self.writer.close(*self._ended)
-        if self.summary is not None:
-            self.summary.finish(*self._ended, is_last=False)
+        self.summary.finish(*self._ended, is_last=False)
 
-    def _note_missed(self, writer: "Writer") -> None:
+    def _note_missed(self, summary: "SummaryWriter") -> None:
         if self._n_missed:
-            writer.note(Note(NoteCode.GAP, f"the disk stalled: {_missed(self._n_missed)}", self._n_missed))
+            summary.note(Note(NoteCode.GAP, f"the disk stalled: {_missed(self._n_missed)}", self._n_missed))
             self._n_missed = 0
 
     def end(self) -> None:
@@ -247,9 +246,9 @@ class Pipeline:
             self.messages.say(upload.finish())
 
     def _conclude(self, capture: "Capture") -> None:
-        if self.writer is not None:
+        if self.writer is not None and self.summary is not None:
             self.writer.reopen()
-            self._note_missed(self.writer)
+            self._note_missed(self.summary)
             capture.conclude()
             self.writer.close(*self._ended)
 
