@@ -30,7 +30,7 @@ from vramscope.model.snapshot import Blocks, BlockState, Segments, Snapshot
 from vramscope.model.stacks import StackBuilder
 from vramscope.model.table import Array, looked_up
 from vramscope.model.trace import Action, Trace
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 _ACTIONS = {action.name.lower(): int(action) for action in Action}
 _UNKNOWN = 255
@@ -189,7 +189,7 @@ def _missing(trace: Trace, n_annotations: int) -> list[Note]:
     n_blind = int(np.count_nonzero(moves & (trace.stack_id == 0)))
     share = n_blind / max(int(np.count_nonzero(moves)), 1)
     moves_were = "allocation or free was" if n_blind == 1 else "allocations and frees were"
-    text = f"{n_blind:,} {moves_were} recorded without a call stack ({share:.0%})"
+    text = f"{n_blind:,} {moves_were} recorded without a call stack ({format_share(share, 1, 0)})"
     return found + counted(NoteCode.NO_STACK, n_blind, text)
 
 

@@ -24,7 +24,7 @@ from vramscope.analysis.timeline import timeline
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
-from vramscope.units import format_bytes, format_count
+from vramscope.units import format_bytes, format_count, format_share
 
 _SAMPLES = "samples"
 _BY = " × "
@@ -251,9 +251,10 @@ def _replayed(unit: str, parts: Sequence[StepSequence], programs: Programs) -> B
     error, highest = int(np.abs(peak - expected).max(initial=0)), max(int(peak.max(initial=1)), 1)
     problem = ""
     if error > _STRAIGHT * highest:
-        problem = f"no straight line: the peak of a step is {error / highest:.1%} away from what it would be"
+        away = format_share(error, highest)
+        problem = f"no straight line: the peak of a step is {away} away from what it would be"
     elif programs.square_share > _STRAIGHT:
-        share = f"{programs.square_share:.0%} of what a step allocates"
+        share = f"{format_share(programs.square_share, 1, 0)} of what a step allocates"
         problem = f"no straight line: {share} grows with the square of the size, or may"
     bounds = None
     if programs.low is not None and programs.high is not None:

@@ -65,7 +65,7 @@ def _has_instants(counters: Counters) -> bool:
 
 
 def _is_clear(counters: Counters) -> Array:
-    """Return which samples say what this process held; none during which the allocator's bytes moved does."""
+    """Return which samples say what this process held: not those during which the allocator's bytes moved."""
     is_sampled = (counters.process_used_bytes >= 0) & (counters.reserved_bytes >= 0)
     return is_sampled & (counters.reserved_drift_bytes <= 0)
 

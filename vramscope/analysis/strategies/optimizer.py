@@ -20,6 +20,7 @@ from vramscope.analysis.verdicts.missing import ended_short
 from vramscope.model.marks import Category, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array
+from vramscope.units import format_share
 
 _FUSED = ("Adam", "AdamW", "SGD")
 """Classes of torch.optim with ``fused=True`` on CUDA, in all versions since 2.1 or 2.2."""
@@ -176,7 +177,7 @@ def sharded(run: StrategyInput) -> Iterator[StrategyTrial]:
                 kind,
                 scaled(run, (shared, left)),
                 extra,
-                {"ranks": run.n_ranks, "fullest": f"{fullest:.0%}"},
+                {"ranks": run.n_ranks, "fullest": format_share(fullest, 1, 0)},
                 least=SizeChange(scaled(run, (shared, share)), least),
                 most=most,
                 is_surely_less=True,

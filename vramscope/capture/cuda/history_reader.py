@@ -24,6 +24,7 @@ from vramscope.malloc import collector_off
 from vramscope.model.codes import NoteCode
 from vramscope.model.device import HOST
 from vramscope.model.marks import MarkKind, Note, Phase
+from vramscope.units import format_share
 
 _LONGEST_WAIT_S = 10.0
 _STATE_S = 5.0
@@ -233,7 +234,7 @@ class HistoryReader:
         if n_without_stack and self.is_shared:
             share = n_without_stack / sum(log.n_allocations for log in logs)
             were = "allocation was" if n_without_stack == 1 else "allocations were"
-            text = f"{n_without_stack:,} {were} recorded without a call stack ({share:.0%})"
+            text = f"{n_without_stack:,} {were} recorded without a call stack ({format_share(share, 1, 0)})"
             self._notes.once(Note(NoteCode.NO_STACK, text, n_without_stack))
 
     def conclude(self) -> None:
