@@ -221,7 +221,6 @@ def test_a_server_that_is_killed_in_the_middle_and_comes_back_has_the_whole_trac
 def test_a_bucket_that_refuses_loses_nothing_and_upload_finishes_it(  # noqa: PLR0913, PLR0917
     refusing_server, s3_process, s3, bucket, spool, monkeypatch, capsys
 ):
-    monkeypatch.setenv("VRAMSCOPE_UPLOAD_WAIT_S", "4")
     monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_server.url)
     _, err = ended(begun(f"s3://{bucket}/run", 12, 0))
     rank = spool / "s3" / bucket / "run" / "rank0"

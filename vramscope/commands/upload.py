@@ -109,6 +109,9 @@ def _attempt(upload: "Upload", last_error: str, *, is_final: bool, is_growing_se
     try:
         upload.send(is_final=is_final, is_growing_sent=is_growing_sent)
     except StoreError as error:
+        # At the end nobody waits for a store that refuses: the answer needs other credentials.
+        if is_final and isinstance(error.__cause__, PermissionError):
+            raise
         if not last_error:
             text = f"vramscope: {error}; the recording goes on, and uploading is tried again"
             print(text, file=sys.stderr, flush=True)

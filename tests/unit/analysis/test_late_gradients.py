@@ -91,6 +91,7 @@ def adversarial(clears):
     return program
 
 
+@pytest.mark.exhaustive
 def test_gradients_of_several_optimizers_save_what_clearing_each_after_its_own_step_does(tmp_path):
     late = recorded(tmp_path / "late", adversarial("before its turn"))
     early = recorded(tmp_path / "early", adversarial("after its step"))

@@ -58,7 +58,7 @@ def test_gradients_that_stay_with_their_activations_are_named_and_without_retain
 def test_ranks_share_no_gradients_of_activations(tmp_path):
     """What sharding divides are the gradients of the weights and biases of the layers."""
     run = prepare(recorded(tmp_path, retains=True), 8)
-    mine = of_parameters(run.recording, run.assigned, run.lives)
+    mine = of_parameters(run.assigned, run.lives)
 
     assert set(run.found.size[mine].tolist()) == {WIDTH * WIDTH * 4, WIDTH * 4}
     assert set(run.found.size[run.category == Category.GRADIENT].tolist()) == {WIDTH * WIDTH * 4, WIDTH * 4}

@@ -65,7 +65,8 @@ def assert_same(found, truth):
     "turn",
     [
         STEP, CLEARING_FIRST, WITHOUT_OPTIMIZER, GAN, FRAME, WITH_EVALUATION,
-        META, LONG_CALLS, pytest.param((*LONG_CALLS, *STEP), marks=pytest.mark.exhaustive), TRAINER,
+        META, TRAINER, pytest.param(LONG_CALLS, marks=pytest.mark.exhaustive),
+        pytest.param((*LONG_CALLS, *STEP), marks=pytest.mark.exhaustive),
     ],
 )  # fmt: skip
 def test_each_look_finds_what_the_whole_says(turn):
