@@ -26,7 +26,7 @@ from vramscope.dashboard.runs import run_id
 N_MOVES = 30
 N_UNREAD = 5
 _PIECE_BYTES = 8 << 20
-FRAME_MS, REPLY_MS, CHART_MS, UNREAD_CHART_MS = 50, 150, 1000, 5000
+FRAME_MS, REPLY_MS, CHART_MS, UNREAD_CHART_MS = 50, 130, 1000, 5000
 WIRE_BYTES, HEAP_BYTES, FRAMES_PER_S = 2_500_000, 150_000_000, 50
 N_FRAMES = 150
 D3 = Path(__file__).parents[1] / ".cache" / "d3" / "package" / "dist" / "d3.min.js"
