@@ -539,9 +539,14 @@ def test_the_interpreter_may_end_inside_of_a_block(tmp_path):
 
 
 def test_two_threads_record_into_one_run(tmp_path):
+    # Both live at once: the system gives the number of a thread that has ended to the next one.
+    together = threading.Barrier(2, timeout=60)
+
     def work():
+        together.wait()
         with record():
             train(1)
+        together.wait()
 
     with record(tmp_path / "run"):
         threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]

@@ -73,7 +73,7 @@ def byte_axis(unit_name: str = "B", **more: Any) -> dict[str, Any]:
 _EVEN_DIGITS = [
     {"dtickrange": [10.0**-n, 10.0 ** (1 - n) if n else None], "value": f",.{n}f"} for n in range(10)
 ]
-"""As many digits behind the point as the distance of ticks has: 2.60 and 2.65."""
+"""Plotly's formats of ticks with as many digits behind the point as their distance has: 2.60 and 2.65."""
 
 
 def time_axis(start_s: float, end_s: float, most: int = 9) -> tuple[float, dict[str, Any]]:
