@@ -147,8 +147,9 @@ class Catalogue:
         path = self.path_if_any(name)
         if path is None or not path.exists():
             raise UnknownNameError(
-                "This folder has no run of that name: it was moved or deleted, "
-                "or the link belongs to another folder, or to an earlier vramscope, whose ids were shorter."
+                "This folder has no run of that name: the run was moved or deleted, or the link belongs to "
+                "another folder or to an earlier vramscope, whose ids were shorter. "
+                "Choose a run of the list, or serve the folder that has it."
             )
         return path
 

@@ -105,10 +105,10 @@ def without_answer(title: str, why: str) -> html.Section:
     return state(title, f"{why[:1].upper()}{why[1:]}.", ["With a recording it is known: ", *_TO_RECORD])
 
 
-def failure(message: str) -> html.Section:
+def failure(message: str, title: str = "") -> html.Section:
     """Return the message for a page that cannot be shown."""
     back = html.A("Back to all runs", href="/", target="_self", className="link")
-    return state("This cannot be shown", message, back, tone="error")
+    return state(title or "This cannot be shown", message, back, tone="error")
 
 
 def working(title: str, is_reading: bool, read: ReadProgress | None = None) -> html.Section:

@@ -23,17 +23,18 @@ from .track import reduced
 
 COLUMNS = 400
 STEPS_BEFORE = 3
+_EVENTS = {"nticks": 6, "exponentformat": "none", "separatethousands": True}
 SHARE = 0.25
 """Share of a recording without steps that is shown."""
 
 
 def figure(
-    series: Series, event: int, first_event: int, requested_bytes: int, most_bytes: int
+    series: Series, event: int, first_event: int, requested_bytes: int, most_bytes: int, most_name: str
 ) -> dict[str, Any]:
     """Return the curve of the totals up to a failed allocation.
 
-    *event* is the instant of the failure; the picture begins at *first_event*. The allocator may reserve
-    *most_bytes*, 0 where unknown.
+    *event* is the instant of the failure; the picture begins at *first_event*. *most_name* is what has
+    *most_bytes*, 0 where unknown: the device, or the limit of the process.
     """
     start, end = float(series.position[first_event]), float(series.position[event])
     view = Window(start, end if end > start else start + 1.0)
@@ -41,7 +42,7 @@ def figure(
     top = max(wanted, most_bytes, int(series.reserved[first_event : event + 1].max(initial=0)))
     unit, unit_name = byte_unit(top)
     right = view.end + 0.035 * (view.end - view.start)
-    unit_s, named = time_axis(view.start, right, 6) if series.axis == TIME else (1.0, {"nticks": 6})
+    unit_s, named = time_axis(view.start, right, 6) if series.axis == TIME else (1.0, _EVENTS)
     left, failed, end = view.start / unit_s, view.end / unit_s, right / unit_s
     units = (unit_s, unit)
     traces = [_curve(series, name, view, right, units) for name in ("reserved", "allocated")]
@@ -49,7 +50,7 @@ def figure(
     notes = []
     if most_bytes:
         traces.append(_line(left, end, most_bytes / unit))
-        most = esc(f"most that may be reserved: {format_bytes(most_bytes)}")
+        most = esc(f"{most_name}: {format_bytes(most_bytes)}")
         place = {"x": left, "y": most_bytes / unit, "xanchor": "left", "yanchor": "bottom"}
         notes = [{"text": most, "showarrow": False, **place}]
     axis_x = {"range": [left, end], "fixedrange": True, "showgrid": False, "zeroline": False} | named

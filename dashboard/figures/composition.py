@@ -13,7 +13,7 @@ from .drawing.m4 import m4, time_edges
 from .drawing.series import Series
 from .drawing.theme import PART_COLOR, byte_unit, pack, scaled
 from .drawing.window import Window, instants_in, window
-from .timeline import WIDTH_PX, lanes_and_marks, layout
+from .timeline import WIDTH_PX, chart, lanes_and_marks
 from .track import padded
 
 PARTS = ("requested", "rounding", "pending", "inactive_split", "releasable", "private_pools")
@@ -46,7 +46,7 @@ def figure(series: Series, parts: Any, at: int | None) -> dict[str, Any]:
     made = columns(series, parts, window(series, None, None), WIDTH_PX)
     unit, name = byte_unit(int(parts.reserved_bytes.max(initial=0)))
     areas = [_area(part, made["part.x"], made[f"part.{part}"], unit, name) for part in PARTS]
-    return {"data": [*areas, *lanes_and_marks(series, at)], "layout": layout(series, name)}
+    return chart(series, [*areas, *lanes_and_marks(series, at)], name)
 
 
 MOST_CALLS = 300

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 from vramscope.model.marks import MarkKind, Phase
 
 from .drawing.series import EVENTS, RETRY, Series
-from .drawing.theme import PHASE_COLOR, QUANTITY_COLOR, base_layout, byte_axis, byte_unit, esc, pack, scaled
+from .drawing.theme import (
+    PHASE_COLOR,
+    QUANTITY_COLOR,
+    base_layout,
+    byte_axis,
+    byte_unit,
+    esc,
+    pack,
+    scaled,
+    time_axis,
+    unpack,
+)
 from .drawing.window import window
 from .steps import spacing
 from .track import Track, position_of, track
@@ -63,18 +74,25 @@ def figure(
         if name in shown:
             traces += curve(name, drawn.columns, unit, unit_name)
     traces += _counted(counted, unit, unit_name) if counted else []
-    return {"data": [*traces, *lanes_and_marks(series, at, drawn)], "layout": layout(series, unit_name)}
+    return chart(series, [*traces, *lanes_and_marks(series, at, drawn)], unit_name)
 
 
-def layout(series: Series, unit_name: str) -> dict[str, Any]:
-    """Return the axes and margins."""
+def chart(series: Series, traces: list[dict[str, Any]], unit_name: str) -> dict[str, Any]:
+    """Return the figure of *traces* at positions of *series*; its time has the unit that pages give it."""
+    unit_s, axis = 1.0, {"autorange": True, "nticks": 9}
+    if series.axis != EVENTS:
+        unit_s, axis = time_axis(*series.extent)
+    data = [each | {"x": pack(unpack(each["x"]) / unit_s)} for each in traces]
+    return {"data": data, "layout": _layout(series, axis, unit_name)}
+
+
+def _layout(series: Series, axis: dict[str, Any], unit_name: str) -> dict[str, Any]:
     floor = LANE[1] + 0.02 if len(series.phases.start) or len(series.steps.start) else LANE[0]
     plain = {"fixedrange": True, "showgrid": False, "zeroline": False, "visible": False, "range": [0, 1]}
     axes = {
         "xaxis": {
-            "autorange": True, "showgrid": False, "zeroline": False, "anchor": "y2", "ticks": "outside",
-            "ticklen": 4, "exponentformat": "none", "separatethousands": True, "nticks": 9,
-            "ticksuffix": "" if series.axis == EVENTS else " s", "automargin": False,
+            "showgrid": False, "zeroline": False, "anchor": "y2", "ticks": "outside", "ticklen": 4,
+            "exponentformat": "none", "separatethousands": True, "automargin": False, **axis,
         },
         "yaxis": byte_axis(unit_name, domain=[floor, 1.0], nticks=7, automargin=False),
         "yaxis2": plain | {"domain": list(LANE), "anchor": "x"},

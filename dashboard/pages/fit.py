@@ -51,6 +51,8 @@ class DeviceVerdict:
     """Why the word is ``unknown``."""
     with_setting: FitVerdict | None = None
     """The verdict with the chosen setting; None where none is chosen."""
+    is_limited: bool = False
+    """Whether the program's own fraction leaves it less room than the device has."""
 
 
 _WITHOUT_EVENTS = (
@@ -170,7 +172,8 @@ def _verdict(
     reason = ""
     if found is FitVerdict.UNKNOWN and fit.without_limit is not None:
         reason = fit.judged_as_recorded(target(fit, total), fit.without_limit)[1]
-    return DeviceVerdict(key, name, total, room, found, reason, other)
+    is_limited = fit.is_limited_on(target(fit, total))
+    return DeviceVerdict(key, name, total, room, found, reason, other, is_limited)
 
 
 def _here(data: Data, search: SettingsSearch, address: Address) -> DeviceVerdict:
@@ -190,10 +193,13 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     phrases = {card.label: card.phrase for card in CARDS}
     name = phrases.get(here.name, here.name if here.key == "this-device" else f"a card of {here.name}")
     spare = here.room - fit.most_bytes[0]
+    small = (
+        f"the {format_bytes(here.room)} of {name} that the program allows itself" if here.is_limited else name
+    )
     claim = {
         FitVerdict.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
         FitVerdict.TIGHT: f"It just fits {name}: the cache has to be released to make room",
-        FitVerdict.TOO_SMALL: f"It does not fit {name}",
+        FitVerdict.TOO_SMALL: f"It does not fit {small}",
         FitVerdict.UNKNOWN: f"Whether it fits {name} is not known",
         None: f"Whether it fits {name} is being checked by replay",
     }[here.word]
@@ -204,7 +210,8 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
         text = f"{here.reason[:1].upper()}{here.reason[1:]}. {text}"
     if fit.limit_bytes is not None and fit.own_total_bytes:
         share = format_share(fit.limit_bytes, fit.own_total_bytes)
-        text += f" The program limits itself to {share} of a device (set_per_process_memory_fraction)."
+        text += f" The program limits itself to {share} of a device (set_per_process_memory_fraction), "
+        text += "and each card is judged by that share of it: a greater fraction gives it more."
     if fit.is_peak_counted:
         text += " Settings, batches and savings rest on the steps that have events."
     text += f" {sentence(fit.growth)}" if fit.growth else ""
@@ -304,7 +311,8 @@ def _name_of(verdict: DeviceVerdict) -> list[Any]:
 def _second(verdict: DeviceVerdict) -> str:
     is_sure = verdict.word is FitVerdict.FITS and verdict.with_setting is FitVerdict.UNKNOWN
     if is_sure or verdict.with_setting in (None, verdict.word):
-        return ""
+        is_small = verdict.is_limited and verdict.word is FitVerdict.TOO_SMALL
+        return f"{format_bytes(verdict.room)} allowed" if is_small else ""
     return f"{verdict.with_setting.value} with the setting"
 
 

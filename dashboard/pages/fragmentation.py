@@ -64,7 +64,6 @@ def _layout(context: Context) -> Any:
             ],
             className="panel chart", **{"aria-label": "Reserved memory over time"},
         ),
-        html.Div(reserved.layout(data, view, address.at), id="fr-reserved", className="page"),
         panel(
             html.H3(["Segments at ", html.Span(**{"data-from": "fr", "data-field": "moment"})]),
             html.Div(id="fr-key", className="lane-key band-key"),
@@ -74,6 +73,7 @@ def _layout(context: Context) -> Any:
             beside=_SUMS, kind="chart", label="Segments and blocks",
         ),
         reserved.panel(data, view, at, state_of(data, view, at)),
+        *reserved.layout(data, view, address.at),
         dcc.Store(id="fr-at", data=at), dcc.Store(id="fr-done"),
     ]  # fmt: skip
 

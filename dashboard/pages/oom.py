@@ -100,7 +100,7 @@ def _last(data: Data, view: View, finding: Finding, address: Address, found: Rem
         _helps(data, view, address, found),
         *_pinned(data, view, finding, event, address),
         *([_live(data, view, event, address)] if view.recording.has_allocations else []),
-        *([_panel("Where the device's bytes were", _room(room, view.recording))] if room else []),
+        *([_panel("The device's bytes at the failure", _room(room, view.recording))] if room else []),
     ]
 
 
@@ -138,7 +138,8 @@ def _curve(data: Data, view: View, failures: Any) -> html.Section:
     steps = view.recording.steps
     begun = steps.start_event[steps.start_event <= event][-approach.STEPS_BEFORE :]
     start = int(begun[0]) if len(begun) else int(event * (1 - approach.SHARE))
-    drawn = approach.figure(series, event, start, size, most)
+    name = "limit of this process" if room and most < room.capacity_bytes else "capacity of the device"
+    drawn = approach.figure(series, event, start, size, most, name)
     extent = f"the last {len(begun)} steps" if len(begun) > 1 else "the end of the recording"
     sentence = f"Allocated and reserved memory over {extent} before the allocation failed."
     picture = graph("oom-graph", drawn, sentence, "approach")
@@ -218,7 +219,7 @@ def helps(found: Remedies) -> list[Any]:
     setting = html.P(prose(f"No allocator setting: {found.no_setting}."), className="dim nothing")
     none = found.no_setting and found.remedies
     title = "To try" if any(each.is_replayed for each in found.remedies) else "To run it again"
-    lacked = f"{format_bytes(found.lacking_bytes)} were lacking." if found.lacking_bytes > 0 else ""
+    lacked = f"Lacking: {format_bytes(found.lacking_bytes)}." if found.lacking_bytes > 0 else ""
     again = [html.P(title, className="dim nothing"), states.copyable(found.command)] if found.command else []
     return [html.P(lacked, className="dim nothing"), shown, *([setting] if none else []), *again]
 
@@ -231,7 +232,7 @@ def _remedy(each: Remedy, lacking: int) -> html.Li:
     what = [html.Span(each.name, className="strong"), " ", html.Span(each.how, className="how")]
     saved: Any = ""
     if each.saved_bytes is not None:
-        below = "less than was lacking" if each.saved_bytes < lacking else ""
+        below = "less than is lacking" if each.saved_bytes < lacking else ""
         saved = [html.Div(f"saves {format_bytes(each.saved_bytes)}"), html.Div(below, className="why")]
     return html.Li(
         [sure, html.Div([html.Div(what), *cost, basis]), html.Div(saved, className="saves-bytes")]
@@ -263,11 +264,11 @@ def _room(room: Any, recording: Recording) -> Any:
     ]  # fmt: skip
     most = "" if recording.has_layout else "at most "
     largest = f"{most}{format_bytes(room.largest_here_bytes)}"
-    need = f"A block of {format_bytes(room.need_bytes)} was needed; the largest free one had {largest}"
-    lacking = f"; the driver lacked {format_bytes(room.lacking_bytes)}" if room.lacking_bytes > 0 else ""
+    need = f"Needed: a block of {format_bytes(room.need_bytes)}; the largest free one: {largest}"
+    lacking = f"; lacking on the device: {format_bytes(room.lacking_bytes)}" if room.lacking_bytes > 0 else ""
     if room.is_limited:
         limit = format_bytes(room.limit_bytes)
-        lacking = f"; {format_bytes(room.over_limit_bytes)} lacked below the limit of {limit}"
+        lacking = f"; lacking below the limit of {limit}: {format_bytes(room.over_limit_bytes)}"
     return html.Div(
         [
             html.Div(bar, className="parts", role="presentation"),

@@ -203,6 +203,8 @@ def _kpis(data: Data, view: View) -> Any:
     is_past, capacity = most > allocated, view.recording.device.total_bytes
     if capacity:
         room = f"{format_share(top, capacity, 0)} of {format_bytes(capacity)}"
+        if top > capacity:  # a simulated device that was full; a share would read as an error
+            room = f"{format_bytes(top - capacity)} more than its {format_bytes(capacity)}"
     share = f"{format_share(reserved - allocated, reserved, 0)} of reserved" if reserved else ""
     share = f"{share}, {words[0]}" if is_past else share
     now = f"{format_bytes(int(known.reserved_bytes[last]))} reserved"

@@ -213,7 +213,8 @@ def _laid_out(entry: Page | None, context: Context) -> tuple[Address, View | Non
         content = content if isinstance(content, list) else [content]
         return context.address, view, top, [*content, header.notes(view)] if view else content
     except VramscopeError as error:
-        return _untitled(entry, asked, states.failure(str(error)))
+        title = "There is no such run" if isinstance(error, UnknownNameError) else ""
+        return _untitled(entry, asked, states.failure(str(error), title))
     except Exception as error:  # noqa: BLE001 — a page that fails is shown as such; the others go on
         _LOG.exception("page %s failed", entry.name)
         text = f"An error in vramscope: {type(error).__name__}. The server's log has more."
@@ -319,6 +320,9 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
             now = _unopened(data, address, (stored or {}).get("files"))
         elif address.run:
             now = _standing(data, address)
+        # A page without a run's state says itself that there is none: a banner about its last state is wrong.
+        if now is not None and now["outcome"] == "gone" and not {"shown", "files"} & set(stored or {}):
+            raise PreventUpdate
         # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
         before = {key: value for key, value in (known or {}).items() if key not in ("before", "answered")}
         if now is None or (now == before and not was_gone and now["outcome"] != "gone"):

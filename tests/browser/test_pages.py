@@ -368,6 +368,7 @@ def test_the_first_chart_of_a_long_recording_comes_before_what_takes_longer(
     visitor = visit(serve_at(tmp_path, events_at_once=0))
 
     page = visitor.go(f"/fragmentation?run={after}").page
+    page.click("text=Calls of the driver")
     page.wait_for_selector("#fr-calls .ag-row")
     assert "Step" in page.inner_text("#fr-jump") or "steps" in page.inner_text("#fr-jump")
     page = visitor.go(f"/compare?run={after}&other={before}").page

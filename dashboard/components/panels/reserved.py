@@ -17,17 +17,18 @@ from vramscope.units import format_bytes, format_count, format_duration
 from ...answers import ask_allowing_stale, folded, moment, state_of
 from ...data import Data, View
 from .. import panel as panels
+from ..prose import on_demand
 from .stack_table import columns_of, grid, marked_place, no_rows
 
 MAX_ROWS = 500
 _WORD = {Action.SEGMENT_ALLOC: "cudaMalloc", Action.SEGMENT_FREE: "cudaFree",
          Action.SEGMENT_MAP: "map", Action.SEGMENT_UNMAP: "unmap"}  # fmt: skip
 MAX_PINS = 200
-_JUMP = ((html.H3, ""), (html.P, "support"), (html.P, "dim"))
+_JUMP = ((html.H4, ""), (html.P, "support"), (html.P, "dim"))
 
 
 def layout(data: Data, view: View, at: int | None) -> list[Any]:
-    """Return both panels; nothing where the driver was never called."""
+    """Return why memory was reserved and by whom; nothing where the driver was never called."""
     calls: DriverCalls = ask_allowing_stale(data, view, "driver_calls")
     if not len(calls):
         return []
@@ -36,18 +37,14 @@ def layout(data: Data, view: View, at: int | None) -> list[Any]:
     every = grid("fr-calls", by_call, columns_of("driver_calls"), no_rows("The driver was not called."))
     # Their script comes after the page, which keeps their room until then.
     lines, every = (html.Div(t, className="room", style={"--rows": len(t.rowData)}) for t in (lines, every))
-    words = f"the largest {MAX_ROWS} of {len(calls):,}" if len(calls) > MAX_ROWS else ""
+    words = f"the largest {MAX_ROWS} of {len(calls):,}" if len(calls) > MAX_ROWS else f"{len(calls):,}"
     jump = [
         tag(text, className=look, **{"data-from": "fr", "data-field": name})
         for (name, text), (tag, look) in zip(jump_fields(data, view, at).items(), _JUMP, strict=True)
     ]
-    return [
-        html.Section(
-            jump, id="fr-jump", className="panel jump", **{"aria-label": "Why reserved memory rose"}
-        ),
-        panels.panel("What was reserved, by whom", lines, label="What was reserved, by whom"),
-        panels.panel("Calls of the driver", every, beside=html.Span(words, className="dim")),
-    ]
+    calls_below = html.Div(on_demand(f"Calls of the driver: {words}", every), className="folded")
+    why = html.Div(jump, id="fr-jump", className="jump")
+    return [panels.panel("What was reserved, by whom", why, lines, calls_below)]
 
 
 def rows(data: Data, view: View) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -137,6 +137,15 @@ def test_the_finding_says_cause_figures_and_what_to_do():
     assert finding.advice
 
 
+def test_a_failure_of_a_dry_run_would_happen_and_no_process_holds_what_lies_outside():
+    (finding,) = ANALYSIS.findings(oom(in_pieces(source="predicted")))
+
+    assert finding.claim.startswith("would run out of memory: would try to allocate 30.0 MiB, ")
+    assert "20.0 MiB would be lacking beside the 90.0 MiB that the dry run keeps" in finding.claim
+    assert "were lacking" not in finding.claim
+    assert str(finding.advice).startswith("Shrink what is allocated at that moment")
+
+
 def test_what_the_driver_had_is_found_by_its_time_where_another_thread_was_quicker():
     late = Marks.of(kind=[MarkKind.OOM], event=[13], time_ns=[11_000], value=[10 * MIB])
     other = Marks.of(kind=[MarkKind.OOM], event=[13], time_ns=[9_000], value=[10 * MIB])

@@ -170,7 +170,7 @@ def test_an_address_of_nothing_is_reported_with_a_way_back(data: Data, path: str
     client = build_app(data, Access(None)).server.test_client()
     page = json.dumps(go(client, path, search).get_json()["response"]["page"])
 
-    assert "cannot be shown" in page
+    assert "cannot be shown" in page or "There is no such run" in page
     assert '"href":"/"' in page.replace("\\", "")
 
 
@@ -194,8 +194,9 @@ def client(data: Data) -> Any:
     return build_app(data, Access(None)).server.test_client()
 
 
-def tick(client: Any, name: str, known: Any) -> Any:
-    said = Address("/overview", run=name).stored
+def tick(client: Any, name: str, known: Any, *, is_shown: bool = True) -> Any:
+    shown = {"run": name, "version": 0, "outcome": "finished"}
+    said = Address("/overview", run=name).stored | ({"shown": shown} if is_shown else {})
     return post(
         client, {"tick.n_intervals": 3}, {"address.data": said, "version.data": known}, "version.data"
     )
@@ -213,6 +214,16 @@ def test_a_run_that_disappears_raises_the_alarm(client: Any, data: Data, tmp_pat
     shutil.rmtree(tmp_path / "gpt")
 
     assert tick(client, name, None).get_json()["response"]["version"]["data"]["outcome"] == "gone"
+
+
+def test_a_link_to_no_run_says_what_to_do_and_of_no_last_state(client: Any) -> None:
+    """The page says it; a banner over it would be about a state that was never read."""
+    page = json.dumps(go(client, "/overview", "?run=never").get_json()["response"]["page"])
+
+    assert "There is no such run" in page
+    assert "serve the folder that has it" in page
+    assert "shown" not in go(client, "/overview", "?run=never").get_json()["response"]["address"]["data"]
+    assert tick(client, "never", None, is_shown=False).status_code == 204
 
 
 def test_an_outcome_is_a_word(run_at: Any, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The search of what would fit: its answer grows, and it pauses while no page asks about it."""
 
+from dataclasses import replace
 from threading import Event, current_thread
 from time import sleep
 from typing import Any
@@ -12,7 +13,7 @@ from vramscope.dashboard.queries.settings_search import searches, verdict_so_far
 from vramscope.dashboard.runs import Pace
 
 from vramscope.analysis.fit import FitProgress, fit
-from vramscope.analysis.fit.answer import FitAnswer, FitVerdict
+from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Target
 
 GIB = 1 << 30
 LONGEST_S = 60
@@ -131,3 +132,13 @@ def test_stopped_while_it_pauses_it_ends(data: Data, view: View, held: Any) -> N
     search.stop()
 
     assert search.wait(LONGEST_S)
+
+
+def test_a_card_is_judged_by_the_share_of_it_that_the_program_allows_itself() -> None:
+    half = FitAnswer(0, 0, limit_bytes=40 * GIB, own_total_bytes=80 * GIB)
+    card = Target("a card of 24 GiB", 24 * GIB)
+
+    assert half.room_on(card) == 12 * GIB
+    assert half.is_limited_on(card)
+    assert not replace(half, limit_bytes=80 * GIB).is_limited_on(card)  # what a context leaves is less
+    assert not replace(half, limit_bytes=None).is_limited_on(card)

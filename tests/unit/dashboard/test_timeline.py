@@ -34,6 +34,13 @@ def trace(drawn: list[dict[str, Any]], uid: str) -> tuple[np.ndarray, np.ndarray
     return unpack(found["x"]), unpack(found["y"])
 
 
+def in_seconds(series: Series, shown: Any, at: int | None) -> list[dict[str, Any]]:
+    """The traces of the figure, whose positions have the unit that its axis names."""
+    drawn = figure(series, shown, at)
+    unit_s = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}[drawn["layout"]["xaxis"]["ticksuffix"].strip()]
+    return [each | {"x": pack(unpack(each["x"]) * unit_s)} for each in drawn["data"]]
+
+
 def big(n: int, n_steps: int = 200, seed: int = 0) -> Series:
     """*n* events of a busy training, with everything an overview can show."""
     rng = np.random.default_rng(seed)
@@ -54,7 +61,7 @@ def big(n: int, n_steps: int = 200, seed: int = 0) -> Series:
 
 def test_every_curve_fills_the_run_and_has_its_exact_maximum() -> None:
     series = big(50_000)
-    drawn = figure(series, QUANTITIES, 100)["data"]
+    drawn = in_seconds(series, QUANTITIES, 100)
     for each in drawn:
         x = unpack(each["x"])
         assert not len(x) or (np.nanmin(x) >= 0 and np.nanmax(x) <= series.extent[1])
@@ -67,7 +74,7 @@ def test_every_curve_fills_the_run_and_has_its_exact_maximum() -> None:
 
 def test_samples_are_points_and_nothing_between_them() -> None:
     series = big(1000)
-    drawn = figure(series, QUANTITIES, None)["data"]
+    drawn = in_seconds(series, QUANTITIES, None)
     x, y = trace(drawn, "device_used")
 
     assert next(each for each in drawn if each["uid"] == "device_used")["mode"] == "markers"
@@ -77,7 +84,7 @@ def test_samples_are_points_and_nothing_between_them() -> None:
 
 def test_steps_too_narrow_for_a_curve_are_drawn_by_their_least_and_greatest_levels() -> None:
     series = big(60_000, n_steps=250)
-    drawn = figure(series, QUANTITIES, None)["data"]
+    drawn = in_seconds(series, QUANTITIES, None)
     names = [each["uid"] for each in drawn]
     (edges, high), (_, low) = trace(drawn, "allocated"), trace(drawn, "allocated-least")
 
@@ -103,7 +110,7 @@ def test_a_window_that_makes_no_sense_shows_everything(start: float | None, end:
 
 
 def test_a_figure_of_two_million_events_is_small() -> None:
-    drawn = figure(big(2_000_000, n_steps=4), QUANTITIES, 7)["data"]
+    drawn = in_seconds(big(2_000_000, n_steps=4), QUANTITIES, 7)
 
     assert len(json.dumps(drawn)) <= 300_000
     assert sum(len(unpack(each["x"])) for each in drawn) <= 13_000
@@ -111,7 +118,7 @@ def test_a_figure_of_two_million_events_is_small() -> None:
 
 def test_a_phase_is_a_line_with_a_gap_after_each_of_its_bands() -> None:
     series = big(1000, n_steps=3)
-    x, y = trace(figure(series, QUANTITIES, None)["data"], "phase1")
+    x, y = trace(in_seconds(series, QUANTITIES, None), "phase1")
     mine = np.flatnonzero(series.phases.label == 1)
 
     assert x[0::3] == pytest.approx(series.phases.start[mine], abs=1e-9)
@@ -124,7 +131,7 @@ def test_a_phase_is_a_line_with_a_gap_after_each_of_its_bands() -> None:
 def test_the_lane_has_at_most_400_bands_and_12_names() -> None:
     series = big(1000, n_steps=5000)
     bands = phase_bands(series.phases, *series.extent)
-    (names,) = [each for each in figure(series, QUANTITIES, None)["data"] if each["uid"] == "stepnames"]
+    (names,) = [each for each in in_seconds(series, QUANTITIES, None) if each["uid"] == "stepnames"]
 
     assert 1 <= len(bands.phase) <= 400
     assert 1 <= len(names["text"]) <= 12
@@ -133,7 +140,7 @@ def test_the_lane_has_at_most_400_bands_and_12_names() -> None:
 @pytest.mark.parametrize(("n_steps", "stride"), [(9, 1), (20, 2), (45, 5), (100, 10), (500, 50)])
 def test_names_of_steps_are_multiples_of_an_even_number(n_steps: int, stride: int) -> None:
     (names,) = [
-        each for each in figure(big(1000, n_steps), QUANTITIES, None)["data"] if each["uid"] == "stepnames"
+        each for each in in_seconds(big(1000, n_steps), QUANTITIES, None) if each["uid"] == "stepnames"
     ]
     numbers = [int(text.removeprefix("step ")) for text in names["text"]]
 
@@ -151,7 +158,7 @@ def test_inner_phases_override_outer_ones() -> None:
 
 
 def test_marks_are_shown_literally_and_not_without_end() -> None:
-    signs = next(t for t in figure(big(1000), QUANTITIES, None)["data"] if t["uid"] == "flags")
+    signs = next(t for t in in_seconds(big(1000), QUANTITIES, None) if t["uid"] == "flags")
 
     assert len(signs["text"]) == MOST_FLAGS
     assert "<" not in "".join(signs["text"])
@@ -207,3 +214,18 @@ def test_a_run_whose_peak_lies_before_its_steps_opens_on_it_though_reserved_stay
     at, levels = np.array([0, 1, 90, 100], "f8"), (np.array([1, 9, 3, 3]), np.array([9, 9, 9, 9]))
 
     assert folded_start(at, [2], levels) == 0
+
+
+@pytest.mark.parametrize(
+    ("last_s", "last"), [(0.02, (20.0, "ms")), (60.0, (60.0, "s")), (9000.0, (2.5, "h"))]
+)
+def test_time_has_the_unit_of_a_duration_of_that_length(last_s: float, last: tuple[float, str]) -> None:
+    level, nothing = np.array([0, 512]), Curve(np.zeros(0), np.zeros(0, "i8"))
+    flags = Flags(np.zeros(0), np.zeros(0, "i8"), ())
+    times = np.array([0.0, last_s])
+    series = Series("time", times, level, level, level, nothing, 0, NOTHING, NOTHING, flags)
+    drawn = figure(series, ("allocated",), None)
+    x, _ = trace(drawn["data"], "allocated")
+
+    assert (x[-1], drawn["layout"]["xaxis"]["ticksuffix"].strip()) == (pytest.approx(last[0]), last[1])
+    assert drawn["layout"]["xaxis"]["range"] == [0.0, pytest.approx(last[0])]

@@ -1,7 +1,7 @@
 """The answer of ``fit``, and the verdict on one device that follows from a replay and what was recorded."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from vramscope.analysis.batch_fit import BatchFit
@@ -283,6 +283,10 @@ class FitAnswer:
         # The recorded device held the recorded peak, whatever is assumed about the rest.
         held = self.recorded_peak_bytes if target.is_own and not self.has_outgrown_device else 1
         return max(room, held)
+
+    def is_limited_on(self, target: Target) -> bool:
+        """Return whether the program's own fraction leaves the allocator less of *target* than it has."""
+        return self.room_on(target) < replace(self, limit_bytes=None).room_on(target)
 
     def has_failed_on(self, target: Target) -> bool:
         """Return whether memory ran out on a device as large as *target* when it was recorded."""

@@ -194,6 +194,8 @@ class Failures(Table):
     """The kind of the device."""
     has_single_events: bool = True
     """Whether the recording has single events, which can be listed and replayed."""
+    is_predicted: bool = False
+    """Whether a dry run has them: nothing failed, and no process holds what lies outside of the allocator."""
 
 
 def oom(recording: Recording) -> Failures:
@@ -224,6 +226,7 @@ def oom(recording: Recording) -> Failures:
         modules=modules_at(recording.marks, events),
         device_kind="hip" if "rocm" in recording.process.torch else recording.device.kind,
         has_single_events=not has_totals_alone,
+        is_predicted=recording.source == "predicted",
     )
 
 
@@ -330,9 +333,9 @@ def _finding(failures: Failures, row: int) -> Finding:
         else f", with {format_bytes(evidence['allocated'])} allocated of "
         f"{format_bytes(evidence['reserved'])} reserved"
     )
-    claim = (
-        f"out of memory{moment}: tried to allocate {format_bytes(evidence['size'])}{totals}{block}{device}"
-    )
+    end, tried = ("would run ", "would try") if failures.is_predicted else ("", "tried")
+    request = f"{tried} to allocate {format_bytes(evidence['size'])}"
+    claim = f"{end}out of memory{moment}: {request}{totals}{block}{device}"
     room, held = failures.rooms[row], failures.holders[row - len(failures)]
     why = None if room is None else cause(room)
     evidence |= {"in_backward": True} if at.is_in_backward else {}
@@ -340,7 +343,7 @@ def _finding(failures: Failures, row: int) -> Finding:
     return Finding(
         FindingKind.OOM,
         Severity.ERROR,
-        claim if room is None or why is None else f"{claim}. {_because(why, room)}{held.making[0]}",
+        claim if room is None or why is None else f"{claim}. {_because(why, room, failures)}{held.making[0]}",
         cause=why and why.value,
         advice=held.making[1] or _advice(why, room, held, failures),
         **placed(at.frame),
@@ -351,6 +354,8 @@ def _finding(failures: Failures, row: int) -> Finding:
 
 
 def _advice(why: Cause | None, room: Room | None, held: InUse, failures: Failures) -> str | None:
+    if failures.is_predicted and why is Cause.OUTSIDE:
+        why = Cause.CAPACITY  # every card has a context: the program alone can take less
     if why in (Cause.CAPACITY, Cause.LIMIT) and held.words:
         raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
         return f"{raised} what is allocated at that moment: {held.words}"
@@ -367,14 +372,15 @@ def _advice(why: Cause | None, room: Room | None, held: InUse, failures: Failure
     return f"{text}{_TO_RECORD[why]}" if why is Cause.CAPACITY else _TO_RECORD[why]
 
 
-def _because(why: Cause, room: Room) -> str:
+def _because(why: Cause, room: Room, failures: Failures) -> str:
     """Return the cause in one sentence, with its figure."""
+    were = "would be lacking" if failures.is_predicted else "were lacking"
     unsaid = "How much was lacking is not recorded"
-    lacking = f"{format_bytes(room.lacking_bytes)} were lacking" if room.lacking_bytes > 0 else unsaid
+    lacking = f"{format_bytes(room.lacking_bytes)} {were}" if room.lacking_bytes > 0 else unsaid
     if room.is_limited:
         limit = f"the limit of {format_bytes(room.limit_bytes)} that set_per_process_memory_fraction sets"
         end = "" if _WORDS[why][0].startswith("{lacking}:") else ","
-        lacking = f"{format_bytes(room.over_limit_bytes)} were lacking below {limit}{end}"
+        lacking = f"{format_bytes(room.over_limit_bytes)} {were} below {limit}{end}"
     share = getattr(room, f"{_WORDS[why][2]}_bytes")
     if why is Cause.UNKNOWN and min(room.device_free_bytes, room.reserved_bytes) >= 0:
         return _SPECIAL["room"].format(free=format_bytes(room.device_free_bytes))
@@ -388,7 +394,8 @@ def _because(why: Cause, room: Room) -> str:
     words["unattributed"] = unattributed if is_partly_seen else ""
     if why is Cause.UNKNOWN and room.reserved_bytes < 0:
         return _SPECIAL["cut"]
-    sentence = _WORDS[why][0].format(**words)
+    is_context = failures.is_predicted and why is Cause.OUTSIDE
+    sentence = (_SPECIAL["context"] if is_context else _WORDS[why][0]).format(**words)
     return sentence + (_beside(room) if why is Cause.CAPACITY else "")
 
 
