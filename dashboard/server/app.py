@@ -213,7 +213,7 @@ def _laid_out(entry: Page | None, context: Context) -> tuple[Address, View | Non
         content = content if isinstance(content, list) else [content]
         return context.address, view, top, [*content, header.notes(view)] if view else content
     except VramscopeError as error:
-        title = "There is no such run" if isinstance(error, UnknownNameError) else ""
+        title = "This run is not here" if isinstance(error, UnknownNameError) else ""
         return _untitled(entry, asked, states.failure(str(error), title))
     except Exception as error:  # noqa: BLE001 — a page that fails is shown as such; the others go on
         _LOG.exception("page %s failed", entry.name)

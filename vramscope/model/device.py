@@ -48,3 +48,5 @@ class Process:
     """The number of steps that the program says it will record; 0 where it does not say."""
     tags: str = ""
     """The user's own words for the run, separated by single spaces."""
+    dry_run: str = ""
+    """The options of ``vramscope predict`` beside the card that made it, such as ``--ranks 2``."""

@@ -53,7 +53,10 @@ class _DryRun:
         prepare()
         source = Source("predicted", available=lambda: True, open=self._open)
         recorder = Recorder(
-            RecorderOptions(self._directory, "auto", None, 64, None, source=source), quiet=True
+            RecorderOptions(
+                self._directory, "auto", None, 64, None, source=source, dry_run=self._trial.options
+            ),
+            quiet=True,
         )
         try:
             # A program that is stopped after enough steps has not failed.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_CARD = "H100"
 UNLIMITED_BYTES = 1 << 50
 """The capacity of a card on which no program runs out of memory."""
+_USUAL_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Trial:
     card: str = DEFAULT_CARD
     capacity: str | int | None = None
     """The bytes of the card, instead of what it has."""
-    steps: int | None = 3
+    steps: int | None = _USUAL_STEPS
     """Optimizer steps after which the program is stopped; None lets it run to its end."""
     ranks: int | None = None
     """The number of ranks of a program that runs on several cards."""
@@ -66,6 +67,14 @@ class Trial:
     """Whether tensors that the program makes without a device lie on the card."""
     measures_need: bool = True
     """Whether a program that runs out of memory is run again without a limit, to know what it needs."""
+
+    @property
+    def options(self) -> str:
+        """The options of ``vramscope predict`` beside the card; without those that are usual."""
+        is_usual = self.steps in (None, _USUAL_STEPS)
+        words = [] if is_usual else ["--steps", str(self.steps)]
+        words += [] if self.ranks is None else ["--ranks", str(self.ranks)]
+        return " ".join([*words, *(["--as-cuda"] if self.is_as_cuda else [])])
 
     def check(self) -> None:
         """Raise UsageError or CaptureError where this cannot be tried at all."""

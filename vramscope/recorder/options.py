@@ -39,6 +39,8 @@ class RecorderOptions(NamedTuple):
     alert_at: str = ""
     source: "Source | None" = None
     """Records instead of a device of this machine: a dry run."""
+    dry_run: str = ""
+    """The options of that dry run, as the manifest keeps them."""
     every: int | str | None = None
     """Steps from one with events to the next, or ``auto``; None where it was left out."""
 

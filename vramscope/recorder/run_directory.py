@@ -26,7 +26,9 @@ def create_writer(
 
     Raises StoreError.
     """
-    process = replace(this_process(capture.torch, capture.settings), tags=options.tags)
+    process = replace(
+        this_process(capture.torch, capture.settings), tags=options.tags, dry_run=options.dry_run
+    )
     for number in range(1, 10_000):
         path = requested if number == 1 else requested.with_name(f"{requested.name}-{number}")
         if is_of_another_job(path, process.job):

@@ -1,9 +1,12 @@
 """What would have helped a run that ran out of memory, as a replay shows it, and the command to try."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 
+import vramscope
 from vramscope.analysis.oom import message_of
 from vramscope.analysis.oom.remedies import remedies
 from vramscope.model.device import Device, Process
@@ -67,6 +70,23 @@ def test_a_dry_run_is_run_dry_again_for_the_card_and_the_bytes_it_had() -> None:
     card = "vramscope predict --card 'RTX 4090'"
     assert remedies(small).command == f"{conf} {card} --capacity {400 * MIB}B train.py 64"
     assert remedies(whole).command.endswith(f"{card} train.py 64")
+
+
+def test_a_dry_run_is_run_again_with_its_options(tmp_path: Path) -> None:
+    """The recording has them: what the printed command makes is the same recording again."""
+    torch = pytest.importorskip("torch")
+
+    def program() -> None:
+        torch.nn.Linear(64, 64, device="cuda")(torch.randn(8, 64, device="cuda")).sum().backward()
+
+    vramscope.predict(program, steps=5, ranks=2, as_cuda=True, directory=tmp_path / "run")
+    vramscope.predict(program, directory=tmp_path / "usual")
+    made, usual = (vramscope.load(tmp_path / name).recordings[0] for name in ("run", "usual"))
+    full = in_pieces("train.py 64")
+    again = replace(full, source="predicted", process=replace(full.process, dry_run=made.process.dry_run))
+
+    assert " --steps 5 --ranks 2 --as-cuda train.py 64" in remedies(again).command
+    assert usual.process.dry_run == ""
 
 
 def test_the_figures_of_torchs_message_are_read_and_only_for_its_own_request() -> None:

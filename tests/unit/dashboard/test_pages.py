@@ -170,7 +170,7 @@ def test_an_address_of_nothing_is_reported_with_a_way_back(data: Data, path: str
     client = build_app(data, Access(None)).server.test_client()
     page = json.dumps(go(client, path, search).get_json()["response"]["page"])
 
-    assert "cannot be shown" in page or "There is no such run" in page
+    assert "cannot be shown" in page or "This run is not here" in page
     assert '"href":"/"' in page.replace("\\", "")
 
 
@@ -220,7 +220,7 @@ def test_a_link_to_no_run_says_what_to_do_and_of_no_last_state(client: Any) -> N
     """The page says it; a banner over it would be about a state that was never read."""
     page = json.dumps(go(client, "/overview", "?run=never").get_json()["response"]["page"])
 
-    assert "There is no such run" in page
+    assert "This run is not here" in page
     assert "serve the folder that has it" in page
     assert "shown" not in go(client, "/overview", "?run=never").get_json()["response"]["address"]["data"]
     assert tick(client, "never", None, is_shown=False).status_code == 204

@@ -78,7 +78,7 @@ def _settings(recording: Recording, advice: SettingsAdvice) -> tuple[Remedy, ...
 def _command(recording: Recording, environment: str) -> str:
     """Return a line for the shell; the recorded command of a script leaves out ``python``.
 
-    A dry run is run dry again, for the same card: the machine need not have one.
+    A dry run is run dry again, for the same card and with its options: the machine need not have one.
     """
     command, device = recording.process.command, recording.device
     if not command:
@@ -90,6 +90,7 @@ def _command(recording: Recording, environment: str) -> str:
         words += ["vramscope", "predict", "--card", shlex.quote(device.name)]
         if card is None or card.total_bytes != device.total_bytes:
             words += ["--capacity", f"{device.total_bytes}B"]
+        words += [recording.process.dry_run] if recording.process.dry_run else []
     elif command.split(" ", 1)[0].endswith(".py"):
         words.append("python")
     return " ".join([*words, command])
