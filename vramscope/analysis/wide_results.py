@@ -28,6 +28,7 @@ _LEAST_SHARE, _LEAST_BYTES = 0.15, 1 << 20
 _NO_RESULTS = (
     Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.WORKSPACE,
 )  # fmt: skip
+_BESIDE = ", with other tensors of that size here and in backward"
 _FARTHEST = 4
 """Lines before and after that a statement may have: as many as are kept."""
 _IN_PLACE = frozenset({"expand", "repeat", "detach", "float", "half", "to", "contiguous", "clone"})
@@ -76,7 +77,8 @@ def wide_results(recording: Recording) -> list[Finding]:
         n_bytes = int(found.block_size[rows].sum())
         if n_bytes >= least and size not in said:
             share, kind = f"{100 * n_bytes / int(level[at]):.0f}", f"{kind}.{FindingKind.WIDE_RESULTS}"
-            said[size] = worded(kind, n_bytes, frame, share=share, text=text, block_bytes=size)
+            beside = _BESIDE if found.block_size[own & rows].sum() < n_bytes else ""
+            said[size] = worded(kind, n_bytes, frame, share=share, text=text, block_bytes=size, beside=beside)
     return list(said.values())
 
 
@@ -119,7 +121,9 @@ def _kind(statement: ast.stmt, inserted: Mapping[str, int | None]) -> str:
     if "one_hot" in chain:
         return "one_hot"
     is_filled = "expand" in chain and {"contiguous", "clone", "reshape"} & {*chain[: chain.index("expand")]}
-    return "copies" if "repeat" in chain or is_filled else ""
+    # Once along every dimension is a copy as it is, like clone().
+    times = {getattr(each, "value", None) for call in calls if _name(call) == "repeat" for each in call.args}
+    return "copies" if ("repeat" in chain and times != {1}) or is_filled else ""
 
 
 def _chain(node: Any) -> list[str]:

@@ -355,3 +355,47 @@ def test_what_a_loop_carries_on_and_makes_longer_is_no_batch(tmp_path, program, 
     assert (finding.kind, finding.cause, finding.holder) == (kind, cause, holder)
     if kept is not None:
         assert finding.evidence["kept_at"]["line"] == line_of(kept)
+
+
+class Remembering(nn.Module):
+    """Attention whose keys and values are handed on, with those before them."""
+
+    def __init__(self):
+        super().__init__()
+        self.key, self.value = nn.Linear(128, 128), nn.Linear(128, 128)
+
+    def forward(self, x, past):
+        keys, values = self.key(x), self.value(x)
+        if past is not None:
+            keys, values = torch.cat((past[0], keys), 1), torch.cat((past[1], values), 1)
+        return x + nn.functional.scaled_dot_product_attention(x, keys, values), (keys, values)
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Remembering() for _ in range(3))
+
+    def forward(self, x, past):
+        present = []
+        for layer, before in zip(self.layers, past, strict=True):
+            x, keys = layer(x, before)
+            present.append(keys)
+        return x, present
+
+
+@pytest.mark.parametrize(("keeps_graphs", "cause"), [(True, "undetached_state"), (False, "growing_tensor")])
+def test_tables_handed_on_count_once_with_their_graphs_or_without(tmp_path, keeps_graphs, cause):
+    """The keys of a later layer keep the tables of the layer before by its attention."""
+
+    def program():
+        decoder, past = Decoder(), [None] * 3
+        with torch.set_grad_enabled(keeps_graphs):
+            for _ in range(40):
+                _, past = decoder(torch.randn(32, 1, 128), past)
+
+    recording = recorded(tmp_path, program)
+    found = recording.leaks().leaks
+
+    assert found[0].cause == cause
+    assert sum(int(each.level_bytes[-1]) for each in found) <= recording.peak().allocated.n_bytes

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten
 
 import vramscope
 from vramscope.analysis.findings import findings
@@ -310,6 +311,38 @@ def test_a_state_in_the_fields_of_objects_is_cut_in_each_field():
     edit = advice("undetached_state", "trainer", found[0], "simulated", found)
 
     assert edit.endswith("for each in trainer: each.k = each.k.detach(); each.v = each.v.detach()")
+
+
+@pytest.mark.parametrize(
+    ("ways", "state"),
+    [
+        (((item(0), item(1, "tuple")),), lambda new: [(new(), new()), (new(), new())]),
+        (((key("'a'"), item(0)), (key("'b'"), item(1))), lambda new: {"a": [new()], "b": [new(), new()]}),
+        (((item(0, "tuple"), key("'h'"), item(1)),), lambda new: ({"h": [new(), new()]}, {"h": [new()]})),
+    ],
+)
+def test_the_edit_of_a_nested_state_cuts_the_graph_of_each_of_its_tensors(ways, state):
+    """A cache of keys and values is a list of pairs, and a pair has no detach()."""
+    trainer = state(lambda: torch.ones(2, requires_grad=True) * 2)
+    found = seen(*((step, (*way, ("graph", "", 640))) for step in range(7) for way in ways))
+
+    edit = advice("undetached_state", "trainer", found[0], "simulated", found)
+    after = {"trainer": trainer}
+    exec(edit.removeprefix("cut the graph between steps: "), after)
+
+    tensors, spec = tree_flatten(after["trainer"])
+    assert spec == tree_flatten(trainer)[1]
+    assert [each.requires_grad for each in tensors] == [False] * len(tensors)
+
+
+def test_the_edit_of_a_state_of_several_shapes_names_no_expression():
+    """One comprehension does not fit both a tensor and a pair."""
+    ways = [(item(0),), (item(1), item(0, "tuple"))]
+    found = seen(*((step, (*way, ("graph", "", 640))) for step in range(7) for way in ways))
+
+    edit = advice("undetached_state", "trainer", found[0], "simulated", found)
+
+    assert edit == "cut the graph between steps: detach() every tensor in trainer"
 
 
 def test_the_two_tensors_of_a_recurrent_state_are_no_list_that_gets_longer():

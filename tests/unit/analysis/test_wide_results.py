@@ -191,6 +191,24 @@ def test_a_sum_of_a_copy_is_not_called_a_copy():
     assert _kind(ast.parse("y = x.repeat(4, 1).float()").body[0], {}) == "copies"
 
 
+def test_a_copy_with_no_other_of_its_size_is_named_alone(tmp_path):
+    """No result and no gradient has 4096 rows, so backward has no part in it."""
+    layer, row = nn.Linear(256, 8), torch.randn(1, 256)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        table = row.repeat(4096, 1)
+        for _ in range(3):
+            layer(table[:8]).sum().backward()
+
+    (said,) = wide_results(with_source(vramscope.load(tmp_path).recordings[0]))
+
+    assert said.claim.endswith("makes, 4.00 MiB each")
+
+
+def test_a_copy_of_a_tensor_as_it_is_makes_nothing_wider():
+    assert _kind(ast.parse("y = x.repeat(1, 1)").body[0], {}) == ""
+    assert _kind(ast.parse("y = x.repeat(1, n)").body[0], {}) == "copies"
+
+
 def test_a_hostile_source_is_no_statement(tmp_path):
     """Text of a recording is parsed: what cannot be, or nests without end, says nothing."""
     recording = recorded(tmp_path, by_difference)

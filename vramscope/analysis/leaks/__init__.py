@@ -5,7 +5,7 @@ get three verdicts: allocated memory (a leak), memory that the allocator reserve
 leak), and memory that the driver counts beyond that (outside of torch).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -140,11 +140,12 @@ def _compared(recording: Recording, at: Array, stride: int, least: int) -> Leaks
     batch = growing_batch(levels)
     groups = grouped(levels, context.holdings, _growing(levels, batch))
     asked = [_leak(context, rows) for rows in groups.values()]
+    of_leaks = [rows for rows, each in zip(groups.values(), asked, strict=True) if each is not None]
     # What leaks keep is in the peak of each later step, and the batch does not need it.
     leaking = sum((each.level_bytes for each in asked if each is not None), np.zeros(len(at), "i8"))
     fed = None
     if batch is not None and batch.is_sure:
-        fed = _batch(context, replace(batch, peak_bytes=batch.peak_bytes - leaking))
+        fed = _batch(context, replace(batch, peak_bytes=batch.peak_bytes - leaking), of_leaks)
     if fed is not None and fed.cause is not LeakCause.GROWING_BATCH:
         asked, fed = [*asked, fed], None
     found = _by_statement(sorted(filter(None, asked), key=lambda leak: -leak.bytes_per_step))
@@ -279,13 +280,17 @@ def _unheld(context: _LeakContext, rows: Array, holdings: list[Held]) -> float:
     return float(size[~np.isin(place, known)].sum() / max(size.sum(), 1))
 
 
-def _batch(context: _LeakContext, batch: Batch) -> Leak | None:
-    """Return a growing batch, or a table that the program keeps and extends each time."""
+def _batch(context: _LeakContext, batch: Batch, of_leaks: Sequence[Array]) -> Leak | None:
+    """Return a growing batch, or a table that the program keeps and extends each time.
+
+    Blocks that are *of_leaks*, as those of a table whose graph holds the ones before, count there alone.
+    """
     levels, source = context.levels, batch.source
     example = _example([context.holdings[row] for row in source.tolist() if row in context.holdings])
     holdings = [] if example is None else [example]
     if _is_kept(context, source, example):
         rows = batch.rows[levels.born[batch.rows] < levels.gone[batch.rows]]
+        rows = np.setdiff1d(rows, np.concatenate([rows[:0], *of_leaks]))
         cause = LeakCause.UNKNOWN if example is None else LeakCause.GROWING_TENSOR
         return _leak_of(levels, rows, stayed(levels, rows), cause, holdings)
     last = batch.rows[levels.born[batch.rows] == len(levels.at) - 1]

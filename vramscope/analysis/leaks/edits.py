@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import Any
 
 from vramscope.analysis.leaks.causes import ADVICE
@@ -136,21 +137,37 @@ def _detached_state(example: Held, others: Sequence[Held], kept: Statement | Non
     variable, base = root_of(example), base_of(example)
     if at is None or (len({root_of(each) for each in others}) == 1 and variable != base):
         return f"{variable} = {variable}.detach()"
-    kind = str(words[at][2]) if len(words[at]) > 2 else ""
-    if fields := _fields(words[at + 1 :], *(before_graph(each)[at + 1 :] for each in others)):
+    ways = [_inside(each) for each in (example, *others) if base_of(each) == base]
+    if fields := _fields(*(way[1:] for way in ways)):
         each = f"{base}.values()" if words[at][0] == "key" else base
         cut = "; ".join(f"each.{field} = each.{field}.detach()" for field in fields)
         return f"for each in {each}: {cut}"
-    if words[at][0] == "key":
-        return f"{base} = {{name: state.detach() for name, state in {base}.items()}}"
-    each = f"state.detach() for state in {base}"
-    return f"{base} = [{each}]" if kind == "list" else f"{base} = tuple({each})"
+    containers = {tuple((kind, *owner[:1]) for kind, _, *owner in way) for way in ways}
+    is_plain = len(containers) == 1 and {word[0] for word in ways[0]} <= {"key", "item"}
+    return f"{base} = {_cut(base, *containers.pop())}" if is_plain else f"detach() every tensor in {base}"
+
+
+def _inside(holding: Held) -> list[Word]:
+    """Return the words of a path from the first container to the tensor."""
+    words = [word for word in before_graph(holding)[1:] if word[0] not in ("part", *_BESIDE)]
+    return [*dropwhile(lambda word: word[0] not in ("item", "key"), words)]
+
+
+def _cut(name: str, *containers: Word) -> str:
+    """Return an expression for *name* with the tensors in its containers detached."""
+    if not containers:
+        return f"{name}.detach()"
+    (kind, *owner), *inner = containers
+    part = "part" if inner else "state"
+    cut = _cut(part, *inner)
+    if kind == "key":
+        return f"{{name: {cut} for name, {part} in {name}.items()}}"
+    return f"[{cut} for {part} in {name}]" if owner == ["list"] else f"tuple({cut} for {part} in {name})"
 
 
 def _fields(*ways: Sequence[Word]) -> list[str]:
     """Return the attributes of a container's objects that are the state, as of a cache's layers."""
-    inner = [[word for word in way if word[0] not in ("part", *_BESIDE)] for way in ways]
-    return list(dict.fromkeys(str(way[0][1]) for way in inner if [word[0] for word in way] == ["attribute"]))
+    return list(dict.fromkeys(str(way[0][1]) for way in ways if [word[0] for word in way] == ["attribute"]))
 
 
 def _detached_assignment(code: str) -> str | None:
