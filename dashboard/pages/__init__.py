@@ -1,8 +1,8 @@
 """The pages of the dashboard, a file each with ``PAGE = Page(...)``. A new file is a new menu entry."""
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from vramscope import registry
@@ -32,6 +32,20 @@ class Behind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class InstantParts:
+    """The parts of a page that show one instant; no callback changes them."""
+
+    at: int
+    """The instant."""
+    content: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Components of HTML by the id of the element that has them."""
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Further attributes of elements by id."""
+    props: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Properties of tables and stores by id."""
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page: one question about a run, or about all runs."""
 
@@ -53,6 +67,8 @@ class Page:
     """Whether the page lays out the timeline itself; else the shell puts it above as a strip."""
     instant_store: str = ""
     """Id of the store that gets an instant chosen on the strip; '' where none needs it."""
+    at_instant: Callable[[Data, View, Address], InstantParts] | None = None
+    """The parts that ``components.instant_parts`` renews for another instant, that of the address."""
     behind: Callable[[Data, View], Behind] | None = None
     """What lies behind its entry in the menu, from what is known of the run without an analysis."""
 

@@ -17,7 +17,7 @@ from vramscope.web_hosts import LOOPBACK
 from .. import inspector
 from ..address import Address, parse, restore
 from ..answers import findings
-from ..components import header, states, timeline
+from ..components import header, instant_parts, states, timeline
 from ..components.scripts import in_browser
 from ..data import Data, View
 from ..figures.drawing.theme import palette_css
@@ -65,6 +65,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
     _watch(app, data, {page.path for page in all_pages if not page.reads_events})
     data.is_read_only = not allowed.hosts <= LOOPBACK
     timeline.register(app, data)
+    instant_parts.register(app, data, {page.name: page for page in all_pages})
     comments.register(app, data)
     inspector.register(app, data)
     document.register(app, data)

@@ -6,7 +6,7 @@ change for each component that is new: a fourth of what the browser works when t
 
 import json
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from copy import copy
 from functools import cached_property, wraps
 from typing import Any
@@ -51,10 +51,15 @@ def thinned(content: Any, known_ids: Set[str] = frozenset()) -> Any:
     part = copy(content)
     part.children = None
     if _is_inert(content, known_ids):
-        setattr(part, "data-plain", json.dumps(list(map(_node, _children(content))), separators=(",", ":")))
+        setattr(part, "data-plain", as_data(_children(content)))
     else:
         part.children = thinned(inner, known_ids)
     return part
+
+
+def as_data(parts: Sequence[Any]) -> str:
+    """Return elements of HTML and texts as the attribute ``data-plain`` of the element that has them."""
+    return json.dumps(list(map(_node, parts)), separators=(",", ":"))
 
 
 def _is_inert(part: Any, known_ids: Set[str]) -> bool:

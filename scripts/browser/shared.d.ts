@@ -17,8 +17,9 @@ interface State {
   axis: "time" | "events";
 }
 
-/** "view" at every move; "view begins" and "view rests" at the first of several moves and after the last. */
-type Topic = "view" | "view begins" | "view rests" | "instant" | "scrub" | "selection" | "columns";
+/** "view" at every move; "view begins" and "view rests" at the first of several moves and after the last; "grows"
+ *  when a live run has another version. */
+type Topic = "view" | "view begins" | "view rests" | "instant" | "scrub" | "selection" | "columns" | "grows";
 type Edges = [number, number] | [null, null];
 
 interface Store {

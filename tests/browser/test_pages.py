@@ -385,6 +385,7 @@ def test_another_instant_renews_the_parts_of_the_peak_and_keeps_chart_and_table(
     same = "document.querySelector('#pk-icicle').isSame"
     page.evaluate(f"{same} = document.querySelector('#pk-content .ag-root').isSame = true")
     first, heading = page.inner_text("#pk-content .claim"), page.inner_text("#pk-live")
+    all_parts = [page.inner_text(part) for part in ("#pk-opening", "#pk-bars", "#pk-modules", "#pk-live")]
     page.focus(".track")
     page.keyboard.press("ArrowLeft")
     trained.until("old => document.querySelector('#pk-content .claim').innerText !== old", first)
@@ -393,8 +394,14 @@ def test_another_instant_renews_the_parts_of_the_peak_and_keeps_chart_and_table(
     assert "below the peak" in page.inner_text("#pk-content .support")
     trained.at_rest()
     assert page.evaluate(f"{same} && document.querySelector('#pk-content .ag-root').isSame")
+    # The page is laid out as it was at first, and React knows no other content.
+    page.click("#pk-opening .segments a:has-text('Peak')")
+    trained.until("old => document.querySelector('#pk-content .claim').innerText === old", first)
+    assert all_parts == [
+        page.inner_text(part) for part in ("#pk-opening", "#pk-bars", "#pk-modules", "#pk-live")
+    ]
     page.evaluate("dash_clientside.set_props('pk-at', {data: 0})")
     page.wait_for_selector(".state:has-text('Nothing is live here')")
-    page.keyboard.press("p")
+    page.click("text='Go to the peak'")
     page.wait_for_selector("#pk-icicle .box")
     assert page.inner_text("#pk-content .claim") == first

@@ -26,6 +26,13 @@
     return { to, isToReveal: isOwnInstant && own("at") !== (here.get("at") || "") };
   }
 
+  // The instant of a link that shows the page in view as it is, at another instant; null for every other link. Dash
+  // would not lay that page out again: of the instants since its last layout it knows nothing.
+  function instantOf(to) {
+    const rest = (url) => { const query = new URLSearchParams(url.search); query.delete("at"); query.sort(); return `${url.pathname}?${query}`; };
+    return to.searchParams.has("at") && rest(to) === rest(location) ? Number(to.searchParams.get("at")) : null;
+  }
+
   const internal = (target) => target && target.closest && target.closest('a[href^="/"]:not([download]):not([target])');
   // A link within the dashboard shows its page without loading the browser's.
   document.addEventListener("click", function (event) {
@@ -37,6 +44,8 @@
       event.stopPropagation();
     }
     event.preventDefault();
+    const instant = target && instantOf(target.to);
+    if (instant !== null && window.vramscope.timeline.goTo(instant)) return;
     history.pushState({}, "", target ? target.to : link.href);
     window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
     window.scrollTo(0, 0);

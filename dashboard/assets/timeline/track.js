@@ -123,7 +123,7 @@
       if (!track.data.whole) { if (!track.data.busy) ask(track, true); }
       else {
         if (T.a !== null && url(track, [T.a, T.b]) !== track.data.url) ask(track, false);
-        if (T.at !== null && track.data.rest?.at !== T.at) askInstant(track);
+        if (T.at !== null && track.data.rest?.at !== T.at && !window.vramscope.instantParts.isBusy()) askInstant(track);
       }
       break;
     }
@@ -676,7 +676,7 @@
   let grows = null, grown = -GROWS_MS;
   function timelineGrows() {
     const rest = tracks.size && first().data.whole ? Math.max(GROWS_MS - (performance.now() - grown), 0) : 0;
-    if (!grows) grows = setTimeout(function () { grows = null; grown = performance.now(); const track = first(); if (track) ask(track, true).then(refine); }, rest);
+    if (!grows) grows = setTimeout(function () { grows = null; grown = performance.now(); S.tell("grows"); const track = first(); if (track) ask(track, true).then(refine); }, rest);
     return none();
   }
   function instantChosen(instant) {
@@ -754,8 +754,10 @@
       whole: () => (shown() ? shown().extent : [null, null]),
       look: (a, b, lo, hi) => { if (first()) look(first(), a, b, hi === undefined ? {} : { lo, hi }); },
       revealNext: (isIt) => { isToReveal = isIt; },
+      // Choose an instant on a page that follows it; returns whether the page in view does.
+      goTo: (at) => { const isFollowed = Boolean(first()?.stores.at); if (isFollowed) S.choose(at); return isFollowed; },
       // An answer that was requested for another picture knows the instant too.
-      learn: (instants) => { if (first()) learn(first().data, instants); },
+      learn: (instants) => { if (first()) { learn(first().data, instants); revealChosen(first()); redraw(); } },
     },
   });
   window.dash_clientside = window.dash_clientside || {};
