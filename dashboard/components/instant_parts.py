@@ -51,6 +51,5 @@ def _parts(data: Data, page: Any) -> Response:
         return Response(status=204, headers={"Cache-Control": "no-store"})
     content = {name: {"data-plain": as_data(parts)} for name, parts in made.content.items()}
     exact = timeline.exact_at(data, view, series_of(data, view, address.axis or TIME), made.at)
-    return api.answer({
-        "at": made.at, "attributes": content | dict(made.attributes), "props": dict(made.props), "exact": exact,
-    })  # fmt: skip
+    attributes = content | dict(made.attributes)
+    return api.answer({"at": made.at, "attributes": attributes, "props": dict(made.props), "exact": exact})

@@ -18,6 +18,7 @@ from ..queries.headline import bound, past_peak, past_words
 from ..server.callbacks import Stored, view_or_nothing
 from . import Context, InstantParts, Page, counting
 
+
 def _layout(context: Context) -> Any:
     data, view, address = context.data, context.data.view(context.address), context.address
     if not view.recording.has_allocations:
@@ -48,10 +49,10 @@ def _part(made: InstantParts, name: str) -> html.Div:
 def _at_instant(data: Data, view: View, address: Address) -> InstantParts:
     at, has_root, address = clamp(data, view, address.at), bool(address.root), address.go(root=None)
     live, rows = live_set.content(data, view, at, address)
-    some = bool(held(data, view, at).total_bytes)
+    is_something_live = bool(held(data, view, at).total_bytes)
     content = {
         "pk-opening": [_opening(data, view, at, address)],
-        "pk-nothing": [] if some else [_nothing(address.go(at=fullest(data, view)))],
+        "pk-nothing": [] if is_something_live else [_nothing(address.go(at=fullest(data, view)))],
         "pk-bars": [breakdown.layout(data, view, at)],
         "pk-modules": [breakdown.modules(data, view, at)],
         "pk-live": live,
@@ -59,7 +60,7 @@ def _at_instant(data: Data, view: View, address: Address) -> InstantParts:
     drawn = call_tree.as_data(icicle.icicle(tree_at(data, view, at)))
     attributes = {
         "pk-icicle": {call_tree.DRAWN: drawn},
-        "pk-some": {"class": "page" if some else "page without"},
+        "pk-some": {"class": "page" if is_something_live else "page without"},
     }
     # The picture begins with everything again; its crumbs are buttons of Dash.
     props = {"pk-table": {"rowData": rows}} | ({"pk-root": {"data": 0}} if has_root else {})
