@@ -22,10 +22,10 @@ def ask(app: Any, view: Any) -> Any:
 
 
 def live_bytes(view: Any) -> Any:
-    """The live bytes at every instant, from the events alone."""
+    """The allocated bytes at every instant from the events: a request to free ends them, as in torch."""
     trace = view.recording.trace
     sign = np.where(trace.action == Action.ALLOC, 1, 0) - np.where(
-        trace.action == Action.FREE_COMPLETED, 1, 0
+        trace.action == Action.FREE_REQUESTED, 1, 0
     )
     return np.concatenate([[0], np.cumsum(sign * trace.size)])
 
