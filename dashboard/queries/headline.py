@@ -1,6 +1,6 @@
 """The headline of a recording: its peak, the largest holder, the findings, and when it reaches the limit."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from vramscope.analysis.forecast import NOTHING_KNOWN, Outlook, forecast
 from vramscope.analysis.peak import PeakPoint, bare_highs
@@ -15,9 +15,6 @@ from ..answers import folded, fullest, held, last_oom, moment, totals
 from ..answers.lagging import Lag
 from ..data import Data, View
 from ..figures.drawing.names import place
-
-if TYPE_CHECKING:
-    from ..data import Data, View
 
 _OF_FORECASTS = Lag(longer=1.05, meanwhile=NOTHING_KNOWN)
 """No page of a live run waits for a forecast: it takes 1 s per million events."""
@@ -127,7 +124,7 @@ def forecast_words(outlook: Outlook) -> list[str]:
     return [outlook.short, outlook.text, "near" if outlook.forecast else ""] if outlook.text else []
 
 
-def ahead(data: "Data", view: "View") -> Outlook:
+def ahead(data: Data, view: View) -> Outlook:
     """Return the outlook of a recording; of a live one, that of its version some seconds ago.
 
     Header and page ask one after the other, and a forecast may be made in between: the first that a version

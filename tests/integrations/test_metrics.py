@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import vramscope  # noqa: E402
-from vramscope.commands.report import as_json  # noqa: E402
+from vramscope.commands._report_json import as_json  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
 ROOT = Path(__file__).parents[2]

@@ -1,20 +1,18 @@
 """The answer of ``vramscope fit`` for machines: schema 1, of which fields are only ever added."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from vramscope.analysis.fit.answer import FitAnswer, Placed, Reruns
-    from vramscope.analysis.strategies import Strategies
-    from vramscope.analysis.what_if import ReplayResult
-    from vramscope.model.cards import Card
+from vramscope.analysis.fit import BASIS
+from vramscope.analysis.fit.answer import FitAnswer, Placed, Reruns, differs_from_recorded
+from vramscope.analysis.strategies import NOT_ESTIMATED, Strategies
+from vramscope.analysis.what_if import ReplayResult
+from vramscope.model.cards import BASIS as CARDS_BASIS
+from vramscope.model.cards import Card
 
 
-def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
+def as_json(answers: list[FitAnswer]) -> dict[str, Any]:
     """Return schema 1, of which fields are only ever added; the first answer is the whole one."""
-    from vramscope.analysis.fit import BASIS
-    from vramscope.model.cards import BASIS as CARDS_BASIS
-
     answer = answers[0]
     return {
         "schema": 1,
@@ -51,7 +49,7 @@ def as_json(answers: "list[FitAnswer]") -> dict[str, Any]:
     }
 
 
-def _recording(answer: "FitAnswer") -> dict[str, Any]:
+def _recording(answer: FitAnswer) -> dict[str, Any]:
     first: Placed | None = answer.placed[0] if answer.placed else None
     outcome = first.plain if first else answer.as_recorded
     ending = answer.ending if answer.is_open else ""
@@ -70,7 +68,7 @@ def _recording(answer: "FitAnswer") -> dict[str, Any]:
     }
 
 
-def _settings(answer: "FitAnswer") -> dict[str, Any] | None:
+def _settings(answer: FitAnswer) -> dict[str, Any] | None:
     found = answer.settings
     if found is None:
         return None
@@ -89,7 +87,7 @@ def _settings(answer: "FitAnswer") -> dict[str, Any] | None:
     }
 
 
-def _outcome(answer: "FitAnswer", outcome: "ReplayResult") -> dict[str, Any]:
+def _outcome(answer: FitAnswer, outcome: ReplayResult) -> dict[str, Any]:
     # Without a card, or without the end of the run, nothing fits for certain.
     is_decided = not outcome.fits or (answer.placed and not answer.ending)
     return {
@@ -107,7 +105,7 @@ def _outcome(answer: "FitAnswer", outcome: "ReplayResult") -> dict[str, Any]:
     }
 
 
-def _batch(answer: "FitAnswer") -> dict[str, Any] | None:
+def _batch(answer: FitAnswer) -> dict[str, Any] | None:
     fit = answer.batch
     if fit is None:
         return None
@@ -142,13 +140,11 @@ def _batch(answer: "FitAnswer") -> dict[str, Any] | None:
     }
 
 
-def _card(card: "Card | None") -> dict[str, Any] | None:
+def _card(card: Card | None) -> dict[str, Any] | None:
     return None if card is None else {"name": card.label, "total_bytes": card.total_bytes}
 
 
-def _strategies(found: "Strategies") -> dict[str, Any]:
-    from vramscope.analysis.strategies import NOT_ESTIMATED
-
+def _strategies(found: Strategies) -> dict[str, Any]:
     advised = [asdict(each) | {"phase": each.phase.name.lower()} for each in found.advised]
     return {
         "peak_bytes": found.peak_bytes,
@@ -163,9 +159,7 @@ def _strategies(found: "Strategies") -> dict[str, Any]:
     }
 
 
-def _reruns(found: "Reruns", recorded_bytes: int) -> dict[str, Any]:
-    from vramscope.analysis.fit.answer import differs_from_recorded
-
+def _reruns(found: Reruns, recorded_bytes: int) -> dict[str, Any]:
     return {
         "basis": "dry run",
         "command": found.command,

@@ -29,7 +29,7 @@ def run(args: Namespace) -> int:
     from vramscope.analysis.summary import summarize
     from vramscope.analysis.verdicts import memory_growth
     from vramscope.analysis.verdicts.missing import missing_parts
-    from vramscope.commands.report import as_json, growth_as_json
+    from vramscope.commands._report_json import as_json, growth_as_json
     from vramscope.loading import load
 
     try:

@@ -141,7 +141,7 @@ def _largest_as_json(
 def as_json(found: "Prediction", summary: "Summary") -> dict[str, Any]:
     """Return schema 1, to which fields are only ever added."""
     from vramscope.commands._predict_page import by_module
-    from vramscope.commands.report import live_as_json
+    from vramscope.commands._report_json import live_as_json
 
     return found.to_json() | {
         "live_at_peak": live_as_json(summary),

@@ -4,14 +4,11 @@ import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vramscope.errors import UsageError
-from vramscope.recorder import record
-
-if TYPE_CHECKING:
-    from vramscope.following.recent_peaks import RecentPeaks
-    from vramscope.recorder import Recorder
+from vramscope.following.recent_peaks import RecentPeaks
+from vramscope.recorder import Recorder, record
 
 
 class TrainerRecording:
@@ -56,7 +53,7 @@ class TrainerRecording:
         """The scalars of the end of a window, until they are logged."""
 
     @property
-    def recorder(self) -> "Recorder":
+    def recorder(self) -> Recorder:
         """The recorder, which has the directory and opens what was written."""
         if self._recorder is None:
             directory, options = self._arguments
@@ -150,7 +147,7 @@ class TrainerRecording:
         steps = [each.step for each in ahead if each is not None]
         return {"vram/forecast_step": min(steps)} if steps else {}
 
-    def _of_device(self, prefix: str, peaks: "RecentPeaks", n_steps: int) -> dict[str, float]:
+    def _of_device(self, prefix: str, peaks: RecentPeaks, n_steps: int) -> dict[str, float]:
         found: dict[str, float] = {
             f"{prefix}/peak_{name}_bytes": peaks.peak_bytes[name]
             for name in ("allocated", "reserved")

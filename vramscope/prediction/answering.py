@@ -8,16 +8,14 @@ this process, or several at once in others.
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from vramscope.errors import VramscopeError
+from vramscope.model.marks import Phase
 from vramscope.model.prediction import ChangedAnswer, Choice, OtherRun, Prediction
 from vramscope.prediction.cards import with_cards
 from vramscope.prediction.trial import UNLIMITED_BYTES, Trial, rooms
 from vramscope.store.prediction import write
-
-if TYPE_CHECKING:
-    from vramscope.model.marks import Phase
 
 Outcome: TypeAlias = Prediction | VramscopeError
 """What came of a trial: an error has one sentence."""
@@ -125,7 +123,7 @@ def _with_moments(first: Prediction) -> Prediction:
     )
 
 
-def _lower(phase: "Phase | None") -> str | None:
+def _lower(phase: Phase | None) -> str | None:
     return None if phase is None else phase.name.lower()
 
 

@@ -5,12 +5,13 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from vramscope.analysis.fit.answer import DryPeak, Rerun, Reruns
+from vramscope.analysis.fit.answer import DryPeak, Rerun, Reruns, Target
 from vramscope.errors import UsageError, VramscopeError
 from vramscope.model.cards import words
 from vramscope.model.prediction import Prediction
+from vramscope.model.recording import Recording
 from vramscope.package_data import rows
 from vramscope.prediction import script
 from vramscope.prediction.answering import Outcome, discard
@@ -18,10 +19,6 @@ from vramscope.prediction.cards import HARDWARE
 from vramscope.prediction.children import import_torch, run_all_dry
 from vramscope.prediction.sizes import known_sizes
 from vramscope.prediction.trial import DEFAULT_CARD, UNLIMITED_BYTES, DryChange, Trial, room_of
-
-if TYPE_CHECKING:
-    from vramscope.analysis.fit.answer import Target
-    from vramscope.model.recording import Recording
 
 Note: TypeAlias = Callable[[Reruns, str], None]
 
@@ -36,7 +33,7 @@ class _WhatIf:
 
 
 def rerun(
-    recording: "Recording", command: str | None, target: "Target | None", n_cards: int, note: Note
+    recording: Recording, command: str | None, target: Target | None, n_cards: int, note: Note
 ) -> Reruns:
     """Run the recorded program dry, as it is and with every change that can be made from outside.
 

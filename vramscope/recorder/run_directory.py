@@ -4,23 +4,20 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from vramscope.capture import Capture
 from vramscope.errors import StoreError
+from vramscope.model.device import Process
 from vramscope.recorder.configured import NUMBERED
+from vramscope.recorder.options import RecorderOptions
 from vramscope.recorder.process import this_process
 from vramscope.store import manifest
 from vramscope.store.directory import MANIFEST, ranks_of
 from vramscope.store.write.writer import Writer
 
-if TYPE_CHECKING:
-    from vramscope.capture import Capture
-    from vramscope.model.device import Process
-    from vramscope.recorder.options import RecorderOptions
-
 
 def create_writer(
-    requested: Path, options: "RecorderOptions", source: str, capture: "Capture"
+    requested: Path, options: RecorderOptions, source: str, capture: Capture
 ) -> tuple[Path, Writer]:
     """Create the writer; returns the run's directory with it, which is another one if *requested* is taken.
 
@@ -39,7 +36,7 @@ def create_writer(
     raise StoreError(f"{requested}: 9,999 runs of that name exist already")
 
 
-def _claimed(run: Path, process: "Process", of: "tuple[str, Capture, int | None]") -> Writer | None:
+def _claimed(run: Path, process: Process, of: tuple[str, Capture, int | None]) -> Writer | None:
     """Create the writer of this process' rank in *run*; None if that has one already.
 
     A process of ``vramscope run COMMAND`` that no launcher numbers takes the first number that is free.

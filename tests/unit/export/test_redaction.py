@@ -16,7 +16,7 @@ import vramscope
 from vramscope import export, registry
 from vramscope.analysis.folding import fold, origins
 from vramscope.analysis.summary import summarize
-from vramscope.commands.report import as_json
+from vramscope.commands._report_json import as_json
 from vramscope.export.redaction import redacted
 from vramscope.model.device import Process
 from vramscope.model.marks import Category
