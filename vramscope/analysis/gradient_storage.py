@@ -109,6 +109,9 @@ def _of_layers(
     called, lives = owners.known == ModuleEvidence.CALL, lives_of(recording, found)
     at, step, said = int(level.argmax()), steps_of(recording.steps, found.alloc_event), []
     live = is_gradient & found.allocated_at(at)
+    # One that no optimizer clears, or for which an optimizer with state for others has none, trains nothing.
+    live[forgotten(recording, found, is_gradient)] = False
+    states = {each.rpartition(" of ")[2] for each in names[assigned.category == Category.OPTIMIZER_STATE]}
     of_layers = {f"{owners.paths[each]}.weight" for each in np.unique(owners.module[called & multiplies])}
     for module in np.unique(owners.module[called & looks_up & (step >= 0)]).tolist():
         rows = np.flatnonzero(called & looks_up & (owners.module == module) & (step >= 0))
@@ -122,6 +125,7 @@ def _of_layers(
         # Another use of the weight, as by a product, makes a second one in the same backward.
         alike = (found.size == size) & np.isin(lives.born_in, lives.born_in[mine])
         is_much = alike.sum() == len(mine) and n_bytes >= max(_LEAST_BYTES, _LEAST_OF_PEAK * level[at])
+        is_much &= not states or weight in states
         if is_much and share <= _MOST_LOOKED_UP and of_layers <= set(names.tolist()):
             frame = heaviest_line(recording.stacks, found.stack_id[rows], found.block_size[rows])
             of_peak, looked_up = format_share(n_bytes, int(level[at]), 0), math.ceil(1000 * share) / 10

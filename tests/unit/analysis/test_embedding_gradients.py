@@ -65,6 +65,22 @@ def test_other_gradients_of_embeddings_are_as_they_have_to_be(tmp_path, n_looked
     assert said_of(tmp_path, n_looked_up, **options) == []
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_an_embedding_that_no_optimizer_trains_needs_no_gradient_at_all(tmp_path, kind):
+    """A sparse one would be as useless: SGD's zero_grad() leaves it, AdamW has state for the others alone."""
+    net = Net()
+    trained = kind([*net.body.parameters(), *net.head.parameters()], lr=0.1)
+    with vramscope.record(tmp_path, device="simulated", quiet=True):
+        for _ in range(5):
+            net(torch.randint(WORDS, (20, 20))).square().mean().backward()
+            trained.step()
+            (trained if kind is torch.optim.SGD else net).zero_grad()
+
+    found = gradient_storage(vramscope.load(tmp_path).recordings[0])
+
+    assert "embedding_gradient" not in [each.kind for each in found]
+
+
 class Bags(nn.Module):
     """A sum or mean of the rows of each bag of words, and scores."""
 
