@@ -35,6 +35,8 @@ MOST_CHOICES, MOST_CHANGES = 500, 20
 MOST_EVENTS_AT_ONCE = 50_000
 OTHER_MS = 2000
 """Milliseconds between two checks of the other run while it grows."""
+_MANY_TIMES = 10
+"""From how many times on a peak is given as such: nobody reads 29,903 percent."""
 _RECORDING = re.compile(r"(.+)\.r(\d{1,6})\.d(\d{1,4})(?:\.n(\d{1,4}))?", re.ASCII)
 
 
@@ -66,6 +68,8 @@ def _first(data: Data, view: View, other: View) -> list[Any]:
 def _difference(before: int, after: int) -> str:
     change = after - before
     share = f" ({format_share(abs(change), before)})" if before else ""
+    if 0 < _MANY_TIMES * before <= after:
+        share = f" ({after / before:,.0f} × as much)"
     return f"{format_bytes(abs(change))} {'more' if change > 0 else 'less'} at the peak{share}"
 
 

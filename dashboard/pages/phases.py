@@ -273,8 +273,9 @@ def _rose(data: Data, view: View, row: int, other: int) -> Any:
     lines = _by_line(data, view, before, after)
     kinds = _by_category(data, view, before, after)
     nothing = "Both steps hold the same at their peaks."
-    parts = [table(kinds, *words, nothing, "Category"), table(lines, *words, "", "Line")]
-    return html.Div(parts if kinds else [table(lines, *words, nothing, "Line")], className="rose")
+    parts = [table(kinds, *words, nothing, "Category")] if kinds else []
+    parts.append(table(lines, *words, "" if kinds else nothing, "Line"))
+    return html.Div([html.Div(part) for part in parts], className="rose")  # each above its own buttons
 
 
 def _peak(data: Data, view: View, row: int) -> int:

@@ -85,6 +85,13 @@ def test_two_messages_are_compared_by_their_totals_without_lines_that_nobody_rec
     assert "no stack recorded" not in capsys.readouterr().out
 
 
+def test_a_peak_many_times_as_high_is_given_as_that_many_times(tmp_path, shown):
+    for name, held in (("a.txt", 1), ("b.txt", 20)):
+        (tmp_path / name).write_text(OOM.format(asked=2, held=held))
+
+    assert "19.0 GiB more at the peak (20 × as much)" in shown("compare", "b.txt", other="a.txt")
+
+
 def test_two_logs_without_events_are_compared_by_what_they_logged(tmp_path, shown):
     for name, more in (("a.log", 0), ("b.log", 5)):
         lines = [TITAN.format(s=10 + i, step=200 + i, gib=40 + i + more) for i in range(3)]
