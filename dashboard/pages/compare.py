@@ -69,7 +69,7 @@ def _difference(before: int, after: int) -> str:
     change = after - before
     share = f" ({format_share(abs(change), before)})" if before else ""
     if 0 < _MANY_TIMES * before <= after:
-        share = f" ({after / before:,.0f} × as much)"
+        share = f" ({after / before:,.0f} times as much)"
     return f"{format_bytes(abs(change))} {'more' if change > 0 else 'less'} at the peak{share}"
 
 

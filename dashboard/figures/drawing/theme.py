@@ -65,7 +65,7 @@ def byte_axis(unit_name: str = "B", **more: Any) -> dict[str, Any]:
     """Return a vertical axis of bytes from 0 up, in the unit of that name."""
     axis = {
         "rangemode": "tozero", "fixedrange": True, "zeroline": False, "nticks": 6, "exponentformat": "none",
-        "ticksuffix": f" {unit_name}", "ticklabelstandoff": 7,
+        "separatethousands": True, "ticksuffix": f" {unit_name}", "ticklabelstandoff": 7,
     }  # fmt: skip
     return axis | more
 

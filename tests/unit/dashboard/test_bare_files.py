@@ -89,7 +89,7 @@ def test_a_peak_many_times_as_high_is_given_as_that_many_times(tmp_path, shown):
     for name, held in (("a.txt", 1), ("b.txt", 20)):
         (tmp_path / name).write_text(OOM.format(asked=2, held=held))
 
-    assert "19.0 GiB more at the peak (20 × as much)" in shown("compare", "b.txt", other="a.txt")
+    assert "19.0 GiB more at the peak (20 times as much)" in shown("compare", "b.txt", other="a.txt")
 
 
 def test_two_logs_without_events_are_compared_by_what_they_logged(tmp_path, shown):
