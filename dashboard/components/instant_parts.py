@@ -13,22 +13,26 @@ from flask import Response, request
 
 from ..address import Address, restore
 from ..answers import series_of
-from ..data import Data
+from ..data import Data, View
 from ..figures.drawing.series import TIME
 from ..server import api
 from ..server.plain import as_data
 from . import timeline
 
 
-def frame(name: str, address: Address, at: int, content: list[Any], **look: Any) -> html.Div:
-    """Return *content* in a frame whose parts follow the chosen instant.
+def frame(
+    page: str, view: View, address: Address, at: int | None, content: list[Any], *, follows_zoom: bool = False
+) -> html.Div:
+    """Return *content* in a frame whose parts follow the chosen instant, or the zoom where none is chosen.
 
-    *name* is that of the page, *address* the one that it was laid out for, *at* the instant that it shows,
-    and *look* has further attributes of the frame.
+    *page* is the name of the page, *address* the one that it was laid out for. *at* is the instant that it
+    shows; None where the parts are to come once the timeline is drawn.
     """
-    asks = {key: getattr(address, key) for key in ("run", "rank", "device", "restart", "axis", "at")}
-    more = {"data-parts": json.dumps({"page": name, **asks, "shown": at})}
-    return html.Div(content, className="page", **more, **look)
+    names = ("run", "rank", "device", "restart", "axis", "at", *(("t0", "t1") if follows_zoom else ()))
+    asks = {name: getattr(address, name) for name in names} | {"page": page, "shown": at}
+    # Step and phase of the last events of a live run may change with its next version.
+    final = -1 if view.is_live else len(view.recording.trace)
+    return html.Div(content, className="page", **{"data-parts": json.dumps(asks | {"final": final})})
 
 
 def register(app: Any, data: Data, entries: Mapping[str, Any]) -> None:
@@ -36,7 +40,7 @@ def register(app: Any, data: Data, entries: Mapping[str, Any]) -> None:
 
     def parts() -> Response:
         page = entries.get(request.args.get("page", ""))
-        if page is None or page.at_instant is None:
+        if page is None or page.instants is None:
             api.absent()
         with data.precedence.page():
             return _parts(data, page)
@@ -46,10 +50,13 @@ def register(app: Any, data: Data, entries: Mapping[str, Any]) -> None:
 
 def _parts(data: Data, page: Any) -> Response:
     view, address = api.view_of(data), restore(request.args.to_dict() | {"path": page.path})
-    made = page.at_instant(data, view, address)
-    if request.args.get("shown") == str(made.at):
-        return Response(status=204, headers={"Cache-Control": "no-store"})
+    at, n_events = page.instants.shown(data, view, address), len(view.recording.trace)
+    if request.args.get("shown") == str(at) and at <= api.whole("final", -1, n_events):
+        return api.answer({"n_events": n_events})
+    made = page.instants.parts(data, view, at, address)
     content = {name: {"data-plain": as_data(parts)} for name, parts in made.content.items()}
-    exact = timeline.exact_at(data, view, series_of(data, view, address.axis or TIME), made.at)
-    attributes = content | dict(made.attributes)
-    return api.answer({"at": made.at, "attributes": attributes, "props": dict(made.props), "exact": exact})
+    series = series_of(data, view, address.axis or TIME)
+    return api.answer({
+        "at": at, "n_events": n_events, "attributes": {**content, **made.attributes}, "props": {**made.props},
+        "exact": timeline.exact_at(data, view, series, address.at),
+    })  # fmt: skip

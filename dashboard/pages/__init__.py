@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from vramscope import registry
@@ -31,18 +32,24 @@ class Behind(NamedTuple):
     """Whether the menu has the page at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstantParts:
+class InstantParts(NamedTuple):
     """The parts of a page that show one instant; no callback changes them."""
 
-    at: int
-    """The instant."""
-    content: Mapping[str, list[Any]] = field(default_factory=dict)
+    content: Mapping[str, list[Any]]
     """Components of HTML by the id of the element that has them."""
-    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Further attributes of elements by id."""
-    props: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    props: Mapping[str, Mapping[str, Any]]
     """Properties of tables and stores by id."""
+    attributes: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    """Further attributes of elements by id."""
+
+
+class Instants(NamedTuple):
+    """How a page follows the chosen instant (``components.instant_parts``)."""
+
+    shown: Callable[[Data, View, Address], int]
+    """The instant that the page shows at an address."""
+    parts: Callable[[Data, View, int, Address], InstantParts]
+    """Its parts at an instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +74,8 @@ class Page:
     """Whether the page lays out the timeline itself; else the shell puts it above as a strip."""
     instant_store: str = ""
     """Id of the store that gets an instant chosen on the strip; '' where none needs it."""
-    at_instant: Callable[[Data, View, Address], InstantParts] | None = None
-    """The parts that ``components.instant_parts`` renews for another instant, that of the address."""
+    instants: Instants | None = None
+    """How the page follows the chosen instant; None where it does not, or by callbacks of its own."""
     behind: Callable[[Data, View], Behind] | None = None
     """What lies behind its entry in the menu, from what is known of the run without an analysis."""
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dash import Input, Output, State, ctx, dcc, html, no_update
+from dash import Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.verdicts import GrowthVerdict, memory_growth
@@ -14,7 +14,7 @@ from vramscope.units import format_bytes, format_duration, format_share
 
 from ..address import Address, restore
 from ..answers import clamp, findings, fullest, moment, series_of, totals
-from ..components import legend, states
+from ..components import instant_parts, legend, states
 from ..components import timeline as track
 from ..components.definitions import term
 from ..components.panels import live_set, stack_table
@@ -28,8 +28,8 @@ from ..figures.drawing.series import TIME, has_clock
 from ..figures.drawing.window import highest, zoomed
 from ..queries.findings_process import LatestFindings
 from ..queries.headline import ahead, claim, headline, leading, past_peak, past_words
-from ..server.callbacks import Standing, Stored, edges_of, view_or_nothing
-from . import Context, Page
+from ..server.callbacks import Stored, view_or_nothing
+from . import Context, InstantParts, Instants, Page
 
 ENOUGH_STEPS = 7
 """Steps after which the search for leaks decides."""
@@ -46,10 +46,9 @@ def _layout(context: Context) -> Any:
         shown = counted(data, view, states.most_known(view), growth.text)
         return shown or states.nothing_recorded(view.is_live, view)
     series = series_of(data, view, address.axis or TIME)
-    at = _shown_instant(data, view, address, [address.t0, address.t1], address.at)
     is_short = len(view.recording.trace) <= data.pace.events_at_once
     shown = legend.usual(series)
-    look = track.TrackStyle("ov-track", "tall-track", {"at": "ov-at", "view": "ov-view"}, shown)
+    look = track.TrackStyle("ov-track", "tall-track", {"at": "ov-at"}, shown)
     sentence = f"Memory over time. {claim(data, view)}."
     return [
         html.Div(
@@ -75,15 +74,27 @@ def _layout(context: Context) -> Any:
             className="panel chart",
             **{"aria-label": "Memory over time"},
         ),
-        live_set.layout("ov", data, view, at, address) if is_short else live_set.waiting("ov"),
-        dcc.Store(id="ov-view", data=[address.t0, address.t1]),
+        _live(data, view, address, is_at_once=is_short),
         dcc.Store(id="ov-at", data=address.at),
-        dcc.Store(id="ov-shown", data=at if is_short else None),
         dcc.Store(id="ov-drawn"),
         dcc.Store(id="ov-later", data=None if is_short else 1),
         dcc.Store(id="ov-answered"),
         dcc.Store(id="ov-done"),
     ]
+
+
+def _live(data: Data, view: View, address: Address, *, is_at_once: bool) -> Any:
+    """Return what is live at the instant in view; for millions of events it follows the chart."""
+    at = _shown_instant(data, view, address) if is_at_once else None
+    shown = live_set.waiting("ov") if at is None else live_set.layout("ov", data, view, at, address)
+    return instant_parts.frame("overview", view, address, at, [shown], follows_zoom=True)
+
+
+def _parts(data: Data, view: View, at: int, address: Address) -> InstantParts:
+    live, rows = live_set.content(data, view, at, address)
+    # A chosen instant takes the inspector from the line that it showed.
+    selected: dict[str, Any] = {} if address.at is None else {"selectedRows": []}
+    return InstantParts({"ov-live": live}, {"ov-table": {"rowData": rows} | selected})
 
 
 def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
@@ -259,44 +270,15 @@ def _register(app: Any, data: Data) -> None:
     in_browser(app, "legendShown", Output("ov-done", "data"), Input("ov-legend", "value"), at_once=True)
 
     @app.callback(
-        Output("ov-live", "children"), Output("ov-table", "rowData"), Output("ov-table", "selectedRows"),
-        Output("ov-shown", "data"),
-        Input("ov-at", "data"), Input("ov-view", "data"), Input("version", "data"),
-        State("ov-shown", "data"), State("ov-table", "selectedRows"), State("address", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    def look(
-        at: int | None, zoom: Any, version: Standing | None, shown: int | None, selected: Any,
-        stored: Stored | None,
-    ) -> Any:  # fmt: skip
-        if at is None and ctx.triggered_id == "ov-at":  # Dash calls back for every new page
-            raise PreventUpdate
-        address = restore(stored)
-        view = view_or_nothing(data, address)
-        known = _shown_instant(data, view, address, zoom, at)
-        if ctx.triggered_id == "version" and known <= (version.get("answered", -1) if version else -1):
-            raise PreventUpdate  # what was live at a past instant does not change
-        if known == shown and [*ctx.triggered_prop_ids] == ["ov-view.data"]:
-            raise PreventUpdate  # most zooms have the same highest level, and a new table takes 40 ms
-        content = live_set.content(data, view, known, address)
-        return *content, [] if selected and ctx.triggered_id == "ov-at" else no_update, known
-
-    @app.callback(
-        Output("ov-live", "children", allow_duplicate=True),
-        Output("ov-table", "rowData", allow_duplicate=True),
         Output("ov-opening", "children", allow_duplicate=True), Output("ov-answered", "data"),
-        Input("ov-drawn", "data"), State("ov-later", "data"),
-        State("ov-view", "data"), State("ov-at", "data"), State("address", "data"),
+        Input("ov-drawn", "data"), State("ov-later", "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def tell(drawn: Any, later: Any, zoom: Any, at: int | None, stored: Stored | None) -> Any:
+    def tell(drawn: Any, later: Any, stored: Stored | None) -> Any:
         # For a long run the holders of the peak come after the chart, then the findings, which take longest.
         if not drawn or not later:
             raise PreventUpdate
-        address = restore(stored)
-        view = view_or_nothing(data, address)
-        known = _shown_instant(data, view, address, zoom, at)
-        return *live_set.content(data, view, known, address), opening(data, view, at_once=False), 1
+        return opening(data, view_or_nothing(data, restore(stored)), at_once=False), 1
 
     @app.callback(
         Output("ov-opening", "children"),
@@ -308,16 +290,15 @@ def _register(app: Any, data: Data) -> None:
         return opening(data, view_or_nothing(data, restore(stored)))
 
 
-def _shown_instant(data: Data, view: View, address: Address, zoom: Any, at: int | None) -> int:
+def _shown_instant(data: Data, view: View, address: Address) -> int:
     """Return the chosen instant; else that of the highest level in view."""
-    edges = edges_of(zoom)
-    if at is not None or edges == (None, None):
-        return clamp(data, view, at)
+    if address.at is not None or (address.t0, address.t1) == (None, None):
+        return clamp(data, view, address.at)
     series = series_of(data, view, address.axis or TIME)
-    return highest(series, zoomed(series, *edges))
+    return highest(series, zoomed(series, address.t0, address.t1))
 
 
 PAGE = Page(
     name="overview", title="Overview", order=10, path="/overview", layout=_layout, register=_register,
-    has_timeline=True,
+    has_timeline=True, instants=Instants(_shown_instant, _parts),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from ..data import Data, View
 from ..figures import icicle
 from ..queries.headline import bound, past_peak, past_words
 from ..server.callbacks import Stored, view_or_nothing
-from . import Context, InstantParts, Page, counting
+from . import Context, InstantParts, Instants, Page, counting
 
 
 def _layout(context: Context) -> Any:
@@ -24,7 +24,7 @@ def _layout(context: Context) -> Any:
     if not view.recording.has_allocations:
         return states.nothing_recorded(view.is_live, view)
     at = clamp(data, view, address.at)
-    made = _at_instant(data, view, address)
+    made = _parts(data, view, at, address)
     tree = tree_at(data, view, at)
     root = call_tree.known_root(tree, address.root)
     sentence = f"Calls that lead to the live memory: {stack_table.summary(held(data, view, at))}."
@@ -38,7 +38,7 @@ def _layout(context: Context) -> Any:
         id="pk-some", className=made.attributes["pk-some"]["class"],
     )  # fmt: skip
     content = [_part(made, "pk-opening"), _part(made, "pk-nothing"), live]
-    shown = instant_parts.frame("peak", address, at, content, id="pk-content")
+    shown = html.Div(instant_parts.frame("peak", view, address, at, content), id="pk-content")
     return [shown, dcc.Store(id="pk-at", data=address.at)]
 
 
@@ -46,8 +46,8 @@ def _part(made: InstantParts, name: str) -> html.Div:
     return html.Div(made.content[name], id=name, className="contents")
 
 
-def _at_instant(data: Data, view: View, address: Address) -> InstantParts:
-    at, has_root, address = clamp(data, view, address.at), bool(address.root), address.go(root=None)
+def _parts(data: Data, view: View, at: int, address: Address) -> InstantParts:
+    has_root, address = bool(address.root), address.go(root=None)
     live, rows = live_set.content(data, view, at, address)
     is_something_live = bool(held(data, view, at).total_bytes)
     content = {
@@ -64,7 +64,7 @@ def _at_instant(data: Data, view: View, address: Address) -> InstantParts:
     }
     # The picture begins with everything again; its crumbs are buttons of Dash.
     props = {"pk-table": {"rowData": rows}} | ({"pk-root": {"data": 0}} if has_root else {})
-    return InstantParts(at, content, attributes, props)
+    return InstantParts(content, props, attributes)
 
 
 def _nothing(peak: Address) -> Any:
@@ -126,7 +126,8 @@ def _register(app: Any, data: Data) -> None:
         return call_tree.as_data(icicle.icicle(tree, root)), call_tree.crumbs("pk", tree, root)
 
 
+_INSTANTS = Instants(lambda data, view, address: clamp(data, view, address.at), _parts)
 PAGE = Page(
     name="peak", title="Peak", order=20, path="/peak", layout=_layout, register=_register,
-    instant_store="pk-at", at_instant=_at_instant, behind=counting(),
+    instant_store="pk-at", instants=_INSTANTS, behind=counting(),
 )  # fmt: skip

@@ -325,12 +325,11 @@ def _watch(app: Dash, data: Data, without_events: set[str]) -> None:
         if now is not None and now["outcome"] == "gone" and not {"shown", "files"} & set(stored or {}):
             raise PreventUpdate
         # A deleted run is reported at each tick: a page that was laid out in between has removed the banner.
-        before = {key: value for key, value in (known or {}).items() if key not in ("before", "answered")}
-        if now is None or (now == before and not was_gone and now["outcome"] != "gone"):
+        if now is None or (now == known and not was_gone and now["outcome"] != "gone"):
             raise PreventUpdate
         is_live = now["outcome"] == Outcome.RUNNING.value
         pause_ms = data.pace.live_ms if is_live else data.pace.idle_ms
-        return _after(now, known), pause_ms, *_header_and_banner(now)
+        return now, pause_ms, *_header_and_banner(now)
 
     # In the browser: the header may be removed by then, and Dash reports an answer for it as an error.
     in_browser(app, "stand", Input("stand", "data"), State("address", "data"))
@@ -347,16 +346,6 @@ def _header_and_banner(now: Standing) -> tuple[Any, Any]:
     outcome, stalled_s = Outcome(now["outcome"]), int(now.get("stalled") or 0)
     shown = header.standing(outcome, far, stalled_s, now.get("total", 0), now.get("ahead", ()))
     return {"run": now["run"], "words": shown}, alarm
-
-
-def _after(now: Standing, known: Standing | None) -> Standing:
-    """Return *now*, with the instant up to which the browser has the final step and phase.
-
-    Those of the last events that it got with *known* may have been determined only since.
-    """
-    if known is None or known["run"] != now["run"] or now["outcome"] == "gone":
-        return now
-    return now | {"before": known.get("seen", -1), "answered": known.get("before", -1)}
 
 
 def _standing(data: Data, address: Address) -> Standing | None:

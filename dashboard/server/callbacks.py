@@ -74,8 +74,6 @@ class Standing(_Version, total=False):
     """The state of a run as the browser last received it."""
 
     seen: int
-    before: int
-    answered: int
     step: int
     pace: float
     total: int
@@ -117,13 +115,6 @@ def view_or_nothing(data: Data, address: Address) -> View:
         return data.view(address)
     except VramscopeError as error:
         raise PreventUpdate from error
-
-
-def edges_of(zoom: Any) -> tuple[int | None, int | None]:
-    """Return both edges of a zoom that the browser sent; None for an edge that is not an integer."""
-    edges = zoom if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
-    start, end = (edge if _is_integer(edge) else None for edge in edges)
-    return start, end
 
 
 def guard(app: Dash) -> None:

@@ -3,16 +3,18 @@
 // with the input itself.
 (function () {
   const S = window.vramscope.store;
-  // What a frame shows: the address of its parts, and their instant. Attributes would not do: React leaves one as it is
-  // that is what it was at the last layout, whatever a script has made of it since.
-  /** @type {WeakMap<any, {url: string, at: number}>} */
+  // What a frame shows: the address of its parts, their instant, and up to which instant no later version of a live run
+  // changes them. Attributes would not do: React leaves one as it is that is what it was at the last layout, whatever a
+  // script has made of it since.
+  /** @type {WeakMap<any, {url: string, at: number | null, n_events: number, final: number}>} */
   const shown = new WeakMap();
   let isBusy = false, isDue = false, hasGrown = false;
 
-  function address(asks, at) {
-    const url = new URLSearchParams();
-    for (const name of ["page", "run", "rank", "device", "restart", "axis"]) if (asks[name] !== null && asks[name] !== "") url.set(name, asks[name]);
-    if (at !== null) url.set("at", String(at));
+  // Without an instant, a page may show that of the highest level in view.
+  function address(asks, at, [t0, t1]) {
+    const url = new URLSearchParams(), zoom = at === null && "t0" in asks ? { t0, t1 } : { t0: null, t1: null };
+    for (const [name, value] of Object.entries({ ...asks, ...zoom, at, shown: null, final: null }))
+      if (value !== null && value !== "") url.set(name, String(value));
     return `/api/parts?${url}`;
   }
 
@@ -20,18 +22,19 @@
     const frame = document.querySelector("[data-parts]");
     if (!frame) return;
     if (isBusy) { isDue = true; return; }
-    const asks = JSON.parse(frame.dataset.parts), url = address(asks, S.state.at);
-    if (!shown.has(frame)) shown.set(frame, { url: address(asks, asks.at), at: asks.shown });
+    const asks = JSON.parse(frame.dataset.parts), url = address(asks, S.state.at, S.edges());
+    if (!shown.has(frame)) shown.set(frame, { url: address(asks, asks.at, [asks.t0 ?? null, asks.t1 ?? null]), at: asks.shown, n_events: asks.final, final: asks.final });
     const its = shown.get(frame);
-    if (url === its.url && !hasGrown) return;
+    if (url === its.url && its.at !== null && !hasGrown) return;
     isBusy = true;
     hasGrown = false;
     try {
       const root = new URLSearchParams(location.search).get("root");
-      const answer = await fetch(`${url}&shown=${its.at}${root ? `&root=${root}` : ""}`);
+      const answer = await fetch(`${url}&shown=${its.at}&final=${its.final}${root ? `&root=${root}` : ""}`);
       if (!answer.ok) throw new Error(String(answer.status));
-      if (answer.status === 204) its.url = url;
-      else if (frame.isConnected) show(frame, url, await answer.json());
+      const made = await answer.json();
+      Object.assign(its, { url, at: made.at ?? its.at, n_events: made.n_events, final: its.n_events });
+      if (made.attributes && frame.isConnected) show(made);
     } catch {
       // The banner says what is wrong with the server; what is shown stays.
     } finally {
@@ -40,8 +43,7 @@
     }
   }
 
-  function show(frame, url, { at, attributes, props, exact }) {
-    shown.set(frame, { url, at });
+  function show({ attributes, props, exact }) {
     for (const [id, named] of Object.entries(attributes)) {
       const element = document.getElementById(id);
       for (const [name, value] of Object.entries(named)) if (element) element.setAttribute(name, value);
@@ -50,7 +52,9 @@
     window.vramscope.timeline.learn(exact);
   }
 
-  S.on("instant", refresh);
+  S.on(["instant", "view begins", "view rests"], refresh);
+  // Parts that are to come follow the first picture of the timeline.
+  S.on("columns", refresh);
   // The page was laid out anew, for another rank perhaps: only what differs from its last layout is as it says.
   new MutationObserver(refresh).observe(document.documentElement, { subtree: true, attributes: true, attributeFilter: ["data-parts"] });
   S.on("grows", () => { hasGrown = true; refresh(); });

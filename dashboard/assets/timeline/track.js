@@ -697,21 +697,8 @@
     if (track && names) { track.shown = names; redraw(); S.tell("view"); }
     return none();
   }
-  // The page learns the view once where a move was alone; where an instant is chosen, it shows that one in every view.
-  let told = null;
-  function tellView(edges) {
-    if (T.at !== null || String(edges) === told) return;
-    told = String(edges);
-    for (const { stores: to } of tracks.values()) if (to.view) dash_clientside.set_props(to.view, { data: edges });
-  }
-  S.on("view begins", tellView);
-  S.on("view rests", function (edges) {
-    refine();
-    tellView(edges);
-    told = null;
-  });
+  S.on("view rests", refine);
   S.on(["instant", "scrub"], redraw);
-  S.on("instant", () => tellView(S.edges()));
   // An instant picked in a table or the inspector is news to the page; one that the page chose keeps the zoom.
   S.on("instant", function () {
     const unaware = [...tracks.values()].filter((track) => track.known !== T.at);

@@ -149,10 +149,10 @@ def test_a_page_that_holds_no_values_yet_is_answered(data: Data, client: Any) ->
 def test_what_pages_do_send_is_answered(data: Data, client: Any) -> None:
     (run,) = data.runs.paths()
     said = Address("/overview", run=run).stored
-    version = {"run": run, "version": 0, "outcome": "finished", "seen": 5, "before": -1, "answered": -1}
+    version = {"run": run, "version": 0, "outcome": "finished"}
     values = {
         "address.data": said, "version.data": version, "key.data": {"key": "j", "n": 1}, "ov-at.data": 3,
-        "ov-view.data": [0, 5], "ov-legend.value": ["allocated"], "ph-row.data": 1,
+        "ov-legend.value": ["allocated"], "ph-row.data": 1,
         "ph-graph-pick.data": {"row": 1, "picks": 1},
         "pk-table.selectedRows": [{"id": "1"}], "ov-table.selectedRows": [{"id": "1", "stack": 2}],
         "al-table.selectedRows": [{"id": "1"}], "pk-root.data": 1, "pk-at.data": 3, "ph-chosen.data": 3,

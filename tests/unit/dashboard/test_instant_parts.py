@@ -46,9 +46,20 @@ def test_without_an_instant_it_is_that_of_the_peak(ask: Any, view: Any) -> None:
     assert ask().json["at"] == int(live_bytes(view).argmax())
 
 
-def test_what_the_page_shows_already_is_not_sent_again(ask: Any) -> None:
-    assert ask(at=3, shown=3).status_code == 204
-    assert ask(at=3, shown=4).status_code == 200
+def test_what_the_page_shows_already_is_sent_again_only_where_it_may_have_changed(ask: Any) -> None:
+    assert "attributes" not in ask(at=3, shown=3, final=3).json
+    assert "attributes" in ask(at=3, shown=3, final=2).json
+    assert "attributes" in ask(at=3, shown=4, final=4).json
+
+
+def test_the_overview_shows_the_highest_level_in_view_until_an_instant_is_chosen(ask: Any, view: Any) -> None:
+    counted = live_bytes(view)
+    first, last = len(counted) // 2, len(counted) - 3
+    highest = first + int(counted[first : last + 1].argmax())
+    zoom = {"page": "overview", "axis": "events", "t0": first, "t1": last}
+
+    assert ask(**zoom).json["at"] == highest
+    assert ask(**zoom, at=3).json["at"] == 3
 
 
 def test_a_picture_of_one_call_begins_with_everything_again(ask: Any) -> None:

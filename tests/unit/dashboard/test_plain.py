@@ -105,4 +105,4 @@ def test_every_id_that_a_callback_of_the_dashboard_names_is_known(tmp_path: Path
     for one in sent:
         named |= {name.rpartition(".")[0] for name in one["output"].strip(".").split("...")}
     # An id with a dictionary is known wherever it stands.
-    assert {"page", "menu", "ov-live"} < {name for name in named if name[0] != "{"} <= app.known_ids
+    assert {"page", "menu", "ov-opening"} < {name for name in named if name[0] != "{"} <= app.known_ids
