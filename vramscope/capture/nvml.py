@@ -117,7 +117,10 @@ class DeviceMemory:
                 "the driver does not list this process (a container? no context?): its share is unknown",
             )
             return ProcessMemory()
-        self._take_back("nvml_process")
+        if NoteCode.NVML_PROCESS in self._complained:
+            # Taken back: before CUDA has its context, no driver lists the process, container or not.
+            self._complained.discard(NoteCode.NVML_PROCESS)
+            self.notes[:] = [note for note in self.notes if note.code != NoteCode.NVML_PROCESS]
         others = [n_bytes for pid, n_bytes in holds.items() if pid != ours]
         if UNKNOWN in holds.values():
             self._note(
@@ -136,12 +139,6 @@ class DeviceMemory:
                 self._has_graphics = False
         reported = ((row.pid, row.usedGpuMemory) for row in listed)
         return {pid: UNKNOWN if n is None or not 0 <= int(n) < _LARGEST else int(n) for pid, n in reported}
-
-    def _take_back(self, code: str) -> None:
-        """Withdraw a note: before CUDA has its context, no driver lists the process, container or not."""
-        if code in self._complained:
-            self._complained.discard(code)
-            self.notes[:] = [note for note in self.notes if note.code != code]
 
     def _attempt(self, code: NoteCode, ask: Callable[[], Value], default: Value) -> Value:
         if code is not NoteCode.NVML_DEVICE and self._handle is None:

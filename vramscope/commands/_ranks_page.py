@@ -67,11 +67,9 @@ def _fullness(summary: Summary) -> tuple[bool, float, int]:
 
 def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
     """Yield the table of several recordings in the given order; nothing without a common clock."""
-    compared = _compared(ordered)
-    if not compared:
+    compared, clocks, found = _compared(ordered)
+    if found is None:
         return
-    recordings, clocks = on_one_clock([summary.recording for summary in compared])
-    found = by_rank(recordings[0], recordings[1:])
     total = found.total_bytes
     yield Heading(f"All {len(found)} together: {format_bytes(total)} allocated at their common peak")
     yield from clock_words(clocks)
@@ -98,11 +96,9 @@ def ranks(ordered: Sequence[Summary]) -> Iterator[Block]:
 
 def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     """Return the same as JSON; None if there is nothing to compare."""
-    compared = _compared(summaries)
-    if not compared:
+    _, clocks, found = _compared(summaries)
+    if found is None:
         return None
-    recordings, clocks = on_one_clock([summary.recording for summary in compared])
-    found = by_rank(recordings[0], recordings[1:])
     return {
         **({"clocks": clocks_as_json(clocks)} if clocks.offset_ns or clocks.unaligned else {}),
         "aligned": "time",
@@ -119,10 +115,14 @@ def ranks_as_json(summaries: Sequence[Summary]) -> dict[str, Any] | None:
     }
 
 
-def _compared(summaries: Sequence[Summary]) -> list[Summary]:
-    found = [summary for summary in summaries if has_allocator(summary.recording)]
-    has_clock = all(each.recording.trace.has_clock for each in found if len(each.recording.trace))
-    return found if len(found) > 1 and has_clock else []
+def _compared(summaries: Sequence[Summary]) -> tuple[list[Summary], Clocks, RankBytes | None]:
+    """Return those with events on one clock, that clock and the comparison; None without a common clock."""
+    compared = [summary for summary in summaries if has_allocator(summary.recording)]
+    has_clock = all(each.recording.trace.has_clock for each in compared if len(each.recording.trace))
+    if len(compared) < 2 or not has_clock:
+        return compared, Clocks(), None
+    recordings, clocks = on_one_clock([summary.recording for summary in compared])
+    return compared, clocks, by_rank(recordings[0], recordings[1:])
 
 
 def _listed(found: RankBytes) -> list[dict[str, int]]:

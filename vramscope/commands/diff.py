@@ -22,6 +22,7 @@ _KINDS = words(__file__, "_comparison_page.tsv", "kind")
 
 def run(args: Namespace) -> int:
     """Print the differences between two runs; return the exit code."""
+    from vramscope.analysis.compare import compare
     from vramscope.analysis.verdicts import undecided_difference
     from vramscope.commands._pairs import alone, chosen, pairs
     from vramscope.loading import load
@@ -35,7 +36,7 @@ def run(args: Namespace) -> int:
         )
         left = alone(before, after)
         found = [
-            (new, compared(old, new, args.tolerance), undecided_difference(old, new))
+            (new, compare(old, new, tolerance=args.tolerance / 100), undecided_difference(old, new))
             for old, new in pairs(before, after)
         ]
     if args.json:
@@ -44,13 +45,6 @@ def run(args: Namespace) -> int:
         blocks = _page(before, after, found, left, args.top)
         print_page(blocks, is_markdown=args.markdown)
     return 0
-
-
-def compared(before: "Recording", after: "Recording", percent: float) -> "Comparison":
-    """Compare two recordings, without differences below *percent* of the first one's peak."""
-    from vramscope.analysis.compare import compare
-
-    return compare(before, after, tolerance=percent / 100)
 
 
 def as_json(

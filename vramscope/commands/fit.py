@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
-from vramscope.commands._crew import progress, waiting
+from vramscope.commands._crew import crew, progress, waiting
 from vramscope.commands._document import print_terminal
 from vramscope.errors import UsageError
 from vramscope.units import format_bytes, parse_bytes
@@ -105,8 +105,6 @@ class _Done:
         self, trial: "Callable[[Candidate], ReplayResult]", wanted: "Iterable[Candidate]"
     ) -> "Iterator[ReplayResult]":
         """Try settings on all cores; children inherit the columns instead of receiving them."""
-        from vramscope.commands._crew import crew
-
         wanted = list(wanted)
         self._n_settings = len(wanted)
         return crew(trial, wanted, "replaying", self._add)

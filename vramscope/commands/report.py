@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vramscope.commands import described
-from vramscope.commands._crew import waiting
+from vramscope.commands._crew import crew, waiting
 from vramscope.commands._document import Heading, print_page
 from vramscope.errors import UsageError
 
@@ -101,7 +101,6 @@ def _has_many_ranks(path: str) -> bool:
 def _report_of_many(args: Namespace) -> int:
     from vramscope.analysis.summary import summarize
     from vramscope.commands._comparison_page import comparison, first_to_look_at, shared_findings
-    from vramscope.commands._crew import crew
     from vramscope.commands._pairs import chosen
     from vramscope.commands._summary_page import FINDINGS_SHOWN, fullest
     from vramscope.fleet import compared_run

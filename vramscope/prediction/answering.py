@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from vramscope.errors import VramscopeError
-from vramscope.model.marks import Phase
+from vramscope.model.marks import MarkKind, Phase
 from vramscope.model.prediction import ChangedAnswer, Choice, OtherRun, Prediction
 from vramscope.prediction.cards import with_cards
 from vramscope.prediction.trial import UNLIMITED_BYTES, Trial, rooms
@@ -110,7 +110,6 @@ def _with_moments(first: Prediction) -> Prediction:
     """Add what the recording of the first run says: the step and the phase of its peak, and of its end."""
     from vramscope.analysis.step_and_phase import step_and_phase_at
     from vramscope.loading import load
-    from vramscope.model.marks import MarkKind
 
     recording = load(first.run).recordings[0]
     peak, point = recording.peak().allocated, first.out_of_memory_point

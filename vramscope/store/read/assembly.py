@@ -59,7 +59,7 @@ def recording(
     marks = marks_within(marks, end)
     found = retained_timeline(
         marks,
-        (streams.stretch_peaks(), streams.summarized_steps()),
+        streams.past(),
         first,
         finder.extend(marks, end, end_ns, outcome),
     )

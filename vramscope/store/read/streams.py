@@ -272,13 +272,9 @@ class DeviceStreams:
         named = {"names": rows.names()} if hasattr(table, "names") else {}
         return table(**rows.columns(), **named)
 
-    def stretch_peaks(self) -> StretchPeaks:
-        """Return the peaks of the deleted events."""
-        return StretchPeaks(**self.peaks.columns())
-
-    def summarized_steps(self) -> SummarizedSteps:
-        """Return the oldest steps, whose marks are deleted."""
-        return SummarizedSteps(**self.summarized.columns())
+    def past(self) -> tuple[StretchPeaks, SummarizedSteps]:
+        """Return the peaks of the deleted events, and the oldest steps, whose marks are deleted."""
+        return StretchPeaks(**self.peaks.columns()), SummarizedSteps(**self.summarized.columns())
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
         """Return torch's pool ids, ordered by the index that columns use."""

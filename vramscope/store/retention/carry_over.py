@@ -173,7 +173,7 @@ def compact_summary(
     streams.refresh()
     marks, counters = streams.table("marks"), streams.table("samples")
     if len(marks) > MOST_MARKS or course > max_bytes * _SHARE:
-        known = marks, streams.stretch_peaks(), streams.summarized_steps()
+        known = marks, *streams.past()
         found = drop_older_marks(known, n_events)
         for stream, table in zip(("marks", PEAKS, STEPS), found or (), strict=False):
             sums |= _replaced((home, owner), file_name(stream, device), batch(stream, arrays(table)))
