@@ -105,6 +105,8 @@ class OpenRun:
 
     def keep(self, view_key: Hashable, recording: Recording, known: dict[Any, tuple[Any, Any]]) -> None:
         """Keep what analyses of a view begin with."""
+        if not known:
+            return
         with self.lock:
             self.answers[view_key, _BEGUN] = recording, self.begun(view_key, recording) | known
             self.answers.move_to_end((view_key, _BEGUN))

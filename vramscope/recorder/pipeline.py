@@ -273,7 +273,7 @@ class Pipeline:
         if writer is not None:
             # Separately: if the note cannot be written, the run must still be closed.
             with suppress(Exception):
-                writer.note(Note(NoteCode.RECORDING_FAILED, text))
+                (self.summary or writer).note(Note(NoteCode.RECORDING_FAILED, text))
             self._ended = Outcome.FAILED, text
             self._close_failed()
 

@@ -71,6 +71,14 @@ def test_what_analyses_begin_with_is_made_once(data: Data, view: Any) -> None:
     assert data.ask(view, "categories").assigned is assigned
 
 
+def test_analyses_that_begin_with_nothing_take_no_place_among_the_answers(data: Data, view: Any) -> None:
+    opened = data._opened(view.run_id)
+    with data.sharing(view):
+        before = dict(opened.answers)
+
+    assert dict(opened.answers) == before
+
+
 def test_growth_makes_a_new_version_and_new_answers(tmp_path: Path, open_program: Any) -> None:
     program = open_program(tmp_path / "live")
     program.begin()

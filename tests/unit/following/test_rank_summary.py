@@ -147,6 +147,19 @@ def test_a_failure_of_the_summary_leaves_the_recording_whole(tmp_path: Path, mon
     assert len(run.recordings[0].trace)
 
 
+def test_the_figures_so_far_say_that_the_recording_failed(tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    options = RecorderOptions(tmp_path / "run", "simulated", None, 64, None)
+    with Recorder(options, quiet=True) as recorder:
+        torch.ones(1000)
+        recorder._pipeline.flush()
+        with pytest.warns(RuntimeWarning, match="stopped recording"):
+            recorder._pipeline.fail(OSError("the disk is full"))
+        notes = only(recorder._pipeline.summary.current()).notes
+
+    assert [note.code for note in notes].count(NoteCode.RECORDING_FAILED) == 1
+
+
 def test_blocks_that_a_stalled_disk_took_are_in_the_summary_too(tmp_path: Path):
     torch = pytest.importorskip("torch")
     options = RecorderOptions(tmp_path / "run", "simulated", None, 64, None, SummaryPace(write_every_s=0.0))
