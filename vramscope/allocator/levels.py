@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from vramscope.allocator.lives import stable_order
+from vramscope.allocator.lives import ends_of_frees, stable_order
 from vramscope.allocator.settings import SMALL_SEGMENT, Settings
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.snapshot import Blocks, BlockState, Snapshot
@@ -136,7 +136,7 @@ def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> Ar
     torch's ``skip_actions`` can leave the requests out; a request can also precede the first event.
     """
     found = np.zeros(len(trace), dtype="?")
-    late = _without_request_before(trace, stretch)
+    late = _without_request_before(trace)
     if not len(late):
         return found
     moves = _moves_at(trace, np.unique(trace.address[late]), stretch)
@@ -152,19 +152,12 @@ def unannounced(trace: Trace, initial: Blocks, *, stretch: int = _STRETCH) -> Ar
     return found
 
 
-def _without_request_before(trace: Trace, stretch: int) -> Array:
+def _without_request_before(trace: Trace) -> Array:
     """FREE_COMPLETED events that do not directly follow their FREE_REQUESTED, as nearly all do."""
-    found = []
-    for first in range(0, len(trace), stretch):
-        part = slice(max(first - 1, 0), first + stretch)
-        action, address = trace.action[part], trace.address[part]
-        counts = trace.block_size[part] > 0
-        is_request = (action == Action.FREE_REQUESTED) & counts
-        is_late = (action == Action.FREE_COMPLETED) & counts
-        is_late[1:] &= ~(is_request[:-1] & (address[1:] == address[:-1]))
-        is_late[: first - part.start] = False  # belongs to the previous pass
-        found.append(np.flatnonzero(is_late) + part.start)
-    return np.concatenate(found) if found else np.zeros(0, dtype="i8")
+    counts = trace.block_size > 0
+    ends = ends_of_frees(trace)
+    ends[1:] &= counts[:-1]
+    return np.flatnonzero((trace.action == Action.FREE_COMPLETED) & counts & ~ends)
 
 
 def _moves_at(trace: Trace, few: Array, stretch: int) -> Array:
