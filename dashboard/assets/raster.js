@@ -138,13 +138,15 @@
   function mark(figure) {
     const its = state(figure), { data } = its, [, canvas] = canvases(figure);
     if (!data) return;
+    const marked = [...new Set([its.hover, its.picked])].map((id) => (id === undefined || id === null || id < 0 && !data.rows ? -1 : data.ids.indexOf(id))).filter((local) => local >= 0);
+    // A canvas whose size is set is drawn anew, even if it is empty and stays so.
+    if (!marked.length && !its.isMarked) return;
+    its.isMarked = marked.length > 0;
     canvas.width = data.w;
     canvas.height = data.h;
     const context = canvas.getContext("2d");
     context.fillStyle = dark() ? "rgba(255,255,255,.5)" : "rgba(16,32,44,.42)";
-    for (const id of new Set([its.hover, its.picked])) {
-      const local = id === undefined || id === null || id < 0 && !data.rows ? -1 : data.ids.indexOf(id);
-      if (local < 0) continue;
+    for (const local of marked) {
       for (let run = 0; run < data.local.length; run++) {
         if (data.local[run] !== local) continue;
         let from = data.start[run], left = data.length[run];
@@ -186,7 +188,10 @@
   function key(figure) {
     const { data } = state(figure), prefix = prefixOf(figure);
     const list = document.getElementById(`${prefix}-key`), cut = document.getElementById(`${prefix}-cut`);
-    if (list && data.names) {
+    // Most moves show the same colors: new elements for them would be laid out before the frame of the picture.
+    const shown = JSON.stringify([data.names, data.colors, dark(), data.flags.some((flag) => flag & BEFORE)]);
+    if (list && data.names && (state(figure).keyed !== shown || !list.childElementCount)) {
+      state(figure).keyed = shown;
       list.replaceChildren(...Object.entries(data.names).map(([i, name]) => entry(name, colorOf(data.colors[i]))));
       if (data.flags.some((flag) => flag & BEFORE)) list.append(entry("from before the recording", "#8d99a5", "hatched"));
     }
@@ -351,6 +356,8 @@
   S.on("view", function () {
     const isFirst = performance.now() - movedMs > ALONE_MS;
     movedMs = performance.now();
+    // What is under the pointer is another block now, of which nothing is shown until the pointer moves.
+    if (hovering) hide();
     // Before the frame: the server works while it is drawn.
     if (isFirst) for (const figure of withAxes()) refresh(figure, false, true);
     requestAnimationFrame(function () {

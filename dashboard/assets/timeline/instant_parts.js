@@ -8,7 +8,7 @@
   // script has made of it since.
   /** @type {WeakMap<any, {url: string, at: number | null, n_events: number, final: number}>} */
   const shown = new WeakMap();
-  let isBusy = false, isDue = false, hasGrown = false;
+  let isBusy = false, isDue = false, hasGrown = false, isFrameDue = false;
 
   // Without an instant, a page may show that of the highest level in view.
   function address(asks, at, [t0, t1]) {
@@ -52,12 +52,17 @@
     window.vramscope.timeline.learn(exact);
   }
 
-  S.on(["instant", "view begins", "view rests"], refresh);
+  // With the frame that marks the instant, not before: the server would take from it one of few cores.
+  S.on("instant", function () {
+    isFrameDue = true;
+    requestAnimationFrame(() => { isFrameDue = false; refresh(); });
+  });
+  S.on(["view begins", "view rests"], refresh);
   // Parts that are to come follow the first picture of the timeline.
   S.on("columns", refresh);
   // The page was laid out anew, for another rank perhaps: only what differs from its last layout is as it says.
   new MutationObserver(refresh).observe(document.documentElement, { subtree: true, attributes: true, attributeFilter: ["data-parts"] });
   S.on("grows", () => { hasGrown = true; refresh(); });
 
-  window.vramscope = Object.assign(window.vramscope || {}, { instantParts: { isBusy: () => isBusy } });
+  window.vramscope = Object.assign(window.vramscope || {}, { instantParts: { isBusy: () => isBusy || isFrameDue } });
 })();
