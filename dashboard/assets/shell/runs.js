@@ -228,7 +228,7 @@
       const here = button.dataset.key === view.sort;
       button.parentElement.setAttribute("aria-sort", here ? (view.down ? "descending" : "ascending") : "none");
     }
-    const counts = FILTERS.map(([name, text, passes]) => [name, text, Object.values(known.rows).filter((row) => passes(row)).length]);
+    const counts = FILTERS.map(([name, text, passes]) => [name, text, known.names.filter((id) => known.rows[id] && passes(known.rows[id])).length]);
     offer("runs-filters", counts.filter(([name, , n]) => n || name === "all" || name === view.filter).map(([name, text, n]) =>
       choice({ filter: name }, name === view.filter, text, element("span", { className: "dim" }, name === "all" ? known.names.length.toLocaleString("en-US") : n.toLocaleString("en-US")))));
     const several = GROUPS.filter(([name, , of]) => name === view.group || new Set(known.names.map(of)).size > 1);
@@ -317,9 +317,9 @@
     if (sent.names) {
       known.names = sent.names;
       known.folders = Object.fromEntries(sent.names.map((id, i) => [id, sent.folders[i]]));
-      known.rows = Object.fromEntries(sent.names.filter((id) => known.rows[id]).map((id) => [id, known.rows[id]]));
       view.ticked = view.ticked.filter((id) => sent.names.includes(id));
     }
+    // The row of a run that is gone stays: if the run comes back as it was, its row is not sent again.
     Object.assign(known.rows, sent.rows);
     // Dash has drawn the page by then.
     requestAnimationFrame(draw);

@@ -55,7 +55,9 @@ def uninstall() -> None:
         with suppress(KeyError):  # its thread removed it first
             state.leave_root.popitem()[1]()
     while state.undo_all:
-        state.undo_all.pop()()
+        # A Ctrl-C may come before the first line of it: it stays until it is done, and can be repeated.
+        state.undo_all[-1]()
+        del state.undo_all[-1:]
     state.threads.clear()
 
 

@@ -315,10 +315,11 @@ def replace(home: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[
     """Wrap an attribute until ``uninstall``; the wrapper stays if someone else has wrapped it since."""
     original = vars(home)[name]
     ours = wrap(getattr(home, name))
-    setattr(home, name, staticmethod(ours) if isinstance(original, staticmethod) else ours)
 
     def undo() -> None:
         if getattr(home, name) is ours:
             setattr(home, name, original)
 
+    # First, because a Ctrl-C may come in between: what nothing undoes writes every phase twice later.
     state.undo_all.append(undo)
+    setattr(home, name, staticmethod(ours) if isinstance(original, staticmethod) else ours)
