@@ -1,7 +1,7 @@
 """The parts of a page that show the chosen instant, which one answer to the browser's script renews.
 
 Dash requests them after the frame that marks the instant, and compares every component of the page for every
-output: of the 114 ms until Peak showed another instant, 50 were spent on that.
+output: at a million events Peak showed another instant after 102 ms by callbacks, and after 67 to 73 this way.
 """
 
 import json
