@@ -1,7 +1,7 @@
 """The parts of a page that show the chosen instant, which one answer to the browser's script renews.
 
 Dash requests them after the frame that marks the instant, and compares every component of the page for every
-output: at a million events Peak showed another instant after 102 ms by callbacks, and after 67 to 73 this way.
+output: at a million events Peak took 102 ms to another instant by callbacks, and takes 67 to 73 this way.
 """
 
 import json
