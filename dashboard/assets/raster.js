@@ -189,11 +189,11 @@
     const { data } = state(figure), prefix = prefixOf(figure);
     const list = document.getElementById(`${prefix}-key`), cut = document.getElementById(`${prefix}-cut`);
     // Most moves show the same colors: new elements for them would be laid out before the frame of the picture.
-    const shown = JSON.stringify([data.names, data.colors, dark(), data.flags.some((flag) => flag & BEFORE)]);
+    const hasBefore = data.flags.some((flag) => flag & BEFORE), shown = JSON.stringify([data.names, data.colors, dark(), hasBefore]);
     if (list && data.names && (state(figure).keyed !== shown || !list.childElementCount)) {
       state(figure).keyed = shown;
       list.replaceChildren(...Object.entries(data.names).map(([i, name]) => entry(name, colorOf(data.colors[i]))));
-      if (data.flags.some((flag) => flag & BEFORE)) list.append(entry("from before the recording", "#8d99a5", "hatched"));
+      if (hasBefore) list.append(entry("from before the recording", "#8d99a5", "hatched"));
     }
     if (cut) cut.textContent = data.cut && data.ids.includes(SMALLER)
       ? `Blocks under ${window.vramscope.bytes(data.cut)} are drawn as one band on top; zoom in to see each.` : "";

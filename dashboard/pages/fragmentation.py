@@ -275,7 +275,7 @@ def _register(app: Any, data: Data) -> None:
     app.server.add_url_rule("/api/segments", "segments", lambda: _segments(data))
     app.server.add_url_rule("/api/block", "block", lambda: _block(data))
     timeline.follow_instant(app, "fr-at")
-    timeline.follow_keys(app, data, "fr-at", "fr-at", _instant)
+    timeline.follow_keys(app, data, "fr-at", _instant)
     # An output of its own: Dash takes two callbacks of one input without one for the same.
     in_browser(app, "moved", Output("fr-done", "data"), Input("fr-at", "data"), at_once=True)
 

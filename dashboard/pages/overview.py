@@ -264,7 +264,7 @@ def _highest(view: View, quantity: str, n_bytes: int, words: str) -> tuple[int, 
 def _register(app: Any, data: Data) -> None:
     stack_table.register(app, "ov")
     track.follow_instant(app, "ov-at")
-    track.follow_keys(app, data, "ov-at", "ov-at", clamp)
+    track.follow_keys(app, data, "ov-at", clamp)
     in_browser(app, "seen", Output("ov-drawn", "data"), Input("ov-later", "data"), at_once=True)
 
     in_browser(app, "legendShown", Output("ov-done", "data"), Input("ov-legend", "value"), at_once=True)

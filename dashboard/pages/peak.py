@@ -110,7 +110,7 @@ def _jumps(data: Data, view: View, at: int, peak: int, address: Address) -> html
 def _register(app: Any, data: Data) -> None:
     stack_table.register(app, "pk")
     timeline.follow_instant(app, "pk-at")
-    timeline.follow_keys(app, data, "pk-at", "pk-at", clamp)
+    timeline.follow_keys(app, data, "pk-at", clamp)
     call_tree.register(app, "pk")
 
     @app.callback(

@@ -1,6 +1,6 @@
 // @ts-check
 // The parts of a page that show the chosen instant (components/instant_parts.py): one answer has them all, requested
-// with the input itself.
+// with the frame that marks the instant.
 (function () {
   const S = window.vramscope.store;
   // What a frame shows: the address of its parts, their instant, and up to which instant no later version of a live run
@@ -52,7 +52,7 @@
     window.vramscope.timeline.learn(exact);
   }
 
-  // With the frame that marks the instant, not before: the server would take from it one of few cores.
+  // Not before the frame: the server would take from it one of few cores.
   S.on("instant", function () {
     isFrameDue = true;
     requestAnimationFrame(() => { isFrameDue = false; refresh(); });

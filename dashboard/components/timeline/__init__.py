@@ -98,15 +98,15 @@ def follow_instant(app: Any, store: str) -> None:
 
 
 def follow_keys(
-    app: Any, data: Data, store: str, shown: str, instant_of: Callable[[Data, View, int | None], int]
+    app: Any, data: Data, store: str, instant_of: Callable[[Data, View, int | None], int]
 ) -> None:
     """Register the keys: ``p`` leads to the page's usual instant, ``j`` and ``k`` to those of other steps.
 
-    *store* gets the instant, *shown* has the one before; *instant_of* returns the usual one for None.
+    *store* has the instant; *instant_of* returns the usual one for None.
     """
 
     @app.callback(
-        Output(store, "data"), Input("key", "data"), State(shown, "data"), State("address", "data"),
+        Output(store, "data"), Input("key", "data"), State(store, "data"), State("address", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
     def jump(key: Pressed | None, at: int | None, stored: Stored | None) -> Any:
