@@ -58,8 +58,8 @@ def build_app(data: Data, allowed: Access) -> Dash:
     )
     bundles = compression.register(app.server, Path(app.config.assets_folder))
     index = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-    index = index.replace("{palette}", palette_css())
-    app.index_string = index.replace("{sheets}", bundles["css"]).replace("{ours}", bundles["js"])
+    index = index.replace("{palette}", palette_css()).replace("{first}", bundles.first)
+    app.index_string = index.replace("{sheets}", bundles.addresses["css"]).replace("{ours}", bundles.addresses["js"])
     all_pages = pages()
     _route(app, data, {page.path: page for page in all_pages})
     _watch(app, data, {page.path for page in all_pages if not page.reads_events})
@@ -74,7 +74,7 @@ def build_app(data: Data, allowed: Access) -> Dash:
         page.register(app, data)
     app.layout = thinned(_shell(data.pace.idle_ms), app.known_ids)
     # Last, because the hashes must cover every inline script that callbacks add.
-    protect(app.server, allowed, app.csp_hashes())
+    protect(app.server, allowed, [*app.csp_hashes(), bundles.digest])
     compress(app.server)
     guard(app)  # after the access checks: a refused client learns nothing about callbacks
     return app

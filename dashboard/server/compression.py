@@ -1,10 +1,12 @@
 """Compressed responses: through a tunnel to a GPU server the scripts are 8 MB, compressed a quarter of it."""
 
 import gzip
+from base64 import b64encode
 from collections import OrderedDict
-from hashlib import blake2s
+from hashlib import blake2s, sha256
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 from flask import Flask, Response, request
 
@@ -22,7 +24,7 @@ _kept: OrderedDict[tuple[str, str, str, int], bytes] = OrderedDict()
 _lock = Lock()
 _BUNDLES = {"js": "text/javascript", "css": "text/css"}
 _FIRST = "theme.js"
-"""Stands in the head of the page by itself, so that nothing is painted in the other theme."""
+"""Stands in the head of the page itself: nothing is painted in the other theme, nor waits for a request."""
 _STORE = "store.js"
 """Comes before every other script of the bundle: they subscribe to it."""
 
@@ -87,10 +89,22 @@ def bundled(assets: Path, kind: str) -> str:
     return "\n".join(file.read_text(encoding="utf-8") for file in files if file.name != _FIRST)
 
 
-def register(server: Flask, assets: Path) -> dict[str, str]:
-    """Register the route of each bundle, and return its address by kind.
+class Bundles(NamedTuple):
+    """What the document names: scripts and sheets by their address, and the first script by its text."""
 
-    The address has a digest of the content, so browsers keep it until it changes.
+    addresses: dict[str, str]
+    first: str
+
+    @property
+    def digest(self) -> str:
+        """Return the source expression by which a policy admits the first script."""
+        return f"sha256-{b64encode(sha256(self.first.encode()).digest()).decode()}"
+
+
+def register(server: Flask, assets: Path) -> Bundles:
+    """Register the route of each bundle.
+
+    Its address has a digest of the content, so browsers keep it until it changes.
     """
     addresses = {}
     for kind, mimetype in _BUNDLES.items():
@@ -102,4 +116,4 @@ def register(server: Flask, assets: Path) -> dict[str, str]:
 
         server.add_url_rule(f"/assets/pages.{kind}", f"pages.{kind}", answer)
         addresses[kind] = f"assets/pages.{kind}?m={digest}"
-    return addresses
+    return Bundles(addresses, (assets / _FIRST).read_text(encoding="utf-8"))

@@ -121,6 +121,7 @@
     return known.names.filter((id) => {
       const row = known.rows[id];
       if (!row && view.filter !== "all" || row && !passes(row)) return false;
+      if (!terms.length) return true;
       const tags = (row && row.tags || []).map((tag) => tag.toLowerCase());
       const text = (row ? [row.name, known.folders[id], row.source, row.verdict, row.state, row.error, ...tags] : [id, known.folders[id]]).join(" ").toLowerCase();
       return terms.every((term) => (term.startsWith("tag:") ? tags.includes(term.slice(4)) : text.includes(term)));
@@ -320,7 +321,7 @@
       view.ticked = view.ticked.filter((id) => sent.names.includes(id));
     }
     // The row of a run that is gone stays: if the run comes back as it was, its row is not sent again.
-    Object.assign(known.rows, sent.rows);
+    Object.assign(known.rows, JSON.parse(sent.rows));
     // Dash has drawn the page by then.
     requestAnimationFrame(draw);
     return { turn: sent.turn, order: sent.order };
