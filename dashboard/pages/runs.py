@@ -80,7 +80,9 @@ def _sent(data: Data, shown: Shown | None) -> tuple[dict[str, Any], Any]:
         raise PreventUpdate
     is_known = shown is not None and order == shown.get("order")
     # One text, which Dash carries as it is: objects of 500 rows it encodes and compares value by value.
-    rows = ",".join(f"{json.dumps(name)}:{_encoded(name, changed[name])}" for name in names if name in changed)
+    rows = ",".join(
+        f"{json.dumps(name)}:{_encoded(name, changed[name])}" for name in names if name in changed
+    )
     sent = {"turn": turn, "order": order, "rows": f"{{{rows}}}"}
     if not is_known:
         paths, root = data.runs.paths(), data.runs.root
