@@ -4,7 +4,7 @@ The server is a process of its own, as ``vramscope serve`` starts it. Input is t
 Two times follow each: to the first frame in which the timeline differs, and to the frame after the last reply
 of the server. All are times of the wall, so the load of the machine stands beside them.
 
-A wheel of DevTools reaches the page only after a frame that DevTools waits for: on an empty page, what a wheel
+A wheel of DevTools reaches the page only after a frame that DevTools waits for: on an empty page what a wheel
 changes is shown 34 ms (p95) after the event's own time, what a key changes after 17 ms. So the first frame of a
 wheel is counted from the frame before it, 21 ms on an empty page, and beside that from the event's own time. Its
 reply is counted from the event's own time.
