@@ -6,7 +6,7 @@ of the server. All are times of the wall, so the load of the machine stands besi
 
 A wheel of DevTools reaches the page only after a frame that DevTools waits for: on an empty page what a wheel
 changes is shown 34 ms (p95) after the event's own time, what a key changes after 17 ms. So the first frame of
-a wheel is counted from the frame before it, 21 ms on an empty page, and beside that from the event's own time.
+a wheel is counted from the frame before it, 21 ms on an empty page, and from its own time in brackets.
 Its reply is counted from the event's own time.
 
 MemoryViz, the viewer behind pytorch.org/memory_viz, pans the same file where ``VRAMSCOPE_MEMORY_VIZ`` names
