@@ -111,9 +111,10 @@ def _opening(data: Data, view: View) -> list[Any]:
     at, worst, was_asked = _worst(found)
     when = moment(data, view, at).words
     reserved = format_bytes(int(found.parts.reserved_bytes[at]))
-    fragmented = f"{format_bytes(worst)} of {reserved} reserved were fragmented"
+    were, was = ("would be", "is") if found.is_predicted else ("were", "was")
+    fragmented = f"{format_bytes(worst)} of {reserved} reserved {were} fragmented"
     if was_asked:
-        claim = f"{fragmented} when cudaMalloc was called, at {when}"
+        claim = f"{fragmented} when cudaMalloc {was} called, at {when}"
     else:
         claim = f"{'At least' if bound(view) else 'At most'} {fragmented}, at {when}"
     facts = [

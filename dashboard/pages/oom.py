@@ -33,7 +33,7 @@ from ..figures import approach
 from ..figures.approach import known_parts
 from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME
-from ..queries.headline import out_of_memory
+from ..queries.headline import beyond_heading, out_of_memory
 from ..server.callbacks import Stored, view_or_nothing
 from . import Behind, Context, Page, counting
 
@@ -92,7 +92,7 @@ def _last(data: Data, view: View, finding: Finding, address: Address, found: Rem
         html.Div(
             [
                 _where(view, finding, has_figures=message is not None),
-                *([_message(message)] if message else []),
+                *([_message(message, is_predicted=failures.is_predicted)] if message else []),
             ],
             className="failure" if message else "",
         ),
@@ -113,7 +113,7 @@ def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
     is_tried = "`vramscope fit`" in (finding.advice or "")
     shown = replace(finding, advice=None) if is_tried else finding
     # The heading has the request, torch's message the figures: the cause is what the eye should find here.
-    figures, _, why = finding.claim.partition(". ")
+    figures, why = beyond_heading(finding)
     if why:
         shown = replace(shown, claim=why)
     beside = (
@@ -122,12 +122,13 @@ def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
     return cause.card(shown, beside, view=view)
 
 
-def _message(message: OomMessage) -> html.Section:
-    known = [("Tried to allocate", message.requested_bytes)]
+def _message(message: OomMessage, *, is_predicted: bool) -> html.Section:
+    title = "The message it would end with" if is_predicted else "The error's message"
+    known = [("Would try to allocate" if is_predicted else "Tried to allocate", message.requested_bytes)]
     known += [(label, message.known[name]) for name, label in _SAID.items() if name in message.known]
     rows = facts(*((label, format_bytes(n_bytes)) for label, n_bytes in known))
     whole = on_demand("The whole message", html.Blockquote(message.text[:4000]))
-    return html.Section([html.H3("The error's message"), rows, whole], className="panel card")
+    return html.Section([html.H3(title), rows, whole], className="panel card")
 
 
 def _curve(data: Data, view: View, failures: Any) -> html.Section:

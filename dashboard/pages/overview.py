@@ -7,13 +7,14 @@ from dash.exceptions import PreventUpdate
 
 from vramscope.analysis.verdicts import GrowthVerdict, memory_growth
 from vramscope.analysis.verdicts.missing import full_device, missing_parts, until
+from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
 from vramscope.package_data import words
 from vramscope.units import format_bytes, format_duration, format_share
 
 from ..address import Address, restore
-from ..answers import clamp, findings, fullest, moment, series_of, totals
+from ..answers import clamp, findings, fullest, last_oom, moment, series_of, totals
 from ..components import instant_parts, legend, states
 from ..components import timeline as track
 from ..components.definitions import term
@@ -27,7 +28,7 @@ from ..figures.drawing.names import place
 from ..figures.drawing.series import TIME, has_clock
 from ..figures.drawing.window import highest, zoomed
 from ..queries.findings_process import LatestFindings
-from ..queries.headline import ahead, claim, headline, leading, past_peak, past_words
+from ..queries.headline import ahead, beyond_heading, claim, headline, leading, past_peak, past_words
 from ..server.callbacks import Stored, view_or_nothing
 from . import Context, InstantParts, Instants, Page
 
@@ -115,8 +116,11 @@ def opening(data: Data, view: View, *, at_once: bool = True) -> list[Any]:
 
 def _found(data: Data, view: View) -> list[Any]:
     latest = findings(data, view)
-    is_said = leading(latest.findings) is not None
-    lines = [_finding(view, found, is_said=is_said and not i) for i, found in enumerate(latest.findings[:6])]
+    leads, failed = leading(latest.findings) is not None, last_oom(data, view)
+    lines = [
+        _finding(view, found, is_said=_is_of(found, failed) or (leads and not i))
+        for i, found in enumerate(latest.findings[:6])
+    ]
     n_steps = len(view.recording.steps)
     if not lines and n_steps >= ENOUGH_STEPS and not view.is_live:
         lines.append(_steady(data, view, n_steps))
@@ -129,6 +133,11 @@ def _found(data: Data, view: View) -> list[Any]:
     if latest.instant < len(view.recording.trace):
         lines.append(html.Li(_lag(data, view, latest, has_found=bool(lines)), className="dim"))
     return lines
+
+
+def _is_of(found: Finding, failed: int) -> bool:
+    """Whether a finding is the failed allocation of the heading, the event *failed*."""
+    return found.kind == FindingKind.OOM and found.evidence.get("event") == failed
 
 
 def _lag(data: Data, view: View, latest: LatestFindings, *, has_found: bool) -> str:
@@ -164,16 +173,15 @@ _PAGE_OF_KIND = words(__file__, "pages.tsv", "page")
 def _finding(view: View, found: Finding, *, is_said: bool = False) -> html.Li:
     """Return a finding whose claim links to its page and whose place opens the line.
 
-    Where the heading says it already (*is_said*), the link says what its page adds.
+    Where the heading says it already (*is_said*), the link says the cause, or what its page adds.
     """
     severity = html.Span(found.severity, className=f"severity {found.severity}")
     page = _PAGE_OF_KIND.get(found.kind)
-    text = _MORE[found.kind] if is_said else found.claim[:600]
-    claim = (
-        html.A(prose(text), href=_at(view, page).url, className="link" if is_said else "plain-link")
-        if page
-        else prose(text)
-    )
+    why = beyond_heading(found)[1] if found.kind == FindingKind.OOM else ""
+    text = why or _MORE[found.kind] if is_said else found.claim
+    look = "plain-link" if text in found.claim else "link"
+    shown = prose(text[:600])
+    claim = html.A(shown, href=_at(view, page).url, className=look) if page else shown
     if not found.file:
         return html.Li([severity, html.Span(claim)])
     frame = Frame(found.function or "", found.file, found.line or 0)

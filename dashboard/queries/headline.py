@@ -91,6 +91,12 @@ def out_of_memory(data: Data, view: View) -> str:
     return f"Out of memory at {words}: tried {what}"
 
 
+def beyond_heading(failed: Finding) -> tuple[str, str]:
+    """Return the figures of a failed allocation, and why it failed, which the heading does not have."""
+    figures, _, why = failed.claim.partition(". ")
+    return figures, why
+
+
 def _holder(data: Data, view: View, at: int, whole: str) -> str:
     live, code = held(data, view, at), folded(data, view)
     most = live.most(code)

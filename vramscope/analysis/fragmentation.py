@@ -85,6 +85,8 @@ class Fragmentation:
     returnable_bytes: int = 0
     """Bytes of the free pieces at the worst instant that the driver gets back all the same: whole units of
     expandable segments."""
+    is_predicted: bool = False
+    """Whether a dry run has it: nothing was reserved, and no cache released."""
 
     @property
     def unusable_bytes(self) -> int:
@@ -119,6 +121,7 @@ def fragmentation(recording: Recording) -> Fragmentation:
         ),
         headroom_bytes=_headroom(recording, parts),
         returnable_bytes=int(returnable.sum()),
+        is_predicted=recording.source == "predicted",
     )
 
 
@@ -219,7 +222,7 @@ def findings(found: Fragmentation) -> list[Finding]:
     if known.n_retries:
         times = "once" if known.n_retries == 1 else f"{known.n_retries} times"
         evidence = {"retries": known.n_retries, "ooms": known.n_ooms, "released": known.n_released}
-        wording = f"retries.{FindingKind.FRAGMENTATION}"
+        wording = f"{'predicted' if found.is_predicted else 'retries'}.{FindingKind.FRAGMENTATION}"
         reported.append(worded(wording, known.released_bytes, None, evidence, times=times))
     return reported
 
@@ -228,7 +231,10 @@ def _unusable(found: Fragmentation, reserved: int) -> Finding:
     own, n_segments = found.pinned_by, len(np.unique(found.pinned.segment))
     words = {
         "place": f"at event {found.worst}" if found.step is None else f"in step {found.step}",
-        "called": ", when cudaMalloc was called" if found.was_asked else "",
+        "were": "would be" if found.is_predicted else "were",
+        "called": f", when cudaMalloc {'is' if found.is_predicted else 'was'} called"
+        if found.was_asked
+        else "",
         "pinned": _pinned(found),
     }
     evidence = {"instant": found.worst, "reserved_bytes": reserved}

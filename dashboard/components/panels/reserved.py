@@ -89,7 +89,7 @@ def _step(view: View, calls: DriverCalls, row: int) -> str:
     )
     back = f" and gave back {format_bytes(went)}" if went else ""
     n_retries, came_bytes = int(mine.is_retry.sum()), format_bytes(int(came.n_bytes.sum()))
-    retried = f"; the cache was released {n_retries:,} × for a request" if n_retries else ""
+    retried = f"; cache released {n_retries:,} × for a request" if n_retries else ""
     return f"{name} reserved {came_bytes} in {format_count(n_calls, 'call')}{back}{retried}."
 
 

@@ -271,6 +271,23 @@ def test_a_release_that_is_followed_by_a_request_is_a_retry_unless_the_program_a
     assert (found.n_made, found.n_released, found.n_retries, found.n_ooms) == (3, 3, 2, 1)
 
 
+@pytest.mark.parametrize("source", ["cuda", "predicted"])
+def test_what_a_dry_run_released_is_no_event_of_the_past(recording, source):
+    made = recording(
+        (Action.SEGMENT_ALLOC, 0, 100 * MIB),
+        (Action.ALLOC, 0, MIB),
+        (Action.SEGMENT_ALLOC, 200 * MIB, 2 * MIB),
+        *RETRY,
+        source=source,
+    )
+
+    said = " ".join(each.claim for each in findings(fragmentation(made)))
+
+    assert "99.0 MiB of 100 MiB reserved" in said
+    assert "released once" in said
+    assert any(word in said.split() for word in ("was", "were", "did")) == (source == "cuda")
+
+
 def test_nothing_recorded_has_nothing_to_say():
     found = fragmentation(Recording())
 

@@ -432,7 +432,11 @@ def _check_the_pages_of_events(data: Data, name: str, at: dict[str, int], each: 
     for quantity in ("peak allocated", "peak reserved"):
         assert format_bytes(each[quantity]) in overview, quantity
     for claim in each["claims of findings"][:6]:
-        assert claim[1:60] in overview
+        # The heading has what failed, once; its finding says why.
+        failed, _, why = claim.partition(". ")
+        assert (why or claim)[1:60] in overview
+        # The picture has the heading as its text.
+        assert not why or overview.count(failed.partition(",")[0].rpartition(": ")[2]) == 2
     growth = sentence(each["growth"])
     assert growth[1:40] in leaks or "leak" in each["kinds of findings"]
     assert ("severity fine" in overview) <= (each["growth"] == "nothing grows from step to step")

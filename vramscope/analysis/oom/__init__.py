@@ -379,7 +379,7 @@ def _because(why: Cause, room: Room, failures: Failures) -> str:
     lacking = f"{format_bytes(room.lacking_bytes)} {were}" if room.lacking_bytes > 0 else unsaid
     if room.is_limited:
         limit = f"the limit of {format_bytes(room.limit_bytes)} that set_per_process_memory_fraction sets"
-        end = "" if _WORDS[why][0].startswith("{lacking}:") else ","
+        end = "," if _WORDS[why][0].startswith("{lacking} ") else ""
         lacking = f"{format_bytes(room.over_limit_bytes)} {were} below {limit}{end}"
     share = getattr(room, f"{_WORDS[why][2]}_bytes")
     if why is Cause.UNKNOWN and min(room.device_free_bytes, room.reserved_bytes) >= 0:
