@@ -12,7 +12,7 @@ from vramscope.analysis.fit import BASIS, NOT_KNOWN, counted_reserved_bytes, una
 from vramscope.analysis.fit.answer import FitAnswer, FitVerdict
 from vramscope.model.cards import BASIS as CARDS_BASIS
 from vramscope.model.cards import CARDS
-from vramscope.units import format_bytes, format_share
+from vramscope.units import format_bytes
 
 from ..address import Address, restore
 from ..components import scripts, states
@@ -51,8 +51,8 @@ class DeviceVerdict:
     """Why the word is ``unknown``."""
     with_setting: FitVerdict | None = None
     """The verdict with the chosen setting; None where none is chosen."""
-    is_limited: bool = False
-    """Whether the program's own fraction leaves it less room than the device has."""
+    allowed: int | None = None
+    """What the program's own fraction leaves of the device; None where it takes nothing."""
 
 
 _WITHOUT_EVENTS = (
@@ -172,8 +172,8 @@ def _verdict(
     reason = ""
     if found is FitVerdict.UNKNOWN and fit.without_limit is not None:
         reason = fit.judged_as_recorded(target(fit, total), fit.without_limit)[1]
-    is_limited = fit.is_limited_on(target(fit, total))
-    return DeviceVerdict(key, name, total, room, found, reason, other, is_limited)
+    allowed = fit.allowed_on(target(fit, total))
+    return DeviceVerdict(key, name, total, room, found, reason, other, allowed)
 
 
 def _here(data: Data, search: SettingsSearch, address: Address) -> DeviceVerdict:
@@ -193,9 +193,7 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     phrases = {card.label: card.phrase for card in CARDS}
     name = phrases.get(here.name, here.name if here.key == "this-device" else f"a card of {here.name}")
     spare = here.room - fit.most_bytes[0]
-    small = (
-        f"the {format_bytes(here.room)} of {name} that the program allows itself" if here.is_limited else name
-    )
+    small = f"{format_bytes(here.allowed)} of {name}" if here.allowed else name
     claim = {
         FitVerdict.FITS: f"It fits {name}" + (f", with {format_bytes(spare)} to spare" if spare > 0 else ""),
         FitVerdict.TIGHT: f"It just fits {name}: the cache has to be released to make room",
@@ -208,10 +206,7 @@ def _opening(fit: FitAnswer, here: DeviceVerdict) -> html.Section:
     text = _support(fit, here)
     if here.reason:
         text = f"{here.reason[:1].upper()}{here.reason[1:]}. {text}"
-    if fit.limit_bytes is not None and fit.own_total_bytes:
-        share = format_share(fit.limit_bytes, fit.own_total_bytes)
-        text += f" The program limits itself to {share} of a device (set_per_process_memory_fraction), "
-        text += "and each card is judged by that share of it: a greater fraction gives it more."
+    text += f" {sentence(fit.limit_words)}" if fit.limit_words else ""
     if fit.is_peak_counted:
         text += " Settings, batches and savings rest on the steps that have events."
     text += f" {sentence(fit.growth)}" if fit.growth else ""
@@ -311,18 +306,15 @@ def _name_of(verdict: DeviceVerdict) -> list[Any]:
 def _second(verdict: DeviceVerdict) -> str:
     is_sure = verdict.word is FitVerdict.FITS and verdict.with_setting is FitVerdict.UNKNOWN
     if is_sure or verdict.with_setting in (None, verdict.word):
-        is_small = verdict.is_limited and verdict.word is FitVerdict.TOO_SMALL
+        is_small = verdict.allowed and verdict.word is FitVerdict.TOO_SMALL
         return f"{format_bytes(verdict.room)} allowed" if is_small else ""
     return f"{verdict.with_setting.value} with the setting"
 
 
 def _basis(fit: FitAnswer) -> html.Div:
     how = "as measured" if fit.is_outside_measured else "assumed: not recorded"
-    limit = ""
-    if fit.limit_bytes is not None:
-        limit = f" The program limits itself to {format_bytes(fit.limit_bytes)} of the recorded device."
     text = (
-        f"{format_bytes(fit.outside_bytes)} of each card are used outside of the allocator ({how}).{limit} "
+        f"{format_bytes(fit.outside_bytes)} of each card are used outside of the allocator ({how}). "
         f"{sentence(CARDS_BASIS)} The figures are {BASIS}."
     )
     return html.Div(on_demand("What the figures rest on", html.P(text)), className="fit-basis")

@@ -7,6 +7,7 @@ from dash import html
 
 from vramscope.analysis.leaks import Leaks
 from vramscope.analysis.leaks.all_steps import levels_by_counters
+from vramscope.analysis.leaks.growth import window
 from vramscope.analysis.leaks.holders import Statement
 from vramscope.analysis.leaks.leak import Leak
 from vramscope.analysis.lines import NO_STACK
@@ -59,8 +60,7 @@ def _content(data: Data, view: View, address: Address) -> list[Any]:
     figure = curves.growth(np.array([leak.level_bytes for leak in shown]), names, turns, (), levels)
     names = [f"{name}, in steps with events" if levels else name for name in names]
     names += [each.name for each in levels]
-    word = "steps" if found.has_steps else "loop iterations"
-    support = f"Compared at the same point of {len(found.iteration_boundaries)} {word}."
+    support = f"Compared at the same point of {found.compared}."
     return [
         html.Section([claim_heading(claim), html.P(support, className="support")],
                      className="opening"),
@@ -107,7 +107,11 @@ def _card(leak: Leak, address: Address, view: View) -> Any:
     to = address.go(path="/allocations", q=f"{frame.function} alive" if frame else "alive", at=None)
     held = [html.Span("Held by ", className="dim"), html.Code(html.Bdi((leak.path or "")[:300]))]
     path = html.P(held) if leak.path else None
-    basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {leak.n_steps} steps)."
+    n_all = len(leak.level_bytes)
+    first = window(n_all)
+    which = f"the last {n_all - first} of {n_all} compared: those before may be warm-up"
+    which = which if first else f"all {n_all} compared"
+    basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {which})."
     link = html.A("Show its allocations", href=to.url, className="link")
     at, kept = leak.kept_at, None
     if at:
@@ -169,8 +173,7 @@ def _nothing(view: View, found: Leaks, growth: MemoryGrowth) -> html.Section:
     missing = missing_parts(view.recording)
     text = sentence(growth.text)
     if growth.verdict is GrowthVerdict.NOTHING:
-        n_steps = len(found.iteration_boundaries)
-        text += f" At the same point of {n_steps} steps the same lines hold the same bytes."
+        text += f" At the same point of {found.compared} the same lines hold the same bytes."
     title = _TITLES.get(growth.verdict, _TITLES[GrowthVerdict.UNKNOWN])
     end = until(missing) if growth.verdict in (GrowthVerdict.NOTHING, GrowthVerdict.LITTLE) else ""
     return states.state(f"{title} {end}".strip(), text)

@@ -39,6 +39,8 @@ def page(answers: Sequence[FitAnswer], name: str) -> Iterator[Block]:
     yield Heading(f"{name}: what would fit", level=1)
     which = f"rank {answer.rank}, device {answer.device}: " if len(answers) > 1 else ""
     yield Text(f"{which}{_verdict(answer)}")
+    if answer.limit_words:
+        yield Text(answer.limit_words, "note")
     yield from _to_do(answer)
     if answer.as_recorded is not None and answer.recorded_peak_bytes and not answer.is_reproduced:
         sizes = answer.as_recorded.peak_reserved_bytes, answer.recorded_peak_bytes
@@ -100,7 +102,7 @@ def _predicted(prediction: Prediction, here: Placed) -> str:
 
 
 def _replayed(answer: FitAnswer, here: Placed) -> str:
-    plain, label = here.plain, here.target.label
+    plain, label = here.plain, _place(answer, here)
     if here.verdict is FitVerdict.UNKNOWN:
         recorded = format_bytes(answer.recorded_peak_bytes or plain.peak_reserved_bytes)
         needs = f"what was recorded needs {recorded} reserved"
@@ -112,6 +114,12 @@ def _replayed(answer: FitAnswer, here: Placed) -> str:
     needed = max(plain.peak_reserved_bytes, answer.recorded_peak_bytes if answer.is_peak_counted else 0)
     spare = format_least(max(here.room_bytes - needed, 0))
     return f"Fits {label}: at most {format_most(needed)} reserved, {spare} to spare"
+
+
+def _place(answer: FitAnswer, here: Placed) -> str:
+    """Return the words for a device, or for what the program allows itself of it."""
+    allowed = answer.allowed_on(here.target)
+    return f"{format_bytes(allowed)} of {here.target.label}" if allowed else here.target.label
 
 
 def _too_small(answer: FitAnswer, here: Placed) -> str:
@@ -207,7 +215,7 @@ def _other_devices(answers: Sequence[FitAnswer]) -> Iterator[Block]:
 
 def _settings(answer: FitAnswer) -> Iterator[Block]:
     found = answer.settings
-    place = f" on {answer.placed[0].target.label}" if answer.placed else ""
+    place = f" on {_place(answer, answer.placed[0])}" if answer.placed else ""
     yield Heading(f"Settings of the allocator{place}", level=3)
     if found is None:
         if answer.setting is not None and answer.as_asked is not None:
@@ -236,7 +244,7 @@ def _cards(answer: FitAnswer) -> Iterator[Block]:
 
 
 def _rows_of_card(answer: FitAnswer, card: Placed) -> Iterator[tuple[str, ...]]:
-    *numbers, end = _row(answer, card.target.label, card.plain)
+    *numbers, end = _row(answer, _place(answer, card), card.plain)
     if answer.prediction is not None:
         end = {True: "fits", False: "does not fit", None: ""}[card.verdict.fits]
     fits = end or ("fits" if card.verdict is FitVerdict.FITS else "")
@@ -290,10 +298,10 @@ def _largest(answer: FitAnswer, place: Placed) -> str:
     assert answer.batch is not None  # noqa: S101 - for the type checker
     largest = answer.batch.fitting(place.room_bytes)
     if largest is None or not largest.size:
-        return f"on {place.target.label} not even the smallest size surely fits"
+        return f"on {_place(answer, place)} not even the smallest size surely fits"
     at_least = "at least " if largest.is_limited_by_data else ""
     why = ": the data carry no further" if largest.is_limited_by_data else ", if nothing is lost to pieces"
-    return f"on {place.target.label} fits a batch of {at_least}{answer.batch.named(largest.size)}{why}"
+    return f"on {_place(answer, place)} fits a batch of {at_least}{answer.batch.named(largest.size)}{why}"
 
 
 def _reruns(found: Reruns, recorded_bytes: int) -> Iterator[Block]:

@@ -11,7 +11,7 @@ from vramscope.commands._crew import waiting
 from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
 from vramscope.errors import UsageError
 from vramscope.model.codes import FindingKind, Severity
-from vramscope.units import format_bytes, format_count, parse_bytes, printable
+from vramscope.units import format_bytes, parse_bytes, printable
 
 if TYPE_CHECKING:
     from vramscope.analysis.leaks import Leaks
@@ -91,8 +91,7 @@ def _page(
         yield Text(note.text, "note")
     for recording, findings, result, growth in zip(run.recordings, located, results, growths, strict=True):
         rank, device = recording.process.rank, recording.device.index
-        n_steps = format_count(result.n_iterations, "step")
-        yield Heading(f"{run.name}, rank {rank}, device {device}: {n_steps} compared", level=2)
+        yield Heading(f"{run.name}, rank {rank}, device {device}: {result.compared} compared", level=2)
         for note in recording.notes:
             yield Text(note.text, "note")
         for finding in findings:

@@ -135,6 +135,7 @@ def test_what_comes_after_the_loop_is_not_compared_with_its_steps(recording):
 
     assert finding.bytes_per_step == 64 * KIB
     assert len(whole.leaks().iteration_boundaries) == n_steps
+    assert whole.leaks().compared == f"{n_steps} steps"
     assert n_events == whole.leaks().iteration_boundaries[-1]
 
 

@@ -285,6 +285,10 @@ def test_a_limit_of_the_process_holds_for_its_own_device(runs, capsys):
     assert found["limit_bytes"] == 1024 * MIB
     assert found["cards"][0]["as_it_is"]["capacity_bytes"] == 1024 * MIB
     assert found["recordings"][0]["fits"] is False
+    page = said(capsys, "run", "--capacity", "160GiB,40GiB")
+    assert "the program limits itself to 1.00 GiB, 1.2 % of its device" in page
+    assert "2.00 GiB of a card of 160 GiB" in page
+    assert "512 MiB of a card of 40.0 GiB" in page
 
 
 def test_the_limit_that_was_chosen_is_not_mistaken_for_what_was_recorded(runs, capsys):

@@ -117,6 +117,8 @@ def test_a_leak_is_shown_with_the_source_of_the_line_that_keeps_it() -> None:
 
     assert "Kept at " in text
     assert "gan_retain_graph.py:41: history.append(loss_d)" in text
+    assert "Compared at the same point of 8 steps." in text
+    assert "over the last 7 of 8 compared" in text
     # The program was recorded elsewhere: its source is in the recording.
     number, code = (text.index(word) for word in ('"  41 "', "        history.append(loss_d)"))
     assert 0 < code - number < 200

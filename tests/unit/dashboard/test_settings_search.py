@@ -139,6 +139,6 @@ def test_a_card_is_judged_by_the_share_of_it_that_the_program_allows_itself() ->
     card = Target("a card of 24 GiB", 24 * GIB)
 
     assert half.room_on(card) == 12 * GIB
-    assert half.is_limited_on(card)
-    assert not replace(half, limit_bytes=80 * GIB).is_limited_on(card)  # what a context leaves is less
-    assert not replace(half, limit_bytes=None).is_limited_on(card)
+    assert half.allowed_on(card) == 12 * GIB
+    assert replace(half, limit_bytes=80 * GIB).allowed_on(card) is None  # what a context leaves is less
+    assert replace(half, limit_bytes=None).allowed_on(card) is None

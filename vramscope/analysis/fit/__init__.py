@@ -306,9 +306,8 @@ def counted_reserved_bytes(recording: Recording) -> int:
 
 def own_target(recording: Recording) -> tuple[Target, ...]:
     """Return the recorded device as a target; empty if its size is not known."""
-    total, limit = recording.device.total_bytes, recorded_limit(recording)
-    limited = "" if limit is None else f" (the program limits itself to {format_bytes(limit)})"
-    return (Target(f"this device of {format_bytes(total)}{limited}", total, is_own=True),) if total else ()
+    total = recording.device.total_bytes
+    return (Target(f"this device of {format_bytes(total)}", total, is_own=True),) if total else ()
 
 
 def is_simulated(recording: Recording) -> bool:

@@ -10,7 +10,7 @@ from vramscope.analysis.strategies import Strategies
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.model.cards import Card
 from vramscope.model.prediction import Prediction
-from vramscope.units import format_bytes
+from vramscope.units import format_bytes, format_share
 
 
 class Effect(str, Enum):
@@ -284,9 +284,21 @@ class FitAnswer:
         held = self.recorded_peak_bytes if target.is_own and not self.has_outgrown_device else 1
         return max(room, held)
 
-    def is_limited_on(self, target: Target) -> bool:
-        """Return whether the program's own fraction leaves the allocator less of *target* than it has."""
-        return self.room_on(target) < replace(self, limit_bytes=None).room_on(target)
+    def allowed_on(self, target: Target) -> int | None:
+        """Return what the program's own fraction leaves of *target*; None where it takes nothing."""
+        room = self.room_on(target)
+        return room if room < replace(self, limit_bytes=None).room_on(target) else None
+
+    @property
+    def limit_words(self) -> str:
+        """A sentence on the program's own fraction, by which each card is judged; '' where it sets none."""
+        if self.limit_bytes is None or not self.own_total_bytes:
+            return ""
+        limit = f"{format_bytes(self.limit_bytes)}, {format_share(self.limit_bytes, self.own_total_bytes)}"
+        return (
+            f"the program limits itself to {limit} of its device (set_per_process_memory_fraction), "
+            "and each card is judged by that share of it: a greater fraction gives it more"
+        )
 
     def has_failed_on(self, target: Target) -> bool:
         """Return whether memory ran out on a device as large as *target* when it was recorded."""

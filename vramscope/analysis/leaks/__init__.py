@@ -49,6 +49,7 @@ from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
 from vramscope.model.recording import Recording
 from vramscope.model.table import Array, EqualByValue
 from vramscope.steps.unrecorded import unrecorded
+from vramscope.units import format_count
 
 LEAST_BYTES_PER_STEP = 16 << 10
 _LEAST_BYTES_OF_A_LINE = 512
@@ -84,6 +85,13 @@ class Leaks(EqualByValue):
     """How often memory rose, if it rises only every few steps, for example with evaluations; else 0."""
     n_iterations: int = 0
     """Steps, or iterations of an inferred loop, that could be compared."""
+
+    @property
+    def compared(self) -> str:
+        """The steps compared, in words: ``8 steps``, or ``313 of 5,000 steps`` at equal distances."""
+        n, word = len(self.iteration_boundaries), "step" if self.has_steps else "loop iteration"
+        some = f"{n:,} of " if 0 < n < self.n_iterations else ""
+        return f"{some}{format_count(self.n_iterations, word)}"
 
 
 @dataclass(frozen=True, slots=True)
