@@ -87,7 +87,7 @@ def _layout(context: Context) -> Any:
 def _live(data: Data, view: View, address: Address, *, is_at_once: bool) -> Any:
     """Return what is live at the instant in view; for millions of events it follows the chart."""
     at = _shown_instant(data, view, address) if is_at_once else None
-    shown = live_set.waiting("ov") if at is None else live_set.layout("ov", data, view, at, address)
+    shown = live_set.waiting("ov", view) if at is None else live_set.layout("ov", data, view, at, address)
     return instant_parts.frame("overview", view, address, at, [shown], follows_zoom=True)
 
 

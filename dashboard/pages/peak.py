@@ -33,7 +33,7 @@ def _layout(context: Context) -> Any:
             _part(made, "pk-bars"),
             call_tree.panel("pk", "Live memory by call", tree, icicle.icicle(tree, root), sentence),
             _part(made, "pk-modules"),
-            live_set.panel("pk", made.content["pk-live"], made.props["pk-table"]["rowData"]),
+            live_set.panel("pk", view, made.content["pk-live"], made.props["pk-table"]["rowData"]),
         ],
         id="pk-some", className=made.attributes["pk-some"]["class"],
     )  # fmt: skip

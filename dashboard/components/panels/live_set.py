@@ -13,18 +13,19 @@ from . import stack_table
 
 def layout(prefix: str, data: Data, view: View, at: int, address: Address) -> html.Section:
     """Return the panel, filled for the instant *at*."""
-    return panel(prefix, *content(data, view, at, address))
+    return panel(prefix, view, *content(data, view, at, address))
 
 
-def waiting(prefix: str) -> html.Section:
+def waiting(prefix: str, view: View) -> html.Section:
     """Return the panel before it is filled: for millions of events that takes seconds, after the chart."""
-    return panel(prefix, [html.H3("Live memory"), html.P("Counting …", className="dim")], [])
+    return panel(prefix, view, [html.H3("Live memory"), html.P("Counting …", className="dim")], [])
 
 
-def panel(prefix: str, heading: list[Any], rows: list[dict[str, Any]]) -> html.Section:
+def panel(prefix: str, view: View, heading: list[Any], rows: list[dict[str, Any]]) -> html.Section:
     """Return heading, search box and table."""
     title, box = html.Div(heading, id=f"{prefix}-live"), stack_table.search_box(prefix)
-    return panels.panel(title, stack_table.layout(prefix, rows), beside=box, label="Live memory")
+    table = stack_table.layout(prefix, rows, has_holders=len(view.recording.holders) > 0)
+    return panels.panel(title, table, beside=box, label="Live memory")
 
 
 def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any], list[dict[str, Any]]]:

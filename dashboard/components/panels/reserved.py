@@ -112,7 +112,9 @@ def _steps(view: View, calls: DriverCalls, found: Any, i: int) -> str:
     names = [f"{int(view.recording.steps.index[each])}" if each >= 0 else "" for each in (first, last)]
     if not any(names):
         return "outside of steps"
-    return f"step {names[0]}" if names[0] == names[1] else f"{names[0] or 'before'} to step {names[1]}"
+    if all(names):
+        return f"step {names[0]}" if names[0] == names[1] else f"steps {names[0]} to {names[1]}"
+    return f"from step {names[0]} on" if names[0] else f"up to step {names[1]}"
 
 
 def _calls(data: Data, view: View, calls: DriverCalls) -> list[dict[str, Any]]:

@@ -48,10 +48,14 @@ def no_rows(text: str, loading: str = "Loading …") -> dict[str, str]:
     return {"noRowsToShow": text, "noMatchingRows": text, "loadingOoo": loading}
 
 
-def layout(prefix: str, rows: list[dict[str, Any]]) -> html.Div:
-    """Return the table; the inspector shows the line of the selected row."""
+def layout(prefix: str, rows: list[dict[str, Any]], *, has_holders: bool) -> html.Div:
+    """Return the table; the inspector shows the line of the selected row.
+
+    Without a search for holders the other columns have the room of theirs.
+    """
+    columns = [each for each in columns_of("lines") if has_holders or each["field"] != "holder"]
     more = {"suppressCellFocus": False, "tooltipShowDelay": 300}
-    shown = grid(f"{prefix}-table", rows, columns_of("lines"), no_rows("No line matches."), **more)
+    shown = grid(f"{prefix}-table", rows, columns, no_rows("No line matches."), **more)
     return html.Div(shown, className="table-frame")
 
 
