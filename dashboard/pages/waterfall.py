@@ -9,7 +9,7 @@ from vramscope import analysis
 from vramscope.analysis.lines import line_words, lines
 from vramscope.analysis.summary import at_instant, pinned_words
 from vramscope.analysis.waterfall import BAR_WORDS, missing_parts
-from vramscope.units import format_bytes, format_duration, format_share
+from vramscope.units import format_bytes, format_count, format_duration, format_share
 
 from ..address import restore
 from ..answers import series_of, totals
@@ -56,7 +56,10 @@ def _layout(context: Context) -> Any:
     picture = graph("wf-graph", _picture(data, view, row), "The device over time.", "timeline-like")
     there = [name for name, n_bytes in device.stacked(found).items() if n_bytes.any()]
     key = color_key(((device.COLOR[name], BAR_WORDS[name].on_page) for name in there), "band")
-    hint = html.P("Click a moment to see its parts", className="dim only-live")
+    # Seconds may lie between two samples, in which the device had other levels.
+    drawn = f"{format_count(len(found), 'sample')}, drawn until the next. "
+    click = html.Span("Click a moment to see its parts.", className="only-live")
+    hint = html.P([drawn, click], className="dim")
     chart = panel("The device over time", key, picture, kind="chart", beside=hint)
     # One sample is no course over time: its parts are all there is.
     chart.hidden = len(found) < 2
