@@ -57,7 +57,7 @@ def _layout(context: Context) -> Any:
     there = [name for name, n_bytes in device.stacked(found).items() if n_bytes.any()]
     key = color_key(((device.COLOR[name], BAR_WORDS[name].on_page) for name in there), "band")
     # Seconds may lie between two samples, in which the device had other levels.
-    drawn = f"{format_count(len(found), 'sample')}, drawn until the next. "
+    drawn = f"{format_count(len(found), 'sample')}; a level is drawn until the next one. "
     click = html.Span("Click a moment to see its parts.", className="only-live")
     hint = html.P([drawn, click], className="dim")
     chart = panel("The device over time", key, picture, kind="chart", beside=hint)
