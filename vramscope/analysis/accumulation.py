@@ -15,7 +15,7 @@ from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Marks, Phase
-from vramscope.model.recording import Recording
+from vramscope.model.recording import Outcome, Recording
 from vramscope.model.table import Array
 
 _LEAST_FORWARDS = 3
@@ -194,6 +194,14 @@ def without_backward(recording: Recording, found: Allocations, is_input: Array) 
     following = np.append(np.sort(found.alloc_event[unused]), np.iinfo("i8").max)
     into = following[np.searchsorted(following, found.alloc_event)]
     return unused | is_input & dies & (into <= found.free_event)
+
+
+def trains_never(recording: Recording) -> bool:
+    """Return whether a whole recording has forwards with gradients, several, and none has a backward."""
+    phases = recording.phases
+    n_forwards = np.count_nonzero((phases.phase == Phase.FORWARD) & (phases.depth == 0))
+    is_whole, has_backward = recording.outcome is Outcome.FINISHED, Phase.BACKWARD in phases.phase
+    return is_whole and bool(n_forwards >= _LEAST_FORWARDS) and not has_backward
 
 
 def _dies_unused(recording: Recording, found: Allocations) -> Array:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from vramscope.analysis import Analysis
+from vramscope.analysis.accumulation import trains_never
 from vramscope.analysis.by_module import ModuleEvidence, Owners, owners_of
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
@@ -17,7 +18,7 @@ from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, NoteCode
 from vramscope.model.finding import Finding
 from vramscope.model.marks import Category, Labels, MarkKind, Phase, Phases
-from vramscope.model.recording import Outcome, Recording
+from vramscope.model.recording import Recording
 from vramscope.model.table import Array, rows_within
 
 _LEAST_BYTES = 1 << 20
@@ -79,11 +80,10 @@ def _without_backward(
     recording: Recording, found: Allocations, lives: Lives, live: Array, at: int
 ) -> list[Finding]:
     """Find what forwards with gradients left at the peak, where no backward comes in a whole recording."""
+    if not trains_never(recording):
+        return []
     phases = recording.phases
     forwards = phases.rows((phases.phase == Phase.FORWARD) & (phases.depth == 0))
-    has_all = recording.outcome is Outcome.FINISHED and not (phases.phase == Phase.BACKWARD).any()
-    if not has_all or len(forwards) < _LEAST_STEPS:
-        return []
     # A forward that runs at the peak keeps what it has made if it still keeps that when it ends.
     of = np.searchsorted(forwards.start_event, found.alloc_event, side="right") - 1
     rows = live & (lives.phase == Phase.FORWARD) & (of >= 0) & (lives.dies >= forwards.end_event[of])

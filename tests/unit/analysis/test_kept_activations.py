@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import vramscope
 from vramscope import cli
 from vramscope.analysis.kept_activations import kept_activations
+from vramscope.analysis.strategies import strategies
 
 pytestmark = pytest.mark.usefixtures("own_tensors_only")
 
@@ -286,6 +287,23 @@ def test_forwards_with_gradients_that_no_backward_follows_are_named(tmp_path, ho
 
     assert len(found) == is_told
     assert all("none of the 6" in each.claim and each.n_bytes >= 4 * 256 << 10 for each in found)
+
+
+@pytest.mark.parametrize("does", ["train", "generate with gradients", "generate"])
+def test_what_changes_a_backward_is_advised_only_where_one_comes(tmp_path, does):
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Tanh()) for _ in range(6)))
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True):
+        for _ in range(8):
+            with torch.set_grad_enabled(does != "generate"):
+                result = net(torch.randn(1024, 64))
+            if does == "train":
+                result.square().mean().backward()
+        del result
+    found = strategies(vramscope.load(tmp_path / "run").recordings[0])
+    names = " ".join([*(each.name for each in (*found.advised, *found.undecided)), *found.without_effect])
+
+    assert ("checkpointing" in names) == (does == "train")
+    assert ("micro-batches" in names) == (does == "train")
 
 
 def test_a_result_that_is_kept_is_no_graph(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 
 from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
 from vramscope.analysis import Analysis
+from vramscope.analysis.accumulation import trains_never
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.strategies.batches import accumulation, loss_in_chunks, smaller_evaluation
 from vramscope.analysis.strategies.checkpointing import checkpointed
@@ -155,7 +156,8 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     peak = int(run.level_bytes[at])
     live = run.found.allocated_at(at)
     unknown = int(run.found.block_size[live & (run.category == Category.UNKNOWN)].sum())
-    trials = [of_whole_step(run, each) for make in _ALL for each in make(run)]
+    helping = [make for make in _ALL if make not in _OF_A_BACKWARD or not trains_never(recording)]
+    trials = [of_whole_step(run, each) for make in helping for each in make(run)]
     tried = [(_outcome(run, each, at, unknown), each) for each in trials]
     helps = [
         each for each, _ in tried if peak and each.saved_bytes >= WORTH_IT * peak and each.high_bytes <= peak
@@ -357,6 +359,8 @@ _ALL: tuple[Callable[[StrategyInput], Iterator[StrategyTrial]], ...] = (
     smaller_evaluation, _checkpointing, loss_in_chunks, _gradients_to_none, _bucket_views, fused_optimizer,
     optimizer_in_a_loop, accumulation, state_in_8_bits, one_moment, offloaded, sharded,
 )  # fmt: skip
+_OF_A_BACKWARD = (_checkpointing, loss_in_chunks, accumulation)
+"""What changes how a backward runs: it helps no program that has none."""
 
 ANALYSIS = Analysis(
     "strategies", "What else would lower the peak, and by how many bytes of this run?", strategies

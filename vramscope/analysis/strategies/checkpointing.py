@@ -89,8 +89,9 @@ def checkpointed(
         saving = [call for call, start in zip(calls, starts, strict=True) if start is not None]
         if any(_gives_away(found, lives, call) for call in saving):
             most = np.maximum(most, 0)
-        saves = [call.rows[0] for call in saving]
-        which = dict.fromkeys(names[block_of[owners.module[row]]] for row in saves) or names
+        if not saving:
+            continue
+        which = dict.fromkeys(names[block_of[owners.module[call.rows[0]]]] for call in saving)
         yield Checkpointed(tuple(which), extra + peaks, np.cumsum(removed)[:-1], most, bool(divided))
 
 

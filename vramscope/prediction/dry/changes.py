@@ -56,7 +56,7 @@ class Changed:
             (change.is_autocast and not self.n_forwards, "no module was called"),
             (
                 change.checkpointed is not None and not self.n_blocks,
-                "no model has repeated blocks in a ModuleList or Sequential",
+                "no model that runs with gradients has repeated blocks in a ModuleList or Sequential",
             ),
             (change.optimizer and not self.n_optimizers, "the program has no Adam or AdamW of torch"),
             (
