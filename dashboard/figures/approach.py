@@ -8,6 +8,7 @@ from vramscope.units import format_bytes
 
 from .drawing.series import TIME, Series
 from .drawing.theme import (
+    EVENTS_AXIS,
     QUANTITY_COLOR,
     VERMILION,
     base_layout,
@@ -23,7 +24,6 @@ from .track import reduced
 
 COLUMNS = 400
 STEPS_BEFORE = 3
-_EVENTS = {"nticks": 6, "exponentformat": "none", "separatethousands": True}
 SHARE = 0.25
 """Share of a recording without steps that is shown."""
 
@@ -42,7 +42,7 @@ def figure(
     top = max(wanted, most_bytes, int(series.reserved[first_event : event + 1].max(initial=0)))
     unit, unit_name = byte_unit(top)
     right = view.end + 0.035 * (view.end - view.start)
-    unit_s, named = time_axis(view.start, right, 6) if series.axis == TIME else (1.0, _EVENTS)
+    unit_s, named = time_axis(view.start, right, 6) if series.axis == TIME else (1.0, EVENTS_AXIS)
     left, failed, end = view.start / unit_s, view.end / unit_s, right / unit_s
     units = (unit_s, unit)
     traces = [_curve(series, name, view, right, units) for name in ("reserved", "allocated")]

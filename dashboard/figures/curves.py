@@ -10,6 +10,7 @@ from vramscope.model.past import most_of
 
 from .drawing.theme import (
     BLUE,
+    EVENTS_AXIS,
     GREEN,
     ORANGE,
     PURPLE,
@@ -53,9 +54,8 @@ def figure(
     unit, unit_name = byte_unit(max(top, capacity if shown else 0))
     lines = [_line("allocated", allocated, unit, fill="tozeroy"), _line("before", before, unit, dash="dot")]
     lines += [_line("after", after, unit)] if after is not None else []
-    events = {"tickprefix": "event ", "nticks": 5, "tickangle": 0, "separatethousands": True,
-              "showtickprefix": "first"}  # fmt: skip
-    return plain_chart(lines, events, byte_axis(unit_name), shapes=[_limit(capacity / unit)] if shown else [])
+    shapes = [_limit(capacity / unit)] if shown else []
+    return plain_chart(lines, EVENTS_AXIS, byte_axis(unit_name), shapes=shapes)
 
 
 def _line(kind: str, curve: NamedCurve, unit: int, **more: str) -> dict[str, Any]:

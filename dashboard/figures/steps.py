@@ -16,7 +16,7 @@ from vramscope.units import format_name
 from . import anatomy
 from .anatomy import ModuleColumn
 from .drawing.m4 import even_edges, m4
-from .drawing.theme import CATEGORY_COLOR, PHASE_COLOR, byte_axis, pack, plain_chart, unpack
+from .drawing.theme import CATEGORY_COLOR, EVENTS_AXIS, PHASE_COLOR, byte_axis, pack, plain_chart, unpack
 
 STEP_COLUMNS = 200
 STACK_COLUMNS = 160
@@ -192,8 +192,7 @@ def stack(
     else:
         chosen = m4([inside], even_edges(0, end - start + 1, STACK_COLUMNS))
         x, more = chosen + start, {}
-        axis = {"separatethousands": True, "tickprefix": "event ", "nticks": 5, "tickangle": 0,
-                "fixedrange": True}  # fmt: skip
+        axis = EVENTS_AXIS | {"fixedrange": True}
     packed = pack(x)
     areas = [_area(each, packed, level[chosen]) for each, level in shown]
     said = anatomy.highest(shown)

@@ -114,7 +114,7 @@ def _card(leak: Leak, address: Address, view: View) -> Any:
     basis = f"Confidence {100 * leak.confidence:.0f} % (Kendall's tau over {which})."
     link = html.A("Show its allocations", href=to.url, className="link")
     at, kept = leak.kept_at, None
-    if at:
+    if at and (at.file, at.line) != (leak.finding.file, leak.finding.line):  # whose code stands above
         words = ["Kept at ", html.Bdi(place_of(at), className="dim")]
         code = stack_table.code(Frame("", at.file, at.line), view)
         kept = html.Div([html.P(words, className="card-where"), code])

@@ -5,6 +5,7 @@ from typing import Any
 from dash import Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
+from vramscope.analysis.recorded_settings import recorded_limit
 from vramscope.analysis.verdicts import GrowthVerdict, memory_growth
 from vramscope.analysis.verdicts.missing import full_device, missing_parts, until
 from vramscope.model.codes import FindingKind
@@ -220,7 +221,10 @@ def _kpis(data: Data, view: View) -> Any:
     most, where = _highest(view, "allocated", allocated, words[0])
     top, room = _highest(view, "reserved", int(known.reserved_bytes[wide]), words[1])
     is_past, capacity = most > allocated, view.recording.device.total_bytes
-    if capacity:
+    limit = recorded_limit(view.recording)
+    if limit and top <= limit:
+        room = f"{format_share(top, limit, 0)} of the {format_bytes(limit)} allowed"
+    elif capacity:
         room = f"{format_share(top, capacity, 0)} of {format_bytes(capacity)}"
         if top > capacity:  # a simulated device that was full; a share would read as an error
             room = f"{format_bytes(top - capacity)} more than its {format_bytes(capacity)}"

@@ -70,6 +70,9 @@ def byte_axis(unit_name: str = "B", **more: Any) -> dict[str, Any]:
     return axis | more
 
 
+EVENTS_AXIS = {"tickprefix": "event ", "showtickprefix": "first", "nticks": 5, "tickangle": 0,
+               "separatethousands": True, "exponentformat": "none"}  # fmt: skip
+"""A horizontal axis of the numbers of events."""
 _EVEN_DIGITS = [
     {"dtickrange": [10.0**-n, 10.0 ** (1 - n) if n else None], "value": f",.{n}f"} for n in range(10)
 ]

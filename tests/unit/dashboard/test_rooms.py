@@ -117,6 +117,7 @@ def test_a_leak_is_shown_with_the_source_of_the_line_that_keeps_it() -> None:
 
     assert "Kept at " in text
     assert "gan_retain_graph.py:41: history.append(loss_d)" in text
+    assert text.count("Kept at ") == 1  # the line of the leak is another one
     assert "Compared at the same point of 8 steps." in text
     assert "over the last 7 of 8 compared" in text
     # The program was recorded elsewhere: its source is in the recording.
@@ -210,6 +211,20 @@ def test_a_log_has_its_peaks_on_the_pages_and_a_step_that_says_none_has_none(tmp
         [1, 3],
         [3 << 30, 5 << 30],
     )
+
+
+def test_a_peak_below_the_limit_of_its_process_is_a_share_of_that(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which "
+        "12.00 GiB is free. 10.00 GiB allowed; Of the allocated memory 8.00 GiB is allocated by PyTorch, and "
+        "1.00 GiB is reserved by PyTorch but unallocated."
+    )
+    data = Data(tmp_path)
+    (name,) = data.runs.paths()
+    overview = shown("overview", data, name)
+
+    assert "90 % of the 10.0 GiB allowed" in overview
+    assert "of 24.0 GiB" not in overview
 
 
 def test_totals_of_a_message_are_shown_as_no_course_and_no_segments(tmp_path: Path) -> None:
