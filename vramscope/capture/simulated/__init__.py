@@ -180,7 +180,9 @@ class Simulated(LabelingListener, SimulatedDevice):
             )
             found.append(Note(NoteCode.OTHER_THREADS, text, len(self._other_threads)))
         elif self._n_unseen:
-            text = "storages that live at the end were never seen, as those of threads that entered no block"
+            text = (
+                "some storages that live at the end were never seen, as those of threads that entered no block"
+            )
             found.append(Note(NoteCode.OTHER_THREADS, text, self._n_unseen))
         found += hooks.recursion_notes(self._storages.n_too_deep)
         self._storages.n_too_deep = 0
@@ -266,7 +268,7 @@ class Simulated(LabelingListener, SimulatedDevice):
         if is_known:
             self._queue.extend((HOLDER, time_ns(), storage._cdata, words, None, None, None))
         elif storage.device.type == "cpu" and not self._was_left:
-            # NumPy's memory and mapped files are not torch's: not resizable. Old versions do not say.
+            # NumPy's memory and mapped files are not torch's: they are not resizable. Old versions do not say.
             self._n_unseen += storage.nbytes() > 0 and getattr(storage, "resizable", bool)()
 
     def _keep_up(self) -> None:
