@@ -268,7 +268,7 @@ class Simulated(LabelingListener, SimulatedDevice):
         if is_known:
             self._queue.extend((HOLDER, time_ns(), storage._cdata, words, None, None, None))
         elif storage.device.type == "cpu" and not self._was_left:
-            # NumPy's memory and mapped files are not torch's: they are not resizable. Old versions do not say.
+            # NumPy's memory and mapped files are not torch's: they cannot be resized. Old versions do not say it.
             self._n_unseen += storage.nbytes() > 0 and getattr(storage, "resizable", bool)()
 
     def _keep_up(self) -> None:
