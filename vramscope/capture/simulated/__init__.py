@@ -76,7 +76,6 @@ class Simulated(LabelingListener, SimulatedDevice):
         self._fetched: dict[int, list[tuple[Life, CallPath | None]]] = {}
         """What the data loader that a thread runs has allocated so far, by thread."""
         self._threads, self._other_threads = set[int](), set[int]()
-        self._n_unseen, self._was_left = 0, False
 
     def start(self, sink: Sink) -> None:
         """Begin recording; storages that exist already become the initial state."""
@@ -99,7 +98,6 @@ class Simulated(LabelingListener, SimulatedDevice):
         The weak references stayed during the pause, so every release was seen. New storages are taken in if
         the garbage collector still counts their tensors as young, the rest once an operator returns them.
         """
-        self._was_left = True
         self._storages.adopt(everything=False)
         self._hook()
 
@@ -179,11 +177,6 @@ class Simulated(LabelingListener, SimulatedDevice):
                 "modules were called on threads that entered no block: what they allocate is seen late or not"
             )
             found.append(Note(NoteCode.OTHER_THREADS, text, len(self._other_threads)))
-        elif self._n_unseen:
-            text = (
-                "some storages that live at the end were never seen, as those of threads that entered no block"
-            )
-            found.append(Note(NoteCode.OTHER_THREADS, text, self._n_unseen))
         found += hooks.recursion_notes(self._storages.n_too_deep)
         self._storages.n_too_deep = 0
         found += self.checkpointing.notes()
@@ -267,9 +260,6 @@ class Simulated(LabelingListener, SimulatedDevice):
         )
         if is_known:
             self._queue.extend((HOLDER, time_ns(), storage._cdata, words, None, None, None))
-        elif storage.device.type == "cpu" and not self._was_left:
-            # NumPy's memory and mapped files are not torch's: they cannot be resized. Old versions do not say it.
-            self._n_unseen += storage.nbytes() > 0 and getattr(storage, "resizable", bool)()
 
     def _keep_up(self) -> None:
         """Empty the queue, and write here where the writer's thread does not keep up."""
