@@ -264,8 +264,8 @@ def _room(room: Any, recording: Recording) -> Any:
         for part, n in shown
     ]  # fmt: skip
     most = "" if recording.has_layout else "at most "
-    largest = f"{most}{format_bytes(room.largest_here_bytes)}"
-    need = f"Needed: a block of {format_bytes(room.need_bytes)}; the largest free one: {largest}"
+    largest = f"the largest free one for such requests: {most}{format_bytes(room.largest_here_bytes)}"
+    need = f"Needed: a block of {format_bytes(room.need_bytes)}; {largest}"
     lacking = f"; lacking on the device: {format_bytes(room.lacking_bytes)}" if room.lacking_bytes > 0 else ""
     if room.is_limited:
         limit = format_bytes(room.limit_bytes)

@@ -238,7 +238,7 @@ def test_totals_of_a_message_are_shown_as_no_course_and_no_segments(tmp_path: Pa
 
     assert "Peak at least 16.0 GiB allocated, 20.0 GiB reserved" in shown("peak", data, name)
     assert "No segments were recorded" in shown("fragmentation", data, name)
-    assert "the largest free one: at most 4.00 GiB" in shown("oom", data, name)
+    assert "the largest free one for such requests: at most 4.00 GiB" in shown("oom", data, name)
     for page in ("overview", "oom"):
         assert shown(page, data, name).count("to allocate 2.00 GiB") == 1 + (page == "oom")
         assert "no stack recorded" not in shown(page, data, name)
