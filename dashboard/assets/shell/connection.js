@@ -74,9 +74,15 @@
   // Dash reports a request without an answer as an error of the page, and reads a refusal twice. Such a request
   // is answered here with "no change", and the page is loaded again when the server is back.
   const unchanged = () => { isMissed = true; return new Response(null, { status: 204 }); };
+  // What the head of the page has asked for already, once.
+  async function askedBefore(url) {
+    const { asked } = window.vramscope, name = url.split("/").pop(), reply = await asked[name];
+    delete asked[name];
+    return reply && reply.ok ? reply : null;
+  }
   window.fetch = async function (target, options) {
     const url = String(target instanceof Request ? target.url : target);
-    if (!url.includes("_dash-update-component")) return ask(target, options);
+    if (!url.includes("_dash-update-component")) return (await askedBefore(url)) || ask(target, options);
     if (state === "down" || state === "token") return unchanged();
     try {
       const reply = await ask(target, options);
