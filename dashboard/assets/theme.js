@@ -1,4 +1,5 @@
-// Sets the theme before the first paint, so that a dark page does not flash. Loads Plotly early where it is needed.
+// Sets the theme before the first paint, so that a dark page does not flash. Asks early for what every page needs,
+// and for Plotly where it is needed.
 (function () {
   let kept = null;
   try { kept = localStorage.getItem("vramscope-theme"); } catch (e) { /* storage switched off */ }

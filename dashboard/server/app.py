@@ -58,10 +58,10 @@ def build_app(data: Data, allowed: Access) -> Dash:
     )
     bundles = compression.register(app.server, Path(app.config.assets_folder))
     index = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-    index = index.replace("{palette}", palette_css()).replace("{first}", bundles.first)
-    app.index_string = index.replace("{sheets}", bundles.addresses["css"]).replace(
-        "{ours}", bundles.addresses["js"]
-    )
+    parts = {"palette": palette_css(), "first": bundles.first} | bundles.addresses
+    for name, text in parts.items():
+        index = index.replace(f"{{{name}}}", text)
+    app.index_string = index
     all_pages = pages()
     _route(app, data, {page.path: page for page in all_pages})
     _watch(app, data, {page.path for page in all_pages if not page.reads_events})

@@ -74,10 +74,11 @@
   // Dash reports a request without an answer as an error of the page, and reads a refusal twice. Such a request
   // is answered here with "no change", and the page is loaded again when the server is back.
   const unchanged = () => { isMissed = true; return new Response(null, { status: 204 }); };
-  // What the head of the page has asked for already, once.
+  // What the head of the page has asked for already is taken once: nobody reads the same answer twice.
   async function askedBefore(url) {
-    const { asked } = window.vramscope, name = url.split("/").pop(), reply = await asked[name];
+    const { asked } = window.vramscope, name = url.split("/").pop(), awaited = asked[name];
     delete asked[name];
+    const reply = await awaited;
     return reply && reply.ok ? reply : null;
   }
   window.fetch = async function (target, options) {

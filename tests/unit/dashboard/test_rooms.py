@@ -213,14 +213,20 @@ def test_a_log_has_its_peaks_on_the_pages_and_a_step_that_says_none_has_none(tmp
     )
 
 
-def test_a_peak_below_the_limit_of_its_process_is_a_share_of_that(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text(
+def of_message(folder: Path, free: str, allocated: str, reserved: str) -> tuple[Data, str]:
+    """Return a log that has only torch's message of a failed request, and its id."""
+    (folder / "train.log").write_text(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which "
-        "12.00 GiB is free. 10.00 GiB allowed; Of the allocated memory 8.00 GiB is allocated by PyTorch, and "
-        "1.00 GiB is reserved by PyTorch but unallocated."
+        f"{free} Of the allocated memory {allocated} is allocated by PyTorch, and {reserved} is "
+        "reserved by PyTorch but unallocated."
     )
-    data = Data(tmp_path)
+    data = Data(folder)
     (name,) = data.runs.paths()
+    return data, name
+
+
+def test_a_peak_below_the_limit_of_its_process_is_a_share_of_that(tmp_path: Path) -> None:
+    data, name = of_message(tmp_path, "12.00 GiB is free. 10.00 GiB allowed;", "8.00 GiB", "1.00 GiB")
     overview = shown("overview", data, name)
 
     assert "90 % of the 10.0 GiB allowed" in overview
@@ -228,13 +234,7 @@ def test_a_peak_below_the_limit_of_its_process_is_a_share_of_that(tmp_path: Path
 
 
 def test_totals_of_a_message_are_shown_as_no_course_and_no_segments(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text(
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which "
-        "1.00 GiB is free. Of the allocated memory 16.00 GiB is allocated by PyTorch, and 4.00 GiB is "
-        "reserved by PyTorch but unallocated."
-    )
-    data = Data(tmp_path)
-    (name,) = data.runs.paths()
+    data, name = of_message(tmp_path, "1.00 GiB is free.", "16.00 GiB", "4.00 GiB")
 
     assert "Peak at least 16.0 GiB allocated, 20.0 GiB reserved" in shown("peak", data, name)
     assert "No segments were recorded" in shown("fragmentation", data, name)

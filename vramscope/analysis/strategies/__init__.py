@@ -156,8 +156,8 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     peak = int(run.level_bytes[at])
     live = run.found.allocated_at(at)
     unknown = int(run.found.block_size[live & (run.category == Category.UNKNOWN)].sum())
-    helping = [make for make in _ALL if make not in _OF_A_BACKWARD or not trains_never(recording)]
-    trials = [of_whole_step(run, each) for make in helping for each in make(run)]
+    idle = _OF_A_BACKWARD if trains_never(recording) else ()
+    trials = [of_whole_step(run, each) for make in _ALL if make not in idle for each in make(run)]
     tried = [(_outcome(run, each, at, unknown), each) for each in trials]
     helps = [
         each for each, _ in tried if peak and each.saved_bytes >= WORTH_IT * peak and each.high_bytes <= peak
