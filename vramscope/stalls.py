@@ -11,7 +11,6 @@ from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from types import TracebackType
 
 LOOK_EVERY_S = 0.1
 MOST_LOOKS = 3
@@ -57,9 +56,7 @@ class AtDisk:
         """Begin the operation."""
         _at_disk[get_ident()] = next(_numbers)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the operation."""
         _stalled.discard(_at_disk.pop(get_ident(), 0))
 

@@ -84,7 +84,7 @@ def _variables(command: Sequence[str], args: Namespace) -> Mapping[str, str]:
         options_of(args)
         | detached
         | {
-            f"{PREFIX}DIRECTORY": _absolute(str(place)),
+            f"{PREFIX}DIRECTORY": absolute(str(place)),
             RUN: f"{os.getpid()}-{time.time():.2f}@{socket.gethostname()}",
             "PYTHONPATH": os.pathsep.join(places),
         }
@@ -96,7 +96,7 @@ def options_of(args: Namespace) -> dict[str, str]:
     from vramscope.recorder.configured import PREFIX
 
     options = {
-        "DIRECTORY": None if args.output is None else _absolute(args.output),
+        "DIRECTORY": None if args.output is None else absolute(args.output),
         "MODE": args.mode,
         "EVERY": args.every,
         "DEVICE": args.device,
@@ -108,7 +108,8 @@ def options_of(args: Namespace) -> dict[str, str]:
     return {PREFIX + name: value for name, value in options.items() if value is not None}
 
 
-def _absolute(place: str) -> str:
+def absolute(place: str) -> str:
+    """The place of a run for processes in other folders: a URL as it is."""
     return place if "://" in place else os.path.abspath(place)  # noqa: PTH100 -- keeps links
 
 

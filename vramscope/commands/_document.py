@@ -1,6 +1,8 @@
 """A page of headings, sentences and tables, printed in a terminal or as Markdown."""
 
-from collections.abc import Iterable, Sequence
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -44,12 +46,21 @@ _STYLES = {"plain": "", "quiet": "dim", "note": "yellow", "warning": "yellow", "
 _STYLES |= {"yes": "green", "partly": "yellow", "no": "red"}
 
 
+def print_answer(args: Namespace, as_json: Callable[[], Any], blocks: Iterable[Block]) -> int:
+    """Print what a command answers, as JSON where that is wanted, else as a page; return the exit code."""
+    if args.json:
+        print(json.dumps(as_json(), indent=2))
+    else:
+        print_page(blocks, is_markdown="markdown" in args and args.markdown)
+    return 0
+
+
 def print_page(blocks: Iterable[Block], *, is_markdown: bool) -> None:
     """Print the page as Markdown or for the terminal."""
     if is_markdown:
         print(markdown(list(blocks)), end="")
     else:
-        print_terminal(blocks)
+        print_terminal(list(blocks))
 
 
 def print_terminal(blocks: Iterable[Block]) -> None:

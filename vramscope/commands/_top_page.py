@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from textwrap import wrap
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramscope.analysis.lines import place_words
@@ -211,9 +210,7 @@ class Keys:
             tty.setcbreak(self._file)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None and self._before is not None:
             import termios
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 _TORCH = "torch"
@@ -30,12 +30,10 @@ class WhenTorch(MetaPathFinder):
             sys.meta_path.insert(0, self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._leave_path()
         if self._is_entered:
-            self._block.__exit__(kind, error, trace)
+            self._block.__exit__(*error)
 
     def find_spec(
         self,

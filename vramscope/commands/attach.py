@@ -3,7 +3,6 @@
 import os
 import sys
 from argparse import Namespace
-from typing import Any
 
 from vramscope.commands import described
 
@@ -11,13 +10,12 @@ from vramscope.commands import described
 def run(args: Namespace) -> int:
     """Attach to the processes, or list those that can be attached to; return the exit code."""
     from vramscope.commands._attached_process import WAIT_S, answer_of
+    from vramscope.commands._command import absolute
 
     if not args.pid:
         return _list()
-    options: dict[str, Any] = {"mode": args.mode, "device": args.device, "max_size": args.max_size}
-    if args.output is not None:
-        is_url = "://" in args.output
-        options["directory"] = args.output if is_url else os.path.abspath(args.output)  # noqa: PTH100
+    options = {"mode": args.mode, "device": args.device, "max_size": args.max_size}
+    options["directory"] = None if args.output is None else absolute(args.output)
     given = {name: value for name, value in options.items() if value is not None}
     wait_s = WAIT_S if args.wait is None else args.wait
     for pid in args.pid:

@@ -1,6 +1,5 @@
 """The differences between two runs."""
 
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
 from vramscope.commands._crew import waiting
-from vramscope.commands._document import Block, Grid, Heading, Text, print_page
+from vramscope.commands._document import Block, Grid, Heading, Text, print_answer
 from vramscope.errors import UsageError
 from vramscope.package_data import words
 from vramscope.units import format_bytes, format_count
@@ -39,12 +38,7 @@ def run(args: Namespace) -> int:
             (new, compare(old, new, tolerance=args.tolerance / 100), undecided_difference(old, new))
             for old, new in pairs(before, after)
         ]
-    if args.json:
-        print(json.dumps(as_json(found, left), indent=2))
-    else:
-        blocks = _page(before, after, found, left, args.top)
-        print_page(blocks, is_markdown=args.markdown)
-    return 0
+    return print_answer(args, lambda: as_json(found, left), _page(before, after, found, left, args.top))
 
 
 def as_json(
@@ -79,9 +73,7 @@ def _comparison(recording: "Recording", comparison: "Comparison", undecided: str
 def _change(change: "Change") -> dict[str, Any]:
     place = change.place
     is_known = place is not None and bool(place.file) and not place.is_library
-    where = (
-        {"file": place.file, "line": place.line, "function": place.function} if place and is_known else None
-    )
+    where = {name: getattr(place, name) for name in ("file", "line", "function")} if is_known else None
     return {
         "kind": change.kind,
         "name": change.name,

@@ -34,16 +34,10 @@ class Answer:
 
 def run(args: Namespace) -> int:
     """Print what can be done on this machine; return the exit code."""
-    import json
-
-    from vramscope.commands._document import print_terminal
+    from vramscope.commands._document import print_answer
 
     report = _report()
-    if args.json:
-        print(json.dumps(report, indent=2))
-    else:
-        print_terminal(list(_page(report)))
-    return 0
+    return print_answer(args, lambda: report, _page(report))
 
 
 def _report() -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Explains why a run did not fit, and finds what would: settings by replay, cards, batches, strategies."""
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
 from vramscope.commands._crew import crew, progress, waiting
-from vramscope.commands._document import print_terminal
+from vramscope.commands._document import print_answer
 from vramscope.errors import UsageError
 from vramscope.units import format_bytes, parse_bytes
 
@@ -49,11 +48,7 @@ def run(args: Namespace) -> int:
         return 130
     if answers[0].problem:
         raise UsageError(f"{args.path}: {answers[0].problem}")
-    if args.json:
-        print(json.dumps(as_json(answers), indent=2))
-    else:
-        print_terminal(list(page(answers, loaded.name)))
-    return 0
+    return print_answer(args, lambda: as_json(answers), page(answers, loaded.name))
 
 
 def _rerun(answer: "FitAnswer", recording: "Recording", command: str, n_gpus: int) -> "FitAnswer":

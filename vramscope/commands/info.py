@@ -1,13 +1,12 @@
 """The contents of a run or file."""
 
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
 from vramscope.commands._crew import waiting
-from vramscope.commands._document import Block, Grid, Heading, Text, print_terminal
+from vramscope.commands._document import Block, Grid, Heading, Text, print_answer
 from vramscope.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -32,11 +31,7 @@ def run(args: Namespace) -> int:
         "notes": [_note(note) for note in loaded.notes],
         "recordings": [_recording(recording) for recording in loaded.recordings],
     }
-    if args.json:
-        print(json.dumps(contents, indent=2))
-    else:
-        print_terminal(list(_page(contents)))
-    return 0
+    return print_answer(args, lambda: contents, _page(contents))
 
 
 def _recording(recording: "Recording") -> dict[str, Any]:

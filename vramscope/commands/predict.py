@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramscope.commands import described
 from vramscope.commands._crew import progress
-from vramscope.commands._document import print_terminal
+from vramscope.commands._document import print_answer, print_terminal
 from vramscope.units import format_bytes
 
 if TYPE_CHECKING:
@@ -56,11 +56,7 @@ def _predict(args: Namespace, trial: "Trial") -> int:
     from vramscope.commands._predict_page import page
 
     summary = summarize(found.recording)
-    if args.json:
-        print(json.dumps(as_json(found, summary), indent=2))
-    else:
-        print_terminal(list(page(found, summary)))
-    return 0
+    return print_answer(args, lambda: as_json(found, summary), page(found, summary))
 
 
 def _import_page() -> None:

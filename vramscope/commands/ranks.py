@@ -1,12 +1,12 @@
 """All ranks of a run compared: groups, missing, ended and odd ranks, and the line that differs."""
 
-import json
 from argparse import Namespace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from vramscope.commands import described
-from vramscope.commands._document import Heading, print_terminal
+from vramscope.commands._document import Heading, print_answer
 from vramscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,22 +25,14 @@ def run(args: Namespace) -> int:
     if args.address is not None and args.engine != "ray":
         raise UsageError("--address is of a Ray cluster: add --engine ray")
     compared = compared_run(args.path, _engine(args), all_findings=args.all_findings)
-    if args.json:
-        findings = [
-            {**finding_as_json(Located(*each[:3])), "ranks": sorted({rank for rank, _ in each.of})}
-            for each in compared.findings
-        ]
-        print(json.dumps(comparison_as_json(compared) | {"findings": findings}, indent=2))
-        return 0
-    name = compared.path.rstrip("/").rpartition("/")[2]
-    print_terminal(
-        [
-            Heading(f"{name}: its ranks compared", level=1),
-            *comparison(compared),
-            *shared_findings(compared.findings, compared, _FINDINGS_SHOWN),
-        ]
-    )
-    return 0
+    findings = [
+        {**finding_as_json(Located(*each[:3])), "ranks": sorted({rank for rank, _ in each.of})}
+        for each in compared.findings
+    ]
+    title = Heading(f"{compared.path.rstrip('/').rpartition('/')[2]}: its ranks compared", level=1)
+    found = shared_findings(compared.findings, compared, _FINDINGS_SHOWN)
+    blocks = chain([title], comparison(compared), found)
+    return print_answer(args, lambda: comparison_as_json(compared) | {"findings": findings}, blocks)
 
 
 def _engine(args: Namespace) -> "Engine":

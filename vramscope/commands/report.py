@@ -1,6 +1,5 @@
 """The report of a run: peaks, what is allocated at the peak, steps and findings."""
 
-import json
 import shutil
 import sys
 import tempfile
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from vramscope.commands import described
 from vramscope.commands._crew import crew, waiting
-from vramscope.commands._document import Heading, print_page
+from vramscope.commands._document import Heading, print_answer, print_page
 from vramscope.errors import UsageError
 
 
@@ -43,11 +42,7 @@ def run(args: Namespace) -> int:
         loaded = load(args.path)
         loaded = replace(loaded, recordings=chosen(loaded, args.rank, args.device))
         summaries = [summarize(recording) for recording in loaded.recordings]
-    if args.json:
-        print(json.dumps(as_json(summaries), indent=2))
-    else:
-        print_page(page(loaded, summaries, args.top), is_markdown=args.markdown)
-    return 0
+    return print_answer(args, lambda: as_json(summaries), page(loaded, summaries, args.top))
 
 
 def _report_where(args: Namespace) -> int:
@@ -60,11 +55,8 @@ def _report_where(args: Namespace) -> int:
     parse(args.where)
     with waiting(f"reading {args.path}"):
         recordings = chosen(load(args.path), args.rank, args.device)
-    if args.json:
-        print(json.dumps(as_json(recordings, args.where), indent=2))
-        return 0
-    print_page(where_page(recordings, args.where, args.top), is_markdown=args.markdown)
-    return 0
+    blocks = where_page(recordings, args.where, args.top)
+    return print_answer(args, lambda: as_json(recordings, args.where), blocks)
 
 
 def _report_at(args: Namespace) -> int:
@@ -77,11 +69,8 @@ def _report_at(args: Namespace) -> int:
     with waiting(f"reading {args.path}"):
         recordings = chosen(load(args.path), args.rank, args.device)
         found = [at_instant(recording, args.at) for recording in recordings]
-    if args.json:
-        print(json.dumps({"schema": 1, "recordings": [at_instant_as_json(each) for each in found]}, indent=2))
-    else:
-        print_page(at_page(found, args.at, args.top), is_markdown=args.markdown)
-    return 0
+    answer = {"schema": 1, "recordings": [at_instant_as_json(each) for each in found]}
+    return print_answer(args, lambda: answer, at_page(found, args.at, args.top))
 
 
 def _has_many_ranks(path: str) -> bool:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from vramscope.errors import UsageError
@@ -53,9 +52,7 @@ class VramscopeHandler:
         self.recording.begin(self.n_done, _log.warning, self._total_steps)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.recording.end(error)
 
     def step(self) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from importlib import import_module
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -144,9 +144,7 @@ class FakeCuda:
         self._order.begin()
         self.so_far.operators.clear()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.is_entered = False
         self.mode.listener = None
         self._entered.close()
