@@ -67,7 +67,7 @@ def nothing_recorded(live: bool, view: View | None = None, lacks: str = "who all
         most or "No single allocation is in it",
         f"Totals at moments are in it, and no single allocation: {lacks} is not known."
         if most or has_samples
-        else "The recording ended before anything was allocated on this device.",
+        else "Nothing was allocated on this device while it was recorded.",
         *([["The totals are shown in the ", fall, "."]] if has_samples else []),
         [f"To see {lacks}: ", *to_record(view)],
     )

@@ -185,7 +185,7 @@ def _here(data: Data, search: SettingsSearch, address: Address) -> DeviceVerdict
     verdicts = _verdicts(data, search, address)
     named = [each for each in verdicts if each.key == address.by]
     own = [each for each in verdicts if each.key == "this-device"]
-    enough = [each for each in verdicts if each.word is FitVerdict.FITS]
+    enough = [each for each in verdicts if each.word is not None and each.word.fits]
     return (named or own or enough or verdicts[-1:])[0]
 
 
@@ -226,7 +226,8 @@ def _support(fit: FitAnswer, here: DeviceVerdict) -> str:
         what = "What was recorded needs" if fit.prediction is None else "By a dry run, it needs at least"
         return f"{what} {needs}{why}."
     if fit.without_limit is not None or fit.prediction is not None:
-        limit = "" if here.word is FitVerdict.FITS else "Without a limit "
+        is_as_recorded = here.word is FitVerdict.FITS and reserved == fit.recorded_peak_bytes
+        limit = "" if is_as_recorded else "Without a limit "
         return (
             f"{limit}{format_bytes(reserved)} are reserved at most, {format_bytes(allocated)} allocated{why}."
         )

@@ -118,8 +118,9 @@ def _opening(data: Data, view: View) -> list[Any]:
     else:
         claim = f"{'At least' if bound(view) else 'At most'} {fragmented}, at {when}"
     facts = [
-        _most(data, view, found.parts) if was_asked else "",
-        f"{found.churn.n_made:,} segments from cudaMalloc, {found.churn.n_released:,} released by cudaFree",
+        _most(data, view, found.parts, at) if was_asked else "",
+        f"{format_count(found.churn.n_made, 'segment')} from cudaMalloc, "
+        f"{found.churn.n_released:,} released by cudaFree",
         f"cache released {found.churn.n_retries:,} × for a retry" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",
     ]
@@ -127,9 +128,11 @@ def _opening(data: Data, view: View) -> list[Any]:
             html.P("; ".join(each for each in facts if each) + ".", className="support")]  # fmt: skip
 
 
-def _most(data: Data, view: View, parts: Any) -> str:
-    """Return the greatest fragmentation of all instants; it is harmless while nothing is requested."""
+def _most(data: Data, view: View, parts: Any, said: int) -> str:
+    """Return the greatest fragmentation of all instants, if not *said*: harmless while nothing is requested."""
     at = int(parts.inactive_split_bytes.argmax())
+    if parts.inactive_split_bytes[at] == parts.inactive_split_bytes[said]:
+        return ""
     n_bytes, when = format_bytes(int(parts.inactive_split_bytes[at])), moment(data, view, at).words
     return f"{bound(view)}{n_bytes}, at {when}" if bound(view) else f"{n_bytes} at most, at {when}"
 

@@ -13,7 +13,7 @@ from vramscope.analysis.oom.cause import Cause
 from vramscope.analysis.oom.remedies import Remedies, Remedy, remedies
 from vramscope.analysis.pins import PinningLine, pinning_lines, pins
 from vramscope.analysis.verdicts import is_exact
-from vramscope.analysis.verdicts.missing import full_device, missing_parts
+from vramscope.analysis.verdicts.missing import full_device, missing_parts, until
 from vramscope.model.finding import Finding
 from vramscope.model.recording import Recording
 from vramscope.model.trace import Action
@@ -39,6 +39,7 @@ from . import Behind, Context, Page, counting
 
 MOST_LINES = 8
 _SAID = package_data.words(__file__, "pages.tsv", "said")
+_PAGE_OF_CAUSE = package_data.words(__file__, "pages.tsv", "cause")
 
 
 def _layout(context: Context) -> Any:
@@ -55,7 +56,7 @@ def _without_failure(view: View) -> tuple[str, str]:
         return "The simulated device was full", sentence(full)
     if not is_exact(missing):
         return "Whether an allocation failed is not known", sentence(missing[0].text)
-    return "No allocation failed", "Memory did not run out in this recording."
+    return f"No allocation failed {until(missing)}".strip(), "Memory did not run out in this recording."
 
 
 def content(data: Data, view: View, address: Address, found: Remedies | None = None) -> list[Any]:
@@ -91,7 +92,7 @@ def _last(data: Data, view: View, finding: Finding, address: Address, found: Rem
         opening,
         html.Div(
             [
-                _where(view, finding, has_figures=message is not None),
+                _where(view, finding, address, has_figures=message is not None),
                 *([_message(message, is_predicted=failures.is_predicted)] if message else []),
             ],
             className="failure" if message else "",
@@ -108,7 +109,7 @@ def _panel(title: str, *content: Any, aside: Any = "") -> html.Section:
     return panel(title, *content, beside=html.Span(aside, className="dim"))
 
 
-def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
+def _where(view: View, finding: Finding, address: Address, *, has_figures: bool) -> html.Section:
     # The settings that it advises to try are tried below.
     is_tried = "`vramscope fit`" in (finding.advice or "")
     shown = replace(finding, advice=None) if is_tried else finding
@@ -119,7 +120,13 @@ def _where(view: View, finding: Finding, *, has_figures: bool) -> html.Section:
     beside = (
         html.P(f"{figures[:1].upper()}{figures[1:]}.", className="dim") if why and not has_figures else None
     )
-    return cause.card(shown, beside, view=view)
+    return cause.card(shown, beside, view=view, url=_named(finding, address))
+
+
+def _named(finding: Finding, address: Address) -> str:
+    """Return the page that the advice of a cause names; '' where it names none."""
+    path = _PAGE_OF_CAUSE.get(finding.cause or "")
+    return address.go(path=path, at=None).url if path else ""
 
 
 def _message(message: OomMessage, *, is_predicted: bool) -> html.Section:
@@ -213,7 +220,7 @@ def _helps(data: Data, view: View, address: Address, found: Remedies | None) -> 
 def helps(found: Remedies) -> list[Any]:
     """Return the list of remedies and the command to try."""
     if not found.remedies:
-        why = f"Nothing is known that would have helped. {sentence(found.no_setting)}"
+        why = f"Nothing is known that would help. {sentence(found.no_setting)}"
         shown: Any = html.P(prose(why), className="dim nothing")
     else:
         shown = html.Ul([_remedy(each, found.lacking_bytes) for each in found.remedies], className="helps")
@@ -252,7 +259,7 @@ def _card(data: Data, view: View, failures: Any, row: int, finding: Finding, add
         className="card-links",
     )
     where = _room(room, view.recording) if room else None
-    return cause.card(finding, where, links=links, view=view)
+    return cause.card(finding, where, links=links, view=view, url=_named(finding, address))
 
 
 def _room(room: Any, recording: Recording) -> Any:
@@ -265,6 +272,7 @@ def _room(room: Any, recording: Recording) -> Any:
     ]  # fmt: skip
     most = "" if recording.has_layout else "at most "
     largest = f"the largest free one for such requests: {most}{format_bytes(room.largest_here_bytes)}"
+    largest = largest if room.largest_here_bytes else "none is free for such requests"
     need = f"Needed: a block of {format_bytes(room.need_bytes)}; {largest}"
     lacking = f"; lacking on the device: {format_bytes(room.lacking_bytes)}" if room.lacking_bytes > 0 else ""
     if room.is_limited:

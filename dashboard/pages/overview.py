@@ -12,7 +12,7 @@ from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
 from vramscope.package_data import words
-from vramscope.units import format_bytes, format_duration, format_share
+from vramscope.units import as_sentence, format_bytes, format_duration, format_share
 
 from ..address import Address, restore
 from ..answers import clamp, findings, fullest, last_oom, moment, series_of, totals
@@ -179,9 +179,10 @@ def _finding(view: View, found: Finding, *, is_said: bool = False) -> html.Li:
     severity = html.Span(found.severity, className=f"severity {found.severity}")
     page = _PAGE_OF_KIND.get(found.kind)
     why = beyond_heading(found)[1] if found.kind == FindingKind.OOM else ""
-    text = why or _MORE[found.kind] if is_said else found.claim
+    kind = "kept" if found.kind == FindingKind.LEAK and found.holder else found.kind
+    text = why or _MORE[kind] if is_said else found.claim
     look = "plain-link" if text in found.claim else "link"
-    shown = prose(text[:600])
+    shown = prose(as_sentence(text[:600]))
     claim = html.A(shown, href=_at(view, page).url, className=look) if page else shown
     if not found.file:
         return html.Li([severity, html.Span(claim)])

@@ -114,14 +114,13 @@ def _claim(fleet: Fleet) -> str:
         return f"Nothing was recorded by {format_count(len(fleet.missing), 'rank')}"
     if fleet.n_ranks == 1:
         return "One rank: nothing to compare it with"
-    alike = "all alike" if len(fleet.groups) == 1 else f"in {len(fleet.groups)} groups of like ranks"
-    return f"{fleet.n_ranks:,} ranks, {alike}"
+    return f"{fleet.n_ranks:,} ranks, in {format_count(len(fleet.groups), 'group')} of like ranks"
 
 
 def _support(fleet: Fleet) -> str:
     found = fleet.imbalance
     if found is None:
-        return "No two ranks of a group have a step in common."
+        return "No two ranks of a group have a step in common." if fleet.n_ranks > 1 else ""
     words = imbalance_words(found)
     return f"{words[0].upper()}{words[1:]}."
 
@@ -189,7 +188,9 @@ def _quantity(address: Address) -> Quantity:
 
 def _heat(found: RankAnswers, address: Address) -> Any:
     if not len(found.table.step):
-        text = "No rank has a step yet: the map begins with the first one."
+        text = (
+            f"No rank has a step{' yet' if found.fleet.running else ''}: the map begins with the first one."
+        )
         return html.Section(html.P(text, className="dim nothing"), className="panel", id="rk-map")
     quantity = _quantity(address)
     figure = _figure(found, quantity, *_window(found, address))

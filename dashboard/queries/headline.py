@@ -30,14 +30,16 @@ class Headline(NamedTuple):
 
 
 def claim(data: Data, view: View) -> str:
-    """Return the peak in one sentence; it needs only the totals, so it appears with the chart."""
+    """Return the failure or the peak in one sentence; it needs only the totals, so it comes with the chart."""
+    return out_of_memory(data, view) or _peak(data, view)
+
+
+def _peak(data: Data, view: View) -> str:
     known, at = totals(data, view).allocated_bytes, fullest(data, view)
     before = past_peak(view.recording, "allocated")
     if before is not None and before.n_bytes > known[at]:
-        sentence = f"Peak {bound(view)}{format_bytes(before.n_bytes)} in {past_words(before)}"
-    else:
-        sentence = f"Peak {bound(view)}{format_bytes(int(known[at]))} at {moment(data, view, at).words}"
-    return out_of_memory(data, view) or sentence
+        return f"Peak {bound(view)}{format_bytes(before.n_bytes)} in {past_words(before)}"
+    return f"Peak {bound(view)}{format_bytes(int(known[at]))} at {moment(data, view, at).words}"
 
 
 def bound(view: View) -> str:
@@ -56,15 +58,17 @@ def past_words(high: PeakPoint) -> str:
 
 
 def headline(data: Data, view: View) -> Headline:
-    """Return the peak in one sentence, and its largest holder in a second."""
+    """Return the failure or the peak in one sentence, and the peak's largest holder in a second."""
     known, at = totals(data, view), fullest(data, view)
     idle = int(known.reserved_bytes[at]) - int(known.allocated_bytes[at])
     unused = f"{format_bytes(idle)} were reserved but unallocated then." if idle > 0 else ""
     since = _since(data, view, at)
     holder = _holder(data, view, at, "that" if since else "the peak")
-    support = " ".join(part for part in (since, holder, unused) if part)
+    failed = out_of_memory(data, view)
+    peak = f"{_peak(data, view)}." if failed else ""
+    support = " ".join(part for part in (peak, since, holder, unused) if part)
     most = held(data, view, at).most(folded(data, view))
-    return Headline(claim(data, view), support, most.example if most else 0)
+    return Headline(failed or _peak(data, view), support, most.example if most else 0)
 
 
 def _since(data: Data, view: View, at: int) -> str:
@@ -106,7 +110,7 @@ def _holder(data: Data, view: View, at: int, whole: str) -> str:
     share = format_share(most.n_bytes, live.total_bytes, 0)
     is_mine = (live.folded_id > 0) & (live.folded_id < code.first_library)
     silent = int(live.n_bytes[~is_mine].sum())
-    where = place(frame)[:80] + (", a library" if code.is_library(most.folded_id) else "")
+    where = place(frame) + (", a library" if code.is_library(most.folded_id) else "")
     sentence = f"{share} of {whole} was allocated by {frame.function[:80]} ({where})"
     if 10 * silent > live.total_bytes:
         sentence += f"; {format_share(silent, live.total_bytes, 0)} has no line of yours"

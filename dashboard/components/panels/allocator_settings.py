@@ -97,7 +97,8 @@ def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[Any]:
     if not outcome.fits:
         return [html.Td("out of memory", className="number verdict-bad", colSpan=4)]
     change = outcome.peak_reserved_bytes - base.peak_reserved_bytes
-    changed = f"{'+' if change > 0 else '−'}{format_bytes(abs(change))}" if change else ""
+    same = "" if outcome is base else "none"
+    changed = f"{'+' if change > 0 else '−'}{format_bytes(abs(change))}" if change else same
     tone = "number strong fit-less" if change < 0 else "number"
     # Expandable segments map memory without cudaMalloc.
     calls = f"{outcome.n_mappings:,} mapped" if outcome.n_mappings else f"{outcome.n_segments:,}"

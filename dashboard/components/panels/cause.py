@@ -6,6 +6,7 @@ from dash import html
 
 from vramscope.model.finding import Finding
 from vramscope.model.stacks import Frame
+from vramscope.units import as_sentence
 
 from ...data import View
 from ...figures.drawing.names import place
@@ -13,19 +14,20 @@ from ..prose import prose
 from . import stack_table
 
 
-def card(found: Finding, *more: Any, links: Any = None, view: View | None = None) -> html.Section:
+def card(
+    found: Finding, *more: Any, links: Any = None, view: View | None = None, url: str = ""
+) -> html.Section:
     """Return the card of a finding.
 
     *more* stands below the source, *links* beside the heading; the source is that of *view*'s recording.
+    *url* is the page that the advice names, '' where it names none.
     """
     cause = (found.cause or "").replace("_", " ")
     chips = [html.Span(found.severity, className=f"severity {found.severity}")]
     chips += [html.Span(cause, className="chip")] if cause and cause != "unknown" else []
-    advice = (
-        html.P([html.Strong("What helps "), *prose(found.advice[:600])], className="advice")
-        if found.advice
-        else None
-    )
+    words = prose(as_sentence((found.advice or "")[:600]))
+    words = [html.A(words, href=url, className="link")] if url else words
+    advice = html.P([html.Strong("What helps "), *words], className="advice") if found.advice else None
     shown = [html.H3(prose(found.claim[:700])), where(found, view), advice, *more]
     head = html.Div([html.Div(chips, className="chips"), links], className="card-head")
     return html.Section([head, *(each for each in shown if each is not None)], className="panel card")

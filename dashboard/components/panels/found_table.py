@@ -16,7 +16,7 @@ from vramscope.analysis.lines import NO_STACK
 from vramscope.analysis.timeline import named_instant
 from vramscope.export.csv import LIKE_A_FORMULA
 from vramscope.model.marks import Category
-from vramscope.units import format_bytes, format_duration, format_name
+from vramscope.units import format_bytes, format_count, format_duration, format_name
 
 from ...answers import folded, moment, owners, totals
 from ...data import Data, View
@@ -104,10 +104,8 @@ def _age(data: Data, view: View, row: int, at: int) -> str:
     born = int(data.ask(view, "lifetimes").alloc_event[row])
     if born < 0:
         return "–"
-    if not has_clock(view.recording):
-        return f"{at - born:,} events"
     known = totals(data, view).time_ns
-    return format_duration(max(int(known[at]) - int(known[born + 1]), 0))
+    return lasted(view, max(int(known[at]) - int(known[born + 1]), 0), at - born)
 
 
 def _sums(data: Data, view: View, found: Found, group: str) -> list[dict[str, Any]]:
@@ -162,7 +160,7 @@ def _line(code: Any, node: int, stack: int) -> dict[str, Any]:
     if not node:
         return {"where": NO_FRAME if stack else NO_STACK, "stack": stack}
     frame = code.stacks.frame(node)
-    shown = {"where": frame.function[:200], "place": marked_place(code, node)[:120]}
+    shown = {"where": frame.function[:200], "place": marked_place(code, node)}
     term = line_term(frame)
     return shown | ({"term": f"line:{term}"} if term else {"stack": stack})
 
@@ -234,7 +232,7 @@ def words(data: Data, view: View, row: int) -> dict[str, Any]:
     return {
         "id": row,
         "where": frame.function[:160] if frame else (via[:160] or _unplaced(stack, born)),
-        "place": marked_place(code, int(code.place[stack]))[:120],
+        "place": marked_place(code, int(code.place[stack])),
         "via": via[:80] if frame else "",
         "bytes": int(found.block_size[row]),
         "asked": int(found.size[row]),
@@ -256,6 +254,9 @@ def _lived(found: Any, row: int, view: View) -> str:
     born, freed = int(found.alloc_event[row]), int(found.free_event[row])
     if born < 0 or freed < 0:
         return ""
-    if has_clock(view.recording):
-        return format_duration(int(found.free_ns[row] - found.alloc_ns[row]))
-    return f"{freed - born:,} events"
+    return lasted(view, int(found.free_ns[row] - found.alloc_ns[row]), freed - born)
+
+
+def lasted(view: View, n_ns: int, n_events: int) -> str:
+    """Return how long a block lived: events where the source has no clock."""
+    return format_duration(n_ns) if has_clock(view.recording) else format_count(n_events, "event")

@@ -12,12 +12,13 @@ from vramscope.analysis.pins import pins_of
 from vramscope.model.marks import Phase
 from vramscope.model.snapshot import Snapshot
 from vramscope.model.trace import Action
-from vramscope.units import format_bytes, format_count, format_duration
+from vramscope.units import format_bytes, format_count
 
 from ...answers import ask_allowing_stale, folded, moment, state_of
 from ...data import Data, View
 from .. import panel as panels
 from ..prose import on_demand
+from .found_table import lasted
 from .stack_table import columns_of, grid, marked_place, no_rows
 
 MAX_ROWS = 500
@@ -138,7 +139,7 @@ def _call(data: Data, view: View, code: Any, calls: DriverCalls, row: int) -> di
 def _named(code: Any, stack: int) -> dict[str, Any]:
     return {
         "where": function_of(code, stack)[:160],
-        "place": marked_place(code, int(code.place[stack]))[:120],
+        "place": marked_place(code, int(code.place[stack])),
         "stack": stack,
     }
 
@@ -146,7 +147,7 @@ def _named(code: Any, stack: int) -> dict[str, Any]:
 def panel(data: Data, view: View, at: int, state: Snapshot) -> html.Section:
     """Return the table with its heading; a selected row opens the line of code."""
     heading, found = pin_rows(data, view, at, state)
-    shown = grid("fr-pins", found, columns_of("pins"), no_rows("No block pins a mostly free segment."))
+    shown = grid("fr-pins", found, columns_of("pins"), no_rows("No block pins a mostly free segment here."))
     shown.className = "table short"
     title = html.H3(heading, id="fr-pins-heading", **{"data-from": "fr", "data-field": "pins"})
     return panels.panel(title, shown, label="What pins segments")
@@ -158,7 +159,7 @@ def pin_rows(data: Data, view: View, at: int, state: Snapshot) -> tuple[str, lis
         view, ("pins", at), lambda recording: pins_of(recording, state, data.ask(view, "lifetimes"))
     )
     if not len(found):
-        return "Nothing pins a mostly free segment here", []
+        return "What pins mostly free segments", []
     n_segments = len(np.unique(found.segment))
     many = f"{n_segments:,} segments" if n_segments > 1 else "One segment"
     verb, blocks = "are" if n_segments > 1 else "is", "block" if len(found) == 1 else "blocks"
@@ -179,10 +180,10 @@ def _pin(data: Data, view: View, found: Any, i: int) -> dict[str, Any]:
     number = int(view.recording.steps.index[step]) if step >= 0 else -1
     words = [f"step {number}" if step >= 0 else "", phase.name.lower() if phase != Phase.OTHER else ""]
     origin = " · ".join(word for word in words if word) or ("before" if found.alloc_event[i] < 0 else "")
-    age = format_duration(int(found.age_ns[i])) if found.age_ns[i] else f"{int(found.age_events[i]):,} ev."
+    age = lasted(view, int(found.age_ns[i]), int(found.age_events[i]))
     return {
         "id": str(i), "where": function_of(code, stack)[:160],
-        "place": marked_place(code, int(code.place[stack]))[:120], "kept": int(found.kept_bytes[i]),
+        "place": marked_place(code, int(code.place[stack])), "kept": int(found.kept_bytes[i]),
         "size": int(found.block_size[i]), "segment": int(found.segment_size[i]),
         "others": int(found.n_blocks[i]) - 1, "age": age, "from": origin, "stack": stack,
     }  # fmt: skip

@@ -124,7 +124,7 @@ def _row(folded: Folded, held: BytesByLine, i: int, whole: int) -> dict[str, Any
     return {
         "id": f"{node}-{int(held.via[i])}",
         "where": _name(frame, stack),
-        "place": marked_place(folded, node)[:120],
+        "place": marked_place(folded, node),
         "file": frame.file[:400] if frame else "",
         "caller": _caller(folded, node),
         "via": folded.strings[int(held.via[i])][:120],
@@ -150,7 +150,7 @@ def _name(frame: Frame | None, stack: int) -> str:
 
 def _caller(folded: Folded, node: int) -> str:
     parent = int(folded.stacks.parent[node]) if node else 0
-    return place(folded.stacks.frame(parent))[:120] if parent else ""
+    return place(folded.stacks.frame(parent)) if parent else ""
 
 
 def detail(view: View, stack: Any) -> Any:
@@ -232,7 +232,7 @@ def _frame_items(frames: tuple[Frame, ...], mine: frozenset[str]) -> list[Any]:
 
 def _item(frame: Frame) -> html.Li:
     return html.Li(
-        [html.Bdi(frame.function[:300], className="function"), html.Bdi(place(frame)[:200], className="dim")],
+        [html.Bdi(frame.function[:300], className="function"), html.Bdi(place(frame), className="dim")],
         title=frame.file[:400],
     )
 

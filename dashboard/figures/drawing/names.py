@@ -2,6 +2,8 @@
 
 from vramscope.model.stacks import Frame
 
+MOST_LETTERS = 48
+
 
 def short_file(file: str) -> str:
     """Return the last part of a path."""
@@ -9,5 +11,6 @@ def short_file(file: str) -> str:
 
 
 def place(frame: Frame) -> str:
-    """Return file and line as ``model.py:57``."""
-    return f"{short_file(frame.file)}:{frame.line}"
+    """Return file and line as ``model.py:57``; a very long name keeps its end, where its line is."""
+    name = short_file(frame.file)
+    return f"{name if len(name) <= MOST_LETTERS else f'…{name[1 - MOST_LETTERS :]}'}:{frame.line}"

@@ -108,12 +108,12 @@ def test_what_is_lacking_is_what_the_driver_had_too_few():
     assert replace(FULL, device_free_bytes=3 * GIB).lacking_bytes == 0
 
 
-def in_pieces(**fields) -> Recording:
+def in_pieces(block_bytes: int = 10 * MIB, **fields) -> Recording:
     """100 MiB reserved in five segments, half of each free; 30 MiB asked for; 10 MiB at the driver."""
     rows = []
     for number in range(5):
         base = number << 32
-        rows += [(Action.SEGMENT_ALLOC, base, 20 * MIB), (Action.ALLOC, base, 10 * MIB)]
+        rows += [(Action.SEGMENT_ALLOC, base, 20 * MIB), (Action.ALLOC, base, block_bytes)]
     rows.append((Action.OOM, 0, 30 * MIB))
     action, address, size = zip(*rows, strict=True)
     known = {
@@ -138,12 +138,37 @@ def test_the_finding_says_cause_figures_and_what_to_do():
 
 
 def test_a_failure_of_a_dry_run_would_happen_and_no_process_holds_what_lies_outside():
-    (finding,) = ANALYSIS.findings(oom(in_pieces(source="predicted")))
+    (finding,) = ANALYSIS.findings(oom(in_pieces(20 * MIB, source="predicted")))
 
     assert finding.claim.startswith("would run out of memory: would try to allocate 30.0 MiB, ")
-    assert "20.0 MiB would be lacking beside the 90.0 MiB that the dry run keeps" in finding.claim
+    assert "20.0 MiB would be lacking: the 100 MiB allocated fill the device" in finding.claim
+    assert "beside the 90.0 MiB that the dry run keeps" in finding.claim
     assert "were lacking" not in finding.claim
+    assert finding.cause == "capacity"
     assert str(finding.advice).startswith("Shrink what is allocated at that moment")
+
+
+def test_a_dry_run_that_would_fail_in_pieces_does_not_blame_the_context_that_every_card_has():
+    (finding,) = ANALYSIS.findings(oom(in_pieces(source="predicted")))
+
+    # 50 MiB are free in pieces, 20 are lacking.
+    assert finding.cause == "fragmentation"
+
+
+def test_what_leaked_after_a_failure_is_not_said_to_have_leaked_before_it():
+    rows, starts = [], []
+    for number in range(30):
+        starts.append(len(rows))
+        rows += [(Action.ALLOC, number << 30, MIB)]
+        rows += [(Action.OOM, 0, 20 * MIB)] if number == 10 else []
+    action, address, size = zip(*rows, strict=True)
+    trace = Trace.of(action=action, address=address, size=size, block_size=size)
+    steps = Steps.of(index=range(30), start_event=starts, end_event=[*starts[1:], len(rows)])
+
+    (room,) = oom(Recording(trace=trace, steps=steps)).rooms
+
+    # Each step leaves 1 MiB: 10 had left it, and the eleventh had begun to.
+    assert 0 < room.leaked_bytes <= 10 * MIB
 
 
 def test_what_the_driver_had_is_found_by_its_time_where_another_thread_was_quicker():

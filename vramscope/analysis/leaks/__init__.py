@@ -93,6 +93,13 @@ class Leaks(EqualByValue):
         some = f"{n:,} of " if 0 < n < self.n_iterations else ""
         return f"{some}{format_count(self.n_iterations, word)}"
 
+    def leaked_bytes(self, event: int) -> int:
+        """Return what had leaked before an event, at least: what came before is compared as if it were all."""
+        n = int(np.searchsorted(self.iteration_boundaries, event, "right"))
+        # Without steps a loop is inferred, and a model that is being loaded grows in one too.
+        levels = [leak.level_bytes[:n] for leak in self.leaks if n and self.has_steps]
+        return sum(max(int(level[-1] - level[window(n)]), 0) for level in levels)
+
 
 @dataclass(frozen=True, slots=True)
 class _LeakContext:

@@ -236,11 +236,9 @@ def _rooms(recording: Recording, events: Array, is_known: Array) -> tuple[Room |
     if not pairs:
         return ()
     grown = leaks(recording)
-    # Without steps a loop is inferred, and a model that is being loaded grows in one too.
-    leaked = sum(leak.n_bytes for leak in grown.leaks) if grown.has_steps else 0
     unknown = [None] * len(pairs[:-_MOST_FINDINGS])
     rooms = [
-        room_at(recording, event, free, leaked_bytes=leaked, **_before(recording, event))
+        room_at(recording, event, free, leaked_bytes=grown.leaked_bytes(event), **_before(recording, event))
         for event, free in pairs[-_MOST_FINDINGS:]
     ]
     last = is_known[-_MOST_FINDINGS:].tolist()
@@ -354,8 +352,6 @@ def _finding(failures: Failures, row: int) -> Finding:
 
 
 def _advice(why: Cause | None, room: Room | None, held: InUse, failures: Failures) -> str | None:
-    if failures.is_predicted and why is Cause.OUTSIDE:
-        why = Cause.CAPACITY  # every card has a context: the program alone can take less
     if why in (Cause.CAPACITY, Cause.LIMIT) and held.words:
         raised = "Raise the fraction, or shrink" if why is Cause.LIMIT else "Shrink"
         return f"{raised} what is allocated at that moment: {held.words}"
@@ -394,18 +390,17 @@ def _because(why: Cause, room: Room, failures: Failures) -> str:
     words["unattributed"] = unattributed if is_partly_seen else ""
     if why is Cause.UNKNOWN and room.reserved_bytes < 0:
         return _SPECIAL["cut"]
-    is_context = failures.is_predicted and why is Cause.OUTSIDE
-    sentence = (_SPECIAL["context"] if is_context else _WORDS[why][0]).format(**words)
-    return sentence + (_beside(room) if why is Cause.CAPACITY else "")
+    sentence = _WORDS[why][0].format(**words)
+    return sentence + (_beside(room, failures) if why is Cause.CAPACITY else "")
 
 
-def _beside(room: Room) -> str:
+def _beside(room: Room, failures: Failures) -> str:
     """Return a further clause about a full device; '' if there is none."""
     if 0 < room.capacity_bytes < room.allocated_bytes:
         capacity = format_bytes(room.capacity_bytes)
         return f", more than its {capacity}: the driver keeps the rest in the host's memory"
-    beside = f", beside {format_bytes(room.beside_bytes)} of this process outside of the allocator"
-    return beside if room.beside_bytes else ""
+    beside = _SPECIAL["context" if failures.is_predicted else "beside"]
+    return beside.format(format_bytes(room.beside_bytes)) if room.beside_bytes else ""
 
 
 ANALYSIS = Analysis("oom", "Did an allocation fail, and what was there then?", oom, findings)

@@ -33,6 +33,8 @@ def outside_at(recording: Recording, event: int, held_bytes: int) -> Outside:
 
     *held_bytes* are all bytes outside, by the driver's answer to the failed request; −1 if not known.
     """
+    if recording.source == "predicted":  # a program run dry is alone on its card, with its context
+        return Outside(held_bytes, 0, 0)
     samples = samples_until(recording, event)
     if _has_instants(recording.counters):
         clear, held_bytes = samples, UNKNOWN
