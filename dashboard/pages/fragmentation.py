@@ -117,10 +117,10 @@ def _opening(data: Data, view: View) -> list[Any]:
         claim = f"{fragmented} when cudaMalloc {was} called, at {when}"
     else:
         claim = f"{'At least' if bound(view) else 'At most'} {fragmented}, at {when}"
+    made = format_count(found.churn.n_made, "segment")
     facts = [
         _most(data, view, found.parts, at) if was_asked else "",
-        f"{format_count(found.churn.n_made, 'segment')} from cudaMalloc, "
-        f"{found.churn.n_released:,} released by cudaFree",
+        f"{made} from cudaMalloc, {found.churn.n_released:,} released by cudaFree",
         f"cache released {found.churn.n_retries:,} × for a retry" if found.churn.n_retries else "",
         "expandable segments" if found.is_expandable else "",
     ]
@@ -129,7 +129,7 @@ def _opening(data: Data, view: View) -> list[Any]:
 
 
 def _most(data: Data, view: View, parts: Any, said: int) -> str:
-    """Return the greatest fragmentation of all instants, if not *said*: harmless while nothing is requested."""
+    """Return the most of all instants, if not *said* already; it is harmless while nothing is requested."""
     at = int(parts.inactive_split_bytes.argmax())
     if parts.inactive_split_bytes[at] == parts.inactive_split_bytes[said]:
         return ""

@@ -30,7 +30,7 @@ class Headline(NamedTuple):
 
 
 def claim(data: Data, view: View) -> str:
-    """Return the failure or the peak in one sentence; it needs only the totals, so it comes with the chart."""
+    """Return failure or peak in one sentence; it needs only the totals, so it appears with the chart."""
     return out_of_memory(data, view) or _peak(data, view)
 
 

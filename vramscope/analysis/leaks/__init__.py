@@ -94,7 +94,7 @@ class Leaks(EqualByValue):
         return f"{some}{format_count(self.n_iterations, word)}"
 
     def leaked_bytes(self, event: int) -> int:
-        """Return what had leaked before an event, at least: what came before is compared as if it were all."""
+        """Return what had leaked before an event, at least: the levels until then compared as if all."""
         n = int(np.searchsorted(self.iteration_boundaries, event, "right"))
         # Without steps a loop is inferred, and a model that is being loaded grows in one too.
         levels = [leak.level_bytes[:n] for leak in self.leaks if n and self.has_steps]
