@@ -12,8 +12,8 @@ from zlib import crc32
 from vramscope.analysis.rank_comparison import Fleet, compare_ranks
 from vramscope.analysis.rank_comparison.heat_map import StepTable, step_table
 from vramscope.fleet import RanksRead, rank_places, read_ranks
-from vramscope.store.directory import MANIFEST, is_rank, ranks_of
-from vramscope.store.summaries import SUMMARY_FILE
+from vramscope.store.directory import is_rank, ranks_of
+from vramscope.store.summaries import state_of_files
 
 from ..address import Address
 from ..data import Data
@@ -140,12 +140,4 @@ def _fingerprint(read: RanksRead) -> object:
 
 def _state(run: Path) -> object:
     """Return what changes when a summary is written or a rank ends."""
-    found = []
-    for rank in [run] if is_rank(run) else ranks_of(run):
-        for name in (SUMMARY_FILE, MANIFEST):
-            try:
-                status = (rank / name).stat()
-            except OSError:
-                continue
-            found.append((rank.name, name, status.st_mtime_ns, status.st_size))
-    return found
+    return [(rank.name, state_of_files(rank)) for rank in ([run] if is_rank(run) else ranks_of(run))]

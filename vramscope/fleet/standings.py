@@ -1,7 +1,6 @@
 """How every rank of the runs below a folder stands now, for a table that is renewed while they run."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, thread_time
@@ -16,8 +15,8 @@ from vramscope.model.codes import Severity
 from vramscope.model.finding import Finding
 from vramscope.model.rank_summary import DeviceSummary, RankSummary
 from vramscope.model.recording import Outcome
-from vramscope.store.directory import MANIFEST, is_rank, ranks_of
-from vramscope.store.summaries import SUMMARY_FILE, events_bytes
+from vramscope.store.directory import is_rank, ranks_of
+from vramscope.store.summaries import events_bytes, state_of_files
 
 _READ_WHOLE_BYTES = 2 << 20
 """The size of the events of a running rank up to which it is read itself: some 100,000 to 600,000 events.
@@ -94,7 +93,7 @@ class Standings:
             self._look_at(rank, run)
 
     def _look_at(self, rank: Path, run: Path) -> None:
-        known, files = self._known.get(rank), _files(rank)
+        known, files = self._known.get(rank), (events_bytes(rank), state_of_files(rank))
         is_same = known is not None and known.files == files
         if known is not None:
             runs = any(row.outcome is Outcome.RUNNING for row in known.rows)
@@ -126,16 +125,6 @@ class Standings:
         new = [name for name in names if name not in seen]
         seen[:] = [*new, *(name for name in seen if name in names)]
         return names[seen[0]] if seen else None
-
-
-def _files(rank: Path) -> object:
-    """Return what changes when something is written."""
-    found: list[object] = [events_bytes(rank)]
-    for name in (SUMMARY_FILE, MANIFEST):
-        with suppress(OSError):
-            status = (rank / name).stat()
-            found.append((name, status.st_mtime_ns, status.st_size))
-    return found
 
 
 def _standings(rank: Path, blank: RankStanding) -> Iterable[tuple[RankStanding, Sequence[Finding]]]:

@@ -84,14 +84,12 @@ def summary_of_course(
     those that the blocks of *course* refer to.
     """
     steps = known.steps
-    at_peak = course.at_peak
-    lines = _lines(at_peak, stacks, np.zeros(len(at_peak), "i8"))
-    shown = lines[:_MOST_LINES]
+    lines = _lines(course.at_peak, stacks)
     return replace(
         figures_of_course(course, known),
         device=device,
         source=source,
-        lines=tuple(line._replace(n_steps=0) for line in shown),
+        lines=lines[:_MOST_LINES],
         other_bytes=sum(line.n_bytes for line in lines[_MOST_LINES:]),
         retained=_retained(course, steps, stacks),
         failure=_failure(course, steps, stacks),
@@ -167,14 +165,13 @@ def _failure(course: Course, steps: Steps, stacks: Stacks) -> Failure | None:
     known = course.failed
     if known is None:
         return None
-    lines = _lines(known.live, stacks, np.zeros(len(known.live), "i8"))
     return Failure(
         step=_number(steps, known.event),
         time_ns=known.time_ns,
         requested_bytes=known.requested_bytes,
         reserved_bytes=known.reserved_bytes,
         allocated_bytes=int(known.live.block_size.sum()),
-        lines=tuple(line._replace(n_steps=0) for line in lines[:_MOST_LINES]),
+        lines=_lines(known.live, stacks)[:_MOST_LINES],
     )
 
 
@@ -190,7 +187,7 @@ def _retained(course: Course, steps: Steps, stacks: Stacks) -> tuple[LineBytes, 
     return tuple(line for line in found if line.n_steps > 1)[:_MOST_RETAINED]
 
 
-def _lines(live: LiveBlocks, stacks: Stacks, step: Array) -> tuple[LineBytes, ...]:
+def _lines(live: LiveBlocks, stacks: Stacks, step: Array | None = None) -> tuple[LineBytes, ...]:
     """The bytes of *live* by line, largest first; *step* is the step in which each block was allocated."""
     ids, which = np.unique(live.stack_id, return_inverse=True)
     which = which.reshape(-1)
@@ -211,7 +208,9 @@ def _lines(live: LiveBlocks, stacks: Stacks, step: Array) -> tuple[LineBytes, ..
     place = folded.place[new_ids]
     pairs = zip(folded.reads_as[place].tolist(), folded.via[new_ids].tolist(), strict=True)
     row_of_stack = np.array([keys[pair] for pair in pairs], "i8")
-    n_steps = _distinct_steps(row_of_stack, chosen, which, step, len(rows.n_bytes))
+    n_steps = [0] * len(rows.n_bytes)
+    if step is not None:
+        n_steps = _distinct_steps(row_of_stack, chosen, which, step, len(rows.n_bytes))
     found = [
         LineBytes(
             int(rows.n_bytes[row]),

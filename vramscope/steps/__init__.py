@@ -4,8 +4,10 @@ Marks are facts (a forward began, an optimizer returned). Steps are an interpret
 when a recording is read and never stored: a better rule then also serves old recordings.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +16,7 @@ from vramscope.columns.scratch import Scratch
 from vramscope.model.marks import EventThreads, MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.recording import Outcome
 from vramscope.model.table import Array
-from vramscope.steps.loops import without_loops
-from vramscope.steps.spans import Program, Rules, Span, rules_until, spans_of
+from vramscope.steps.spans import STEPS_IN, Program, Rules, Span, rules_until, spans_of
 from vramscope.steps.stretches import (
     REGION,
     End,
@@ -257,3 +258,21 @@ def _step_of(shown: Sequence[Stretch], spans: Sequence[Span], n_before: int) -> 
         inside = at < len(spans) and spans[at].first <= stretch.first
         found.append(n_before + at if inside else -1)
     return found
+
+
+_LEAST_UPDATES = 7
+"""Updates of one optimizer in a forward that make it a loop; two are enough where it loads batches. The inner
+loop of a meta-learner has fewer."""
+
+
+def without_loops(stretches: list[Stretch]) -> list[Stretch]:
+    """Return the phases without the forwards that are loops; the others have to be nested again."""
+    inside = [(s, s.outer) for s in stretches if s.outer is not None and s.within == 1]
+    loading = {outer.first for s, outer in inside if s.phase == Phase.DATA}
+    updates: Counter[Any] = Counter(
+        (outer.first, s.mark.value, s.mark.name)
+        for s, outer in inside
+        if s.phase == Phase.OPTIMIZER and outer.phase in STEPS_IN
+    )
+    loops = {of[0] for of, n in updates.items() if n >= (2 if of[0] in loading else _LEAST_UPDATES)}
+    return [stretch for stretch in stretches if stretch.first not in loops]

@@ -20,6 +20,7 @@ from vramscope.model.rank_summary import DeviceSummary, Failure, LineBytes, Peak
 from vramscope.model.recording import Outcome
 from vramscope.model.stacks import Frame
 from vramscope.model.table import Array
+from vramscope.store.directory import MANIFEST
 from vramscope.store.read import side_file
 from vramscope.store.write.own_file import OwnFile, replace_file
 
@@ -53,6 +54,16 @@ class StoredSummary:
     events_bytes: int = 0
     """The size of all files of events when it was made: a trace that has grown since needs another one."""
     written_ns: int = 0
+
+
+def state_of_files(rank: Path) -> list[tuple[str, int, int]]:
+    """What changes when the summary of a rank is written, or the rank ends."""
+    found = []
+    for name in (SUMMARY_FILE, MANIFEST):
+        with suppress(OSError):
+            status = (rank / name).stat()
+            found.append((name, status.st_mtime_ns, status.st_size))
+    return found
 
 
 def events_bytes(rank: Path) -> int:

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramscope.analysis.compare import compare
-from vramscope.analysis.compare.group_peaks import group_peaks
+from vramscope.analysis.compare import compare, group_peaks
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.model.marks import MarkKind, Marks, Phase, Phases, Steps
 from vramscope.model.stacks import StackBuilder

@@ -13,11 +13,11 @@ from vramscope.analysis.by_module import modules_at, owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import calls_of_backward, fold
 from vramscope.analysis.leaks import leaks
-from vramscope.analysis.lifetimes import lifetimes
+from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.lines import common_module, module_words, place_words
 from vramscope.analysis.oom.cause import Cause, Room, cause, room_at, without_totals
-from vramscope.analysis.oom.making import making
 from vramscope.analysis.step_and_phase import step_and_phase_at, steps_of
+from vramscope.analysis.strategies.optimizer import WITH_8_BITS, being_made
 from vramscope.analysis.timeline import timeline
 from vramscope.formats.log.oom_messages import figures_in
 from vramscope.model.codes import FindingKind, NoteCode, Severity
@@ -401,6 +401,25 @@ def _beside(room: Room, failures: Failures) -> str:
         return f", more than its {capacity}: the driver keeps the rest in the host's memory"
     beside = _SPECIAL["context" if failures.is_predicted else "beside"]
     return beside.format(format_bytes(room.beside_bytes)) if room.beside_bytes else ""
+
+
+_TEXTS = words(__file__, "advice.tsv", "making")
+_COUNTS = {1: "one value", 2: "two values", 3: "three values"}
+
+
+def making(recording: Recording, found: Allocations, event: int, gradients: Array) -> tuple[str, str]:
+    """Return how far an optimizer is with what it makes for each of *gradients*, and what takes less."""
+    made = being_made(recording, found, event, gradients)
+    if made is None:
+        return "", ""
+    name, n_values, done, left, is_state = made
+    of_eight = f".{name}8bit" if name in WITH_8_BITS else ""
+    # Where even one moment of all parameters is more than what was there, that would fail again.
+    one_moment = ", with one moment (Lion)" if "Adam" in name and done >= left else ""
+    figures = [format_bytes(n_bytes) for n_bytes in (done, done + left, left)]
+    values = _COUNTS.get(n_values, f"{n_values} values")
+    claim = _TEXTS["claim"].format(name, "its state, " * is_state + values, *figures)
+    return claim, _TEXTS["advice"].format(of_eight, one_moment)
 
 
 ANALYSIS = Analysis("oom", "Did an allocation fail, and what was there then?", oom, findings)

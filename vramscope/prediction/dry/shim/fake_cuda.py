@@ -5,8 +5,11 @@ Entered before the program's first tensor and left after its last; everything is
 
 import copyreg
 import functools
+import importlib
+import importlib.util
 import logging
 import operator
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -29,7 +32,6 @@ from vramscope.prediction.dry.shim import (
     checkpoints,
     light_compiler,
     light_symbols,
-    network,
     pretrained,
     replacements,
     tensor_values,
@@ -287,7 +289,7 @@ class FakeCuda:
 
     def _programs(self) -> None:
         """Nothing is compiled, saved or fetched."""
-        network.refuse(self.patches)
+        _refuse_network(self.patches)
         pretrained.build(self.patches, self.doubts)
         trace_mathematics(self.patches)
         # Of an operator that fails it writes the whole traceback, though the program may catch the error.
@@ -383,3 +385,35 @@ def _swap(first: Any, second: Any) -> None:
             setattr(first, name, getattr(second, name))
             setattr(second, name, kept)
     torch._C._swap_tensor_impl(first, second)
+
+
+def _refuse_network(patches: Patches) -> None:
+    """Open no connection and write no checkpoint until the patches are undone."""
+    for name in ("connect", "connect_ex"):
+        patches.set(socket.socket, name, _local_alone(getattr(socket.socket, name)))
+    patches.set(socket, "create_connection", _refused)
+    patches.set(socket, "getaddrinfo", _refused)
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
+        patches.set_environment(name, "1")
+    patches.set_environment("WANDB_MODE", "disabled")
+    if importlib.util.find_spec("safetensors") is not None:
+        home = importlib.import_module("safetensors.torch")
+        for name in ("save_file", "save_model"):
+            patches.set(home, name, _nothing)
+
+
+def _local_alone(connect: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(connect)
+    def local(own: socket.socket, address: Any) -> Any:
+        # Workers of data loaders hand tensors over through a socket in the file system, which has a path.
+        return connect(own, address) if isinstance(address, str | bytes) else _refused()
+
+    return local
+
+
+def _refused(*_: Any, **__: Any) -> Any:
+    raise ConnectionError("a dry run opens no connection")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Saves nothing."""
