@@ -411,7 +411,7 @@
     if (i < 0) return [];
     const values = [["Reserved by the driver", data["driver.came"][i]], ["Given back", data["driver.went"][i]]];
     return values.filter(([, n]) => n).map(([name, n]) => ["tip-value", name, window.vramscope.bytes(n)])
-      .concat(data["driver.retry"][i] ? [["tip-when", "the cache was released for a request"]] : []);
+      .concat(data["driver.retry"][i] ? [["tip-when", "cache released for a request"]] : []);
   }
 
   function tell(track, tip, its, x) {

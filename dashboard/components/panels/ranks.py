@@ -104,6 +104,8 @@ def chosen(found: RankAnswers, address: Address) -> tuple[int, int]:
     fleet = found.fleet
     first = [fleet.failure.rank] if fleet.failure is not None else []
     first += [odd.rank for odd in fleet.odd] + [each.rank for each in fleet.ended]
+    most = fleet.imbalance
+    first += [most.rank] if most is not None and most.allocated_bytes > most.median_bytes else []
     wanted = [*([address.rank] if address.rank is not None else []), *first, *known]
     rank = next(each for each in wanted if each in known)
     named = address.other[1:] if address.other[:1] == "r" else ""
@@ -197,10 +199,11 @@ def groups(fleet: Fleet, address: Address) -> Any:
     """Return the table of the groups of like ranks."""
     peaks = term("allocated", "Peak allocated"), term("reserved", "Peak reserved")
     columns = ("Ranks", "Number", *peaks, "Typical", "Differs from the first group most at")
-    rows = [_group_row(group, address) for group in fleet.groups[:MOST_GROUPS]]
+    n = len(columns) if len(fleet.groups) > 1 else -1
+    rows = [_group_row(group, address)[:n] for group in fleet.groups[:MOST_GROUPS]]
     more = len(fleet.groups) - MOST_GROUPS
     after = [html.P(f"{format_count(more, 'more group')}.", className="dim nothing")] if more > 0 else []
-    shown = panels.table(columns, "lrrrrl", rows, "rank-groups")
+    shown = panels.table(columns[:n], "lrrrrl"[:n], rows, "rank-groups")
     return panels.panel("Groups of like ranks", shown, *after)
 
 
