@@ -22,6 +22,13 @@ class Analysis:
     """Derives findings from the result: what to report without being asked."""
 
 
+def asking(
+    question: str, run: Callable[..., Any], findings: Callable[[Any], list[Finding]] | None = None
+) -> Analysis:
+    """Return the analysis that answers a question by *run*, and is called like that function."""
+    return Analysis(run.__name__, question, run, findings)
+
+
 @cache
 def analyses() -> dict[str, Analysis]:
     """Every analysis by name."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.by_module import modules_at
 from vramscope.analysis.categories import assign
 from vramscope.analysis.categories.by_lifetime import lives_of
@@ -248,6 +248,4 @@ def _forwards(recording: Recording) -> list[tuple[list[int], int]]:
     return list(found.values())
 
 
-ANALYSIS = Analysis(
-    "accumulation", "How many graphs does a step keep until its backward?", accumulation, list
-)
+ANALYSIS = asking("How many graphs does a step keep until its backward?", accumulation, list)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.shared_results import memoized
 from vramscope.model.marks import MarkKind
@@ -79,4 +79,4 @@ def _later(recording: Recording, found: Allocations) -> _Rows:
     return row[is_there], marks.event[is_there], marks.name[is_there]
 
 
-ANALYSIS = Analysis("annotations", "Which texts did the program put on its allocations?", annotations)
+ANALYSIS = asking("Which texts did the program put on its allocations?", annotations)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import heaviest_line, passes_through
 from vramscope.analysis.lifetimes import lifetimes
@@ -42,7 +42,6 @@ def attention_weights(recording: Recording) -> list[Finding]:
     return [worded(FindingKind.ATTENTION_WEIGHTS, n_bytes, frame, of_peak=share, block_bytes=int(sizes[-1]))]
 
 
-ANALYSIS = Analysis(
-    "attention_weights", "How much of the peak are weights of attention that are only returned?",
-    attention_weights, list,
-)  # fmt: skip
+ANALYSIS = asking(
+    "How much of the peak are weights of attention that are only returned?", attention_weights, list
+)

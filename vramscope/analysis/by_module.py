@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories import Assigned, assign
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
 from vramscope.analysis.lifetimes import Allocations, lifetimes
@@ -226,6 +226,4 @@ def _next_freed(lives: Lives, found: Allocations, called: Array) -> Array:
     return np.where((lives.phase == Phase.BACKWARD) & same, candidate, -1)
 
 
-ANALYSIS = Analysis(
-    "by_module", "Which modules of the model hold what was allocated at one instant?", by_module
-)
+ANALYSIS = asking("Which modules of the model hold what was allocated at one instant?", by_module)

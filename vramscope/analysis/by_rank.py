@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.errors import UsageError
 from vramscope.model.codes import QUANTITIES
@@ -139,4 +139,4 @@ def _row(member: _RankTimeline, instant: int, span: tuple[int, int], moment_ns: 
     }
 
 
-ANALYSIS = Analysis("by_rank", "Which rank holds how much when all together hold most?", by_rank)
+ANALYSIS = asking("Which rank holds how much when all together hold most?", by_rank)

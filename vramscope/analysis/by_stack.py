@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.lifetimes import Allocations, lifetimes
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording
@@ -57,4 +57,4 @@ def stack_bytes(allocations: Allocations, instant: int) -> StackBytes:
     )
 
 
-ANALYSIS = Analysis("by_stack", "Which call stacks hold what was allocated at one instant?", by_stack)
+ANALYSIS = asking("Which call stacks hold what was allocated at one instant?", by_stack)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vramscope.allocator.settings import SMALL_LIMIT, SMALL_SEGMENT
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.churn import GAINS, retry_events
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lines import NO_STACK, place_words
@@ -189,6 +189,4 @@ def caller_words(code: Folded, stack_id: int) -> str:
     return code.strings[int(code.via[stack_id])] or NO_STACK
 
 
-ANALYSIS = Analysis(
-    "driver_calls", "Which driver calls reserved memory or gave it back, for which line?", driver_calls
-)
+ANALYSIS = asking("Which driver calls reserved memory or gave it back, for which line?", driver_calls)

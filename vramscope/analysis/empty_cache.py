@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.churn import GAINS, LOSSES
 from vramscope.analysis.folding import heaviest_line, passes_through
 from vramscope.analysis.worded import worded
@@ -53,6 +53,4 @@ def empty_cache(recording: Recording) -> list[Finding]:
     return [worded(FindingKind.EMPTY_CACHE, int(np.minimum(regained, released).sum()), frame, evidence)]
 
 
-ANALYSIS = Analysis(
-    "empty_cache", "Is empty_cache() called again and again, and what does it cost?", empty_cache, list
-)
+ANALYSIS = asking("Is empty_cache() called again and again, and what does it cost?", empty_cache, list)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import are_in_evaluations, evaluations, steps_of
@@ -58,6 +58,4 @@ def evaluation_peak(recording: Recording) -> list[Finding]:
     return [worded(kind, more, frame, evidence, forwards=len(forwards))]
 
 
-ANALYSIS = Analysis(
-    "evaluation_peak", "Does evaluation need more memory than training?", evaluation_peak, list
-)
+ANALYSIS = asking("Does evaluation need more memory than training?", evaluation_peak, list)

@@ -8,7 +8,7 @@ import numpy as np
 from vramscope.allocator.levels import levels, tensor_bytes, unmappable_bytes
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.state_index import state_from_nearest
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.churn import GAINS, Churn, churn_of, free_segment_bytes
 from vramscope.analysis.folding import fold
 from vramscope.analysis.lines import place_words
@@ -260,9 +260,6 @@ def _pinned(found: Fragmentation) -> str:
     return f"; {kept} of it pinned by a block of {size}{where}{others}"
 
 
-ANALYSIS = Analysis(
-    "fragmentation",
-    "How much reserved memory was unusable, when, and which blocks caused it?",
-    fragmentation,
-    findings,
+ANALYSIS = asking(
+    "How much reserved memory was unusable, when, and which blocks caused it?", fragmentation, findings
 )

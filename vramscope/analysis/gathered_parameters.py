@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.timeline import timeline
@@ -46,6 +46,4 @@ def gathered_parameters(recording: Recording) -> list[Finding]:
     return [worded(FindingKind.GATHERED_AT_ONCE, n_bytes, blocks=len(blocks))]
 
 
-ANALYSIS = Analysis(
-    "gathered_parameters", "Does FSDP gather all parameters at once?", gathered_parameters, list
-)
+ANALYSIS = asking("Does FSDP gather all parameters at once?", gathered_parameters, list)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.by_module import ModuleEvidence, owners_of
 from vramscope.analysis.categories import Assigned, assign, names_of, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
@@ -179,6 +179,4 @@ def _copied(recording: Recording, found: Allocations, is_gradient: Array, bucket
     return int(both[at]), int(buckets[at])
 
 
-ANALYSIS = Analysis(
-    "gradient_storage", "Which gradients take memory that they need not take?", gradient_storage, list
-)
+ANALYSIS = asking("Which gradients take memory that they need not take?", gradient_storage, list)

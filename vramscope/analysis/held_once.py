@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.by_module import ModuleEvidence, owners_of
 from vramscope.analysis.categories import Assigned, Reason, assign, last_known, names_of, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
@@ -382,6 +382,6 @@ def _garbage(
     return np.flatnonzero(mine)
 
 
-ANALYSIS = Analysis(
-    "held_once", "Which blocks does nothing use at the peak or the end, and what holds them?", held_once, list
+ANALYSIS = asking(
+    "Which blocks does nothing use at the peak or the end, and what holds them?", held_once, list
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from vramscope.allocator.levels import inactive_split_bytes
 from vramscope.allocator.state_index import state_from_nearest
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.private_pools import of_private
 from vramscope.analysis.timeline import instant_of
 from vramscope.model.recording import Recording
@@ -93,4 +93,4 @@ def _of_all_pools(state: Snapshot) -> Identity:
     )
 
 
-ANALYSIS = Analysis("identity", "What do the reserved bytes consist of at one instant?", identity)
+ANALYSIS = asking("What do the reserved bytes consist of at one instant?", identity)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.accumulation import trains_never
 from vramscope.analysis.by_module import ModuleEvidence, Owners, owners_of
 from vramscope.analysis.categories import Assigned, assign, undivided
@@ -246,6 +246,4 @@ def _within(path: str, part: str) -> bool:
     return path == part or path.startswith(f"{part}.")
 
 
-ANALYSIS = Analysis(
-    "kept_activations", "Which activations at the peak does nothing need?", kept_activations, list
-)
+ANALYSIS = asking("Which activations at the peak does nothing need?", kept_activations, list)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vramscope.allocator.lives import ended_by_next, ends_at, lives
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.shared_results import kept
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import BlockState
@@ -137,4 +137,4 @@ def lifetimes(recording: Recording) -> Allocations:
     )
 
 
-ANALYSIS = Analysis("lifetimes", "Which blocks were allocated, from when to when?", lifetimes)
+ANALYSIS = asking("Which blocks were allocated, from when to when?", lifetimes)

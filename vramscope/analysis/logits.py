@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories import assign, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.folding import fold, passes_through
@@ -94,6 +94,4 @@ def _of_loss(recording: Recording, found: Allocations) -> Array:
     return passes_through(recording.stacks, "cross_entropy", "torch/nn/functional.py")[found.stack_id]
 
 
-ANALYSIS = Analysis(
-    "logits", "How much of the peak are logits and what their loss makes of them?", logits, list
-)
+ANALYSIS = asking("How much of the peak are logits and what their loss makes of them?", logits, list)

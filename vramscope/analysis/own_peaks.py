@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import BEFORE, Allocations, levels_by_group, lifetimes
@@ -142,6 +142,4 @@ BY: dict[str, Callable[[Recording, Allocations, Array], _Groups]] = {
 }
 """The properties that form groups."""
 
-ANALYSIS = Analysis(
-    "own_peaks", "What is the most that each group of allocations held at once, at any time?", own_peaks
-)
+ANALYSIS = asking("What is the most that each group of allocations held at once, at any time?", own_peaks)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.step_and_phase import number_of_step, phase_words, step_and_phase_at
 from vramscope.analysis.timeline import Totals, timeline
 from vramscope.model.codes import QUANTITIES, FindingKind, Severity
@@ -141,4 +141,4 @@ def findings(found: Peak) -> list[Finding]:
     return [Finding(FindingKind.PEAK, Severity.INFO, claim, n_bytes=top.n_bytes, evidence=evidence)]
 
 
-ANALYSIS = Analysis("peak", "When was most memory in use, and how much was it?", peak, findings)
+ANALYSIS = asking("When was most memory in use, and how much was it?", peak, findings)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind
 from vramscope.model.finding import Finding
@@ -40,4 +40,4 @@ def pinned_growth(recording: Recording) -> list[Finding]:
     return [replace(claimed, bytes_per_step=grown // len(steps))]
 
 
-ANALYSIS = Analysis("pinned_growth", "Does pinned host memory grow from step to step?", pinned_growth, list)
+ANALYSIS = asking("Does pinned host memory grow from step to step?", pinned_growth, list)

@@ -7,7 +7,7 @@ import numpy as np
 from vramscope.allocator.levels import unmappable_bytes
 from vramscope.allocator.lives import rows_among
 from vramscope.allocator.state_index import state_from_nearest
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.lifetimes import Allocations
 from vramscope.analysis.lines import code_lines
 from vramscope.analysis.recorded_settings import recorded_settings
@@ -177,4 +177,4 @@ def _origin(recording: Recording, event: Array, instant: int) -> dict[str, Array
     }
 
 
-ANALYSIS = Analysis("pins", "Which blocks keep mostly free segments from going back to the driver?", pins)
+ANALYSIS = asking("Which blocks keep mostly free segments from going back to the driver?", pins)

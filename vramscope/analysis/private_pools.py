@@ -7,7 +7,7 @@ from enum import Enum
 import numpy as np
 
 from vramscope.allocator.levels import levels
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.model.marks import MarkKind, pool_number
 from vramscope.model.recording import Recording
 from vramscope.model.snapshot import Snapshot
@@ -158,6 +158,4 @@ def _by_id(pool: tuple[int, int]) -> PoolKind:
     return PoolKind.GRAPH if pool[0] and not pool[1] else PoolKind.UNKNOWN
 
 
-ANALYSIS = Analysis(
-    "private_pools", "How much memory did each private pool hold, and what made the pool?", private_pools
-)
+ANALYSIS = asking("How much memory did each private pool hold, and what made the pool?", private_pools)

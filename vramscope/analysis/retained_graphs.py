@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import heaviest_line
 from vramscope.analysis.lifetimes import lifetimes
@@ -47,9 +47,4 @@ def retained_graphs(recording: Recording) -> list[Finding]:
     return [worded(FindingKind.RETAINED_GRAPH, n_bytes, frame, evidence, of_steps=of_steps)]
 
 
-ANALYSIS = Analysis(
-    "retained_graphs",
-    "What does backward(retain_graph=True) keep until the next step?",
-    retained_graphs,
-    list,
-)
+ANALYSIS = asking("What does backward(retain_graph=True) keep until the next step?", retained_graphs, list)

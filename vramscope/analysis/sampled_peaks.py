@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.model.codes import QUANTITIES
 from vramscope.model.counters import UNKNOWN, Counters
 from vramscope.model.past import most_of
@@ -144,6 +144,4 @@ def _highest(values: Array, first: Array, last: Array, wanted: Array | None = No
     return most_of(values, first, last + 1 if wanted is None else np.where(wanted, last + 1, first))
 
 
-ANALYSIS = Analysis(
-    "sampled_peaks", "What do samples alone show of each step's and phase's peak?", sampled_peaks
-)
+ANALYSIS = asking("What do samples alone show of each step's and phase's peak?", sampled_peaks)

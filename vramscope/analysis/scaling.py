@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.folding import fold
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.lifetimes import Allocations, lifetimes
@@ -140,6 +140,4 @@ def _lines(recording: Recording, live: Allocations) -> list[tuple[Frame | None, 
     return [(frame, n_bytes) for (_, frame), n_bytes in ordered]
 
 
-ANALYSIS = Analysis(
-    "scaling", "Which lines' bytes grow with a step's input, and which with its square?", scaling, list
-)
+ANALYSIS = asking("Which lines' bytes grow with a step's input, and which with its square?", scaling, list)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vramscope.allocator.settings import Settings, version_of
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.churn import churn_of
 from vramscope.analysis.recorded_settings import recorded_limit
 from vramscope.analysis.timeline import timeline
@@ -380,6 +380,4 @@ def outside_bytes(recording: Recording) -> int | None:
     return max(int((counters.process_used_bytes - counters.reserved_bytes)[known].max()), 0)
 
 
-ANALYSIS = Analysis(
-    "settings_advice", "Which setting of the allocator would help, proven by replay?", settings_advice
-)
+ANALYSIS = asking("Which setting of the allocator would help, proven by replay?", settings_advice)

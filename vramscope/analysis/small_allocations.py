@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.folding import Folded, fold
 from vramscope.analysis.lifetimes import lifetimes
 from vramscope.analysis.step_and_phase import steps_of
@@ -60,6 +60,4 @@ def _of_torch_optim(stacks: Stacks, folded: Folded) -> Array:
     return found
 
 
-ANALYSIS = Analysis(
-    "small_allocations", "Which line makes thousands of small allocations?", small_allocations, list
-)
+ANALYSIS = asking("Which line makes thousands of small allocations?", small_allocations, list)

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.sampled_peaks import peaks_between, sampled_peaks
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.step_and_phase import steps_of
@@ -230,4 +230,4 @@ def _joined(stretches: tuple[Array, Array, Array, Array], peaks: dict[str, Array
     return found.rows(np.lexsort((found.start_event, found.step)))
 
 
-ANALYSIS = Analysis("step_peaks", "How much memory did each step and each of its phases need?", step_peaks)
+ANALYSIS = asking("How much memory did each step and each of its phases need?", step_peaks)

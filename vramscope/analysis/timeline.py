@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vramscope.allocator.levels import levels, most_allocated
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.shared_results import memoized
 from vramscope.errors import UsageError
 from vramscope.model.recording import Recording
@@ -72,4 +72,4 @@ def named_instant(recording: Recording, word: str) -> int:
     return instant_of(recording, None if word == "peak" else int(word))
 
 
-ANALYSIS = Analysis("timeline", "How much memory was in use at every instant?", timeline)
+ANALYSIS = asking("How much memory was in use at every instant?", timeline)

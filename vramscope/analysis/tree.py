@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.by_stack import StackBytes, by_stack
 from vramscope.analysis.folding import Folded, fold
 from vramscope.model.recording import Recording
@@ -199,4 +199,4 @@ def _cut(whole: Tree, kept: Array) -> Tree:
     )
 
 
-ANALYSIS = Analysis("tree", "Which calls led to what was allocated at one instant?", tree)
+ANALYSIS = asking("Which calls led to what was allocated at one instant?", tree)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories import assign, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.lifetimes import lifetimes
@@ -151,6 +151,4 @@ def _name(node: Any) -> str:
     return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
-ANALYSIS = Analysis(
-    "wide_results", "Which statements make tensors much larger than their operands?", wide_results, list
-)
+ANALYSIS = asking("Which statements make tensors much larger than their operands?", wide_results, list)

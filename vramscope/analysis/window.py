@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vramscope.allocator.state_index import state_from_nearest
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.pins import last_allocated
 from vramscope.errors import UsageError
 from vramscope.model.codes import NoteCode
@@ -144,4 +144,4 @@ def _of_blocks(recording: Recording, table: OfBlocks, start: int, end: int) -> O
     return replace(rows, event=np.maximum(rows.event - start, 0))
 
 
-ANALYSIS = Analysis("window", "What happened between two instants, as a recording of its own?", window)
+ANALYSIS = asking("What happened between two instants, as a recording of its own?", window)

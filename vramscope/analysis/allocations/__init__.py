@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.allocations.conditions import Columns, matching
 from vramscope.analysis.allocations.language import Field, SearchError, Term, line_term, parse
 from vramscope.analysis.by_module import NO_MODULE, owners_of
@@ -91,4 +91,4 @@ def allocations(recording: Recording, where: str = "") -> FoundAllocations:
     )
 
 
-ANALYSIS = Analysis("allocations", "Which allocations meet these conditions?", allocations)
+ANALYSIS = asking("Which allocations meet these conditions?", allocations)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vramscope.allocator.settings import SMALL_LIMIT, Settings
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.batch_fit.step_program import Needs, Programs, StepProgram, StepSequence, program
 from vramscope.analysis.categories import assign
 from vramscope.analysis.lifetimes import Allocations, lifetimes
@@ -313,4 +313,4 @@ def _inputs(recording: Recording, found: Allocations) -> tuple[Array, list[str]]
     return size, shapes
 
 
-ANALYSIS = Analysis("batch_fit", "How many bytes does a step need for a batch of another size?", batch_fit)
+ANALYSIS = asking("How many bytes does a step need for a batch of another size?", batch_fit)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories.by_lifetime import Lives, Reason, by_life, lives_of
 from vramscope.analysis.categories.by_stack import (
     by_collective,
@@ -235,4 +235,4 @@ def last_known(found: Allocations, address: Array, event: Array) -> Array:
     return last
 
 
-ANALYSIS = Analysis("categories", "What are the allocated bytes for?", categories)
+ANALYSIS = asking("What are the allocated bytes for?", categories)

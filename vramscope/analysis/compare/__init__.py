@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories import Assigned, assign
 from vramscope.analysis.compare.kinds import different_in_kind
 from vramscope.analysis.compare.names import CodeLine, common_names, in_package, line_name, moved_lines
@@ -391,4 +391,4 @@ def step_levels(recording: Recording) -> Array:
     return found.allocated_bytes if len(found) else np.full(len(recording.steps), -1)
 
 
-ANALYSIS = Analysis("compare", "What changed from one run to another, step by step?", compare)
+ANALYSIS = asking("What changed from one run to another, step by step?", compare)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.batch_fit import BatchFit, batch_fit
 from vramscope.analysis.fit.answer import UNKNOWN_OUTSIDE_BYTES, FitAnswer, Placed, Target
 from vramscope.analysis.leaks import leaks
@@ -355,4 +355,4 @@ def checked_sizes(sizes: Sequence[Sequence[int]], recordings: Sequence[Recording
             raise UsageError(f"--batch: {len(own)} sizes for {len(recording.steps)} steps; or give one")
 
 
-ANALYSIS = Analysis("fit", "What would fit: which card, setting, batch and strategy?", fit)
+ANALYSIS = asking("What would fit: which card, setting, batch and strategy?", fit)

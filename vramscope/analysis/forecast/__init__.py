@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.forecast.trend import Trend, trend
 from vramscope.analysis.leaks import leaks
 from vramscope.analysis.pace import StepPace, pace, pace_of_rows
@@ -303,4 +303,4 @@ def _outside_spike(recording: Recording) -> float:
     return max(float(above.max(initial=0)), 0.0)
 
 
-ANALYSIS = Analysis("forecast", "When does the run reach the limit of its device?", forecast)
+ANALYSIS = asking("When does the run reach the limit of its device?", forecast)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.categories import Assigned, Reason, assign, undivided
 from vramscope.analysis.categories.by_lifetime import lives_of
 from vramscope.analysis.leaks.all_steps import of_all_steps
@@ -416,6 +416,6 @@ def findings(result: Leaks) -> list[Finding]:
     return found
 
 
-ANALYSIS = Analysis(
-    "leaks", "Does memory grow from step to step, where, by which mistake, and who keeps it?", leaks, findings
+ANALYSIS = asking(
+    "Does memory grow from step to step, where, by which mistake, and who keeps it?", leaks, findings
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from vramscope.allocator.settings import SMALL_LIMIT
 from vramscope.allocator.state_index import StateIndex, state_from_nearest
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.by_module import modules_at, owners_of
 from vramscope.analysis.categories import assign
 from vramscope.analysis.folding import calls_of_backward, fold
@@ -422,4 +422,4 @@ def making(recording: Recording, found: Allocations, event: int, gradients: Arra
     return claim, _TEXTS["advice"].format(of_eight, one_moment)
 
 
-ANALYSIS = Analysis("oom", "Did an allocation fail, and what was there then?", oom, findings)
+ANALYSIS = asking("Did an allocation fail, and what was there then?", oom, findings)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.accumulation import trains_never
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.strategies.batches import accumulation, loss_in_chunks, smaller_evaluation
@@ -362,6 +362,4 @@ _ALL: tuple[Callable[[StrategyInput], Iterator[StrategyTrial]], ...] = (
 _OF_A_BACKWARD = (_checkpointing, loss_in_chunks, accumulation)
 """What changes how a backward runs: it helps no program that has none."""
 
-ANALYSIS = Analysis(
-    "strategies", "What else would lower the peak, and by how many bytes of this run?", strategies
-)
+ANALYSIS = asking("What else would lower the peak, and by how many bytes of this run?", strategies)

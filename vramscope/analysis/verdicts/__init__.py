@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.leaks import LEAST_BYTES_PER_STEP, Leaks, leaks
 from vramscope.analysis.leaks.all_steps import flat_by_counters, rise_by_counters
 from vramscope.analysis.leaks.growth import LEAST_LEVELS
@@ -165,4 +165,4 @@ def is_exact(missing: Iterable[Missing]) -> bool:
     return not any(each.part in (Part.EVENTS, Part.CERTAINTY) for each in missing)
 
 
-ANALYSIS = Analysis("verdicts", "What of this recording is complete, and what can be said of it?", verdicts)
+ANALYSIS = asking("What of this recording is complete, and what can be said of it?", verdicts)

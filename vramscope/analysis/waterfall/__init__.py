@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vramscope.allocator.replay.contradictions import instant_of_sample
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.fragmentation import parts_over_time
 from vramscope.analysis.shared_results import memoized
 from vramscope.analysis.timeline import timeline
@@ -326,6 +326,4 @@ def _instants(recording: Recording, counters: Counters) -> Array:
     return np.where(is_past, UNKNOWN, np.array(found, dtype="i8"))
 
 
-ANALYSIS = Analysis(
-    "waterfall", "Where are all bytes of the device, torch's and others'?", waterfall, findings
-)
+ANALYSIS = asking("Where are all bytes of the device, torch's and others'?", waterfall, findings)

@@ -15,7 +15,7 @@ import numpy as np
 
 from vramscope.allocator.settings import Settings
 from vramscope.allocator.simulation import CachingAllocator, OutOfMemory
-from vramscope.analysis import Analysis
+from vramscope.analysis import asking
 from vramscope.analysis.churn import GAINS, LOSSES, for_a_request, release_events
 from vramscope.analysis.folding import passes_through
 from vramscope.analysis.lifetimes import Allocations, lifetimes
@@ -384,6 +384,6 @@ class _Replayer:
         self.reserved.append(self._allocator.reserved_bytes)
 
 
-ANALYSIS = Analysis(
-    "what_if", "What would the same requests have needed under other settings, or on another device?", what_if
+ANALYSIS = asking(
+    "What would the same requests have needed under other settings, or on another device?", what_if
 )
