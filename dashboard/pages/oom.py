@@ -9,7 +9,7 @@ from dash.exceptions import PreventUpdate
 from vramscope import analysis, package_data
 from vramscope.analysis.folding import Folded
 from vramscope.analysis.oom import OomMessage, message_of
-from vramscope.analysis.oom.cause import Cause
+from vramscope.analysis.oom.cause import Cause, Room
 from vramscope.analysis.oom.remedies import Remedies, Remedy, remedies
 from vramscope.analysis.pins import PinningLine, pinning_lines, pins
 from vramscope.analysis.verdicts import is_exact
@@ -142,11 +142,10 @@ def _curve(data: Data, view: View, failures: Any) -> html.Section:
     event, size = int(failures.event[-1]), int(failures.size_bytes[-1])
     series = series_of(data, view, TIME)
     room = failures.rooms[-1]
-    most = room.limit_bytes if room is not None and room.limit_bytes > 0 else 0
+    most, name = _most_room(room) if room is not None and room.limit_bytes > 0 else (0, "")
     steps = view.recording.steps
     begun = steps.start_event[steps.start_event <= event][-approach.STEPS_BEFORE :]
     start = int(begun[0]) if len(begun) else int(event * (1 - approach.SHARE))
-    name = "limit of this process" if room and most < room.capacity_bytes else "capacity of the device"
     drawn = approach.figure(series, event, start, size, most, name)
     extent = f"the last {len(begun)} steps" if len(begun) > 1 else "the end of the recording"
     sentence = f"Allocated and reserved memory over {extent} before the allocation failed."
@@ -155,6 +154,14 @@ def _curve(data: Data, view: View, failures: Any) -> html.Section:
     key = [html.Span([html.I(className=f"swatch swatch-{name}"), word]) for name, word in words.items()]
     legend = html.Div(key, className="lane-key parts-key")
     return panel("Into the failure", picture, beside=legend, kind="chart")
+
+
+def _most_room(room: Room) -> tuple[int, str]:
+    """Return what the allocator could have had at most, and what that is."""
+    if room.limit_bytes < room.capacity_bytes:
+        return room.limit_bytes, "limit of this process"
+    beside = max(room.outside_bytes, 0)
+    return room.capacity_bytes - beside, "room for the allocator" if beside else "capacity of the device"
 
 
 def _pinned(data: Data, view: View, finding: Finding, event: int, address: Address) -> list[html.Section]:

@@ -192,7 +192,8 @@ def savings(found: Strategies) -> html.Section:
         text = "No strategy that was tried lowers the recorded peak."
         if found.unknown_bytes >= found.peak_bytes:
             text = "No categories are known, so nothing can be tried."
-        return panel(title, html.P(text, className="dim nothing"), *open_ones, beside=beside)
+        shown = html.Div([html.P(text, className="dim"), *open_ones], className="fit-note")
+        return panel(title, shown, beside=beside)
     columns = ("In the order to try them", "Saves", "Leaves", "", "What it costs")
     rows = [_strategy(each, found.peak_bytes) for each in found.advised[:_MOST_STRATEGIES]]
     shown = table(columns, "lrrll", rows, "fit-table fit-savings")
