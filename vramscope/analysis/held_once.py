@@ -218,7 +218,10 @@ def _of_inputs(
     Tensors that a program trains by hand get theirs in one step.
     """
     is_own = live & (assigned.category == Category.GRADIENT) & (assigned.label < 0)
-    kinds = {row: [word[0] for word in each.words if word[0] != "end"] for row, each in holdings.items()}
+    kinds = {
+        row: [word[0] for word in each.words if word[0] not in ("view", "end")]
+        for row, each in holdings.items()
+    }
     rows = [row for row, way in kinds.items() if is_own[row] and way[-1] == "grad" and "item" in way]
     born = np.searchsorted(recording.steps.start_event, found.alloc_event[rows])
     return np.array(rows, "i8") if len(np.unique(born)) >= max(_LEAST_STEPS, len(rows)) else np.zeros(0, "i8")

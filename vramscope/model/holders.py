@@ -16,14 +16,14 @@ PREFIX = "held by: "
 Word = tuple[Any, ...]
 """``(kind, name, …)``. The first word is one of local, global, context, unnamed, unreachable. Later
 kinds: attribute, key, item, closure, frame, traceback, optimizer, ctx, grad, graph, nodes, saved,
-variable, hook, kept_at, bound, default, limit, reset, end, and part for something without a name.
+variable, hook, kept_at, bound, default, limit, reset, view, end, and part for something without a name.
 """
 
 KINDS = frozenset(
     (
         *("local", "global", "context", "unnamed", "unreachable", "attribute", "key", "item", "closure"),
         *("frame", "traceback", "optimizer", "ctx", "grad", "graph", "nodes", "saved", "variable", "hook"),
-        *("kept_at", "bound", "default", "limit", "reset", "end", "part"),
+        *("kept_at", "bound", "default", "limit", "reset", "view", "end", "part"),
     )
 )
 _NODES = "nodes"

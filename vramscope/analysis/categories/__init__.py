@@ -191,7 +191,7 @@ def _in_optimizers(recording: Recording, found: Allocations) -> Array:
     return last_known(found, holders.address[begins], holders.event[begins]) >= 0
 
 
-_WITHIN_STATE = ("key", "item", "end")
+_WITHIN_STATE = ("key", "item", "view", "end")
 """Words of a path that leads on in a state to one of its tensors."""
 _UNDIVIDED = np.arange(len(Category), dtype="u1")
 _UNDIVIDED[Category.SHARDED_PARAMETER] = Category.PARAMETER

@@ -28,6 +28,7 @@ from vramscope.analysis.leaks.holders import (
     is_nameless,
     keep_self,
     kept_at,
+    kept_view,
     path_of,
     root_of,
 )
@@ -344,6 +345,7 @@ def _leak_of(
         edit=advice(cause, holder, example, levels.recording.source, holdings),
         path=None if example is None else path_of(example),
         kept_at=None if example is None else kept_at(example),
+        view=kept_view(holdings),
         lines=_lines(levels, rows, cause) if batch is None else batch.lines,
         bytes_per_step=grows.bytes_per_step / levels.stride,
         n_bytes=int(level[-1] - level[first]),

@@ -14,6 +14,7 @@ from vramscope.analysis.leaks.holders import (
     every_of,
     keep_self,
     kept_at,
+    kept_view,
     root_of,
     shared_root,
 )
@@ -23,7 +24,7 @@ from vramscope.model.holders import Word
 KEEPS_NUMBERS = (LeakCause.RETAIN_GRAPH, LeakCause.LOSS_WITH_GRAPH)
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _SEVERAL = (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.GeneratorExp, ast.Starred)
-_BESIDE = ("kept_at", "limit", "reset", "hook", "end")
+_BESIDE = ("kept_at", "limit", "reset", "view", "hook", "end")
 """Words after a path that say more about it."""
 _DETACHED = ("item", "detach", "cpu", "tolist", "numpy", "clone")
 
@@ -71,6 +72,9 @@ def _of_cause(cause: LeakCause, example: Held, others: Sequence[Held], kept: Sta
     if cause in (LeakCause.KEPT_OUTPUT, LeakCause.CACHE) and reset is not None:
         also = ", or make it with compute_on_cpu=True" if len(reset) > 2 else ""
         return f"call {reset[1]}.reset() once its result is computed, as after every epoch{also}"
+    if cause in (LeakCause.KEPT_OUTPUT, LeakCause.CACHE) and kept_view(others) is not None:
+        bound = ADVICE[cause].format(variable=as_written(example, others)) if cause is LeakCause.CACHE else ""
+        return f"{_copied(example, others, kept)}{bound and f'; {bound}'}"
     if cause == LeakCause.KEPT_MODEL and keep_self(others):
         return NO_SELF
     inside = _names_in_function(example, others)
@@ -78,6 +82,15 @@ def _of_cause(cause: LeakCause, example: Held, others: Sequence[Held], kept: Sta
         what = f"{inside[0]}.detach().cpu(), or numbers"
         return f"the function in {as_written(example, others)} keeps {', '.join(inside)}: give it {what}"
     return None
+
+
+def _copied(example: Held, others: Sequence[Held], kept: Statement | None) -> str:
+    """Return the statement with a copy of the part that it keeps."""
+    has_graph = any("graph" in word for each in others for word in each.words if word[0] in ("graph", "view"))
+    wrapper = ".detach().clone()" if has_graph else ".clone()"
+    edit = _edited(kept.code, wrapper) if kept is not None and _is_item_a_tensor(example) else None
+    where = edit or f"{wrapper} of what goes into {as_written(example, others)}"
+    return f"copy the part, so that the whole is freed: {where}"
 
 
 def as_written(example: Held, others: Sequence[Held] = ()) -> str:
@@ -227,8 +240,9 @@ def _edited(code: str, wrapper: str) -> str | None:
     if isinstance(value, (*_SEVERAL, ast.Lambda)):
         return None
     if _is_detached(value):
-        is_on_device = value.func.attr == "detach" and wrapper.endswith(".cpu()")  # type: ignore[attr-defined]
-        return _wrapped(code, value, ".cpu()") if is_on_device else None
+        is_detached_only = value.func.attr == "detach"  # type: ignore[attr-defined]
+        rest = wrapper.removeprefix(".detach()")
+        return _wrapped(code, value, rest) if is_detached_only and rest in (".cpu()", ".clone()") else None
     return _wrapped(code, value, wrapper)
 
 

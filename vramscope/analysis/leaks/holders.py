@@ -301,6 +301,27 @@ def bound_of(holding: Held) -> Bound | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class KeptView:
+    """Small views that alone keep the storage of a whole tensor."""
+
+    shape: str
+    """As ``[32, 4]``; '' where a storage has several views."""
+    n_bytes: int
+    """Bytes of the views of one storage."""
+    storage_bytes: int
+    """Bytes that stay allocated for them."""
+
+
+def kept_view(holdings: Sequence[Held]) -> KeptView | None:
+    """Return the largest of the views that keep most bytes of the *holdings*; None if they do not."""
+    views = [(each, word) for each in holdings if (word := each.first("view")) is not None]
+    if 2 * sum(each.n_bytes for each, _ in views) <= sum(each.n_bytes for each in holdings):
+        return None
+    largest, (_, shape, _, n_bytes) = max(views, key=lambda view: view[0].n_bytes)
+    return KeptView(str(shape), int(n_bytes), largest.n_bytes)
+
+
 def line_words(file: str, line: int, shown: Sequence[Any]) -> str:
     """Return ``line 8``, or ``memory.py:8`` if the file is none of those *shown* beside it."""
     return f"line {line}" if file in shown else f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}"
@@ -367,5 +388,5 @@ def _word(word: Word) -> str:
         "traceback": f"traceback of {name}" if name else "",
         "frame": f"local {name} of {word[2]}" if len(word) > 2 else str(name),
         "hook": f"put there by the hook {name}",
-        **dict.fromkeys(("part", "kept_at", "reset", "end", "limit"), ""),
+        **dict.fromkeys(("part", "kept_at", "reset", "view", "end", "limit"), ""),
     }.get(kind, str(name))

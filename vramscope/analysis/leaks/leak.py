@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from vramscope.analysis.leaks.causes import CAUSES
-from vramscope.analysis.leaks.holders import Bound, Statement, line_words
+from vramscope.analysis.leaks.holders import Bound, KeptView, Statement, line_words
 from vramscope.analysis.leaks.levels import LeakingLine
 from vramscope.model.codes import FindingKind, LeakCause, Severity
 from vramscope.model.finding import Finding, placed
@@ -32,6 +32,8 @@ class Leak(EqualByValue):
     """The whole path of references from a name to one of the blocks."""
     kept_at: Statement | None
     """The statement that keeps it; None if not known."""
+    view: KeptView | None
+    """The small view for which each block of it stays; None where it stays for more."""
     lines: tuple[LeakingLine, ...]
     """Lines that allocate it, the one with most bytes per step first."""
     bytes_per_step: float
@@ -121,7 +123,9 @@ class Leak(EqualByValue):
             # The finding's own place stands beside its claim.
             where = "" if (at.file, at.line) in places else f" in {where}"
             kept = f"{others if self.n_others else ''} (`{at.code}`{where})"
-        return f"{claim}: {why}{kept}" if why else f"{claim}{f'; {variable} keeps it' if self.holder else ''}"
+        if not why:
+            return f"{claim}{f'; {variable} keeps it' if self.holder else ''}"
+        return f"{claim}: {why}{kept}{'' if self.view is None else _claim_of_a_view(self.view)}"
 
     def _claim_of_a_buffer(self, bound: Bound) -> str:
         full = self.bytes_when_full
@@ -129,6 +133,12 @@ class Leak(EqualByValue):
         most = f"at {bound.n_items:,} items ({bound.text}){then}" if bound.n_items else f"by {bound.text}"
         rate = format_bytes(round(self.bytes_per_step))
         return f"{self.holder or 'a buffer'} still fills, by {rate} a step, and is bounded {most}: no leak"
+
+
+def _claim_of_a_view(view: KeptView) -> str:
+    kept, whole = format_bytes(view.n_bytes), format_bytes(view.storage_bytes)
+    what = f"a view of shape {view.shape} ({kept}) keeps" if view.shape else f"views of {kept} in all keep"
+    return f"; {what} {whole} allocated"
 
 
 def _evidence(leak: Leak) -> dict[str, Any]:

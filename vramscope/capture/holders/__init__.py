@@ -8,7 +8,7 @@ of saved tensors), ends at its deadline, and releases every reference before it 
 import gc
 import sys
 import types
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
@@ -26,7 +26,7 @@ from vramscope.capture.holders.statement import carried, class_files
 from vramscope.capture.holders.unnamed import held_without_name, is_iterator, is_own, words_of
 from vramscope.capture.hooks import open_phases
 from vramscope.capture.hooks.gradients import backwards, gradients_now, is_leaf
-from vramscope.capture.storages import storages_of
+from vramscope.capture.storages import PLAIN, storages_of
 from vramscope.capture.undisturbed.tracked import tracked_objects
 
 _FIRST = (torch.Tensor, torch.nn.Module)
@@ -34,6 +34,7 @@ _MOST_CLOCK = 20
 """Longest time by the clock, in CPU times. With 4, a search on two cores at a load of 20 to 30 ended early,
 and the cause of a reference cycle was unknown."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_TO_BASE: Word = ("part", "view")
 
 
 class Way(NamedTuple):
@@ -43,6 +44,8 @@ class Way(NamedTuple):
     words: tuple[Word, ...]
     class_files: tuple[str, ...] = ()
     """Files of the class whose attribute is or leads to the container, and of those that it inherits from."""
+    view: tuple[Word, ...] = ()
+    """``("view", shape, graph, bytes)`` where tensors with half of the storage's bytes or less reach it."""
 
 
 class SearchResult(NamedTuple):
@@ -79,7 +82,8 @@ def search(
                 walk.run(of_modules(are_program=False))
                 for roots in walk.unreached() if not at_end and not walk.is_late else ():
                     walk.run(roots)
-                return SearchResult(walk.ways(), not walk.is_late)
+                walk.reach_bases()
+                return SearchResult(walk.ways(are_all_views=not at_end), not walk.is_late)
         finally:
             walk.forget()
     finally:
@@ -105,6 +109,8 @@ class _HolderWalk:
         self._first: deque[int] = deque()
         self._queue: deque[int] = deque()
         self._found: dict[int, tuple[Any, int]] = {}
+        self._reached_bytes = defaultdict[int, int](int)
+        self._bases: list[tuple[Any, int]] = []
         self._hooks: list[Any] = global_hooks()
         self._later: list[tuple[Any, int, Word]] = []
         self._defers = True
@@ -173,6 +179,7 @@ class _HolderWalk:
         if unnamed is None:
             return
         yield words_of(unnamed)
+        self.reach_bases()
         state = () if self._collects else ("off",)
         for things in ranks:
             yield [
@@ -181,14 +188,31 @@ class _HolderWalk:
                 if _may_be_in_cycle(type(thing))
             ]
 
-    def ways(self) -> list[Way]:
-        """Return the way to every storage reached."""
-        hooks = kept_by_hooks(self._hooks)
-        return [self._way(storage, at, hooks) for storage, at in self._found.values()]
+    def reach_bases(self) -> None:
+        """Walk on from the tensors that nothing but views of them led to."""
+        while self._bases and not self.is_late:
+            bases, self._bases = self._bases, []
+            for base, view in bases:
+                self._meet(base, view, _TO_BASE)
+            self._work_off(defer=False)
+
+    def ways(self, *, are_all_views: bool) -> list[Way]:
+        """Return the way to every storage reached; with its views, where *are_all_views* that there are."""
+        hooks, are_all_views = kept_by_hooks(self._hooks), are_all_views and not self.is_late
+        return [self._way(storage, at, hooks, are_all_views) for storage, at in self._found.values()]
+
+    def _view(self, storage: Any, at: int) -> tuple[Word, ...]:
+        n_bytes, tensor = self._reached_bytes[storage._cdata], self._objects[at]
+        if n_bytes == 0 or 2 * n_bytes > storage.nbytes():
+            return ()
+        is_only_one = tensor.nbytes == n_bytes
+        shape, graph = str([*tensor.shape]) if is_only_one else "", "" if is_leaf(tensor) else "graph"
+        return (("view", shape, graph, n_bytes),)
 
     def forget(self) -> None:
         """Release every reference, the newest first, as a stack would."""
-        for kept in (self._found, self._hooks, self._later, self._queue, self._first, self._kinds):
+        walked = self._later, self._queue, self._first, self._bases
+        for kept in (self._found, self._hooks, *walked, self._kinds):
             kept.clear()
         while self._objects:
             self._objects.pop()
@@ -240,10 +264,16 @@ class _HolderWalk:
 
     def _storage(self, storage: Any, at: int) -> None:
         self._found.setdefault(storage._cdata, (storage, at))
+        self._reached_bytes[storage._cdata] += storage.nbytes()
 
     def _tensor(self, tensor: Any, at: int) -> None:
-        for storage in storages_of(tensor):
+        storages, is_base = storages_of(tensor), self._words[at] == _TO_BASE
+        # Of what a class of its own reads of a storage, nothing is sure.
+        is_plain = type(tensor) in PLAIN and tensor.layout is torch.strided
+        for storage in storages:
             self._found.setdefault(storage._cdata, (storage, at))
+            if not is_base:
+                self._reached_bytes[storage._cdata] += tensor.nbytes if is_plain else storage.nbytes()
         is_computed = is_leaf(tensor) is False
         if is_computed:
             word = ("graph", "", tensor.numel())
@@ -255,14 +285,16 @@ class _HolderWalk:
         if is_leaf(tensor) or (is_computed and tensor.retains_grad):  # torch warns for tensors that have none
             for gradient in gradients_now((tensor,)):
                 self._meet(gradient, at, ("grad", "grad"))
-        self._meet(tensor._base, at, ("part", "view"))
+        base = tensor._base
+        if base is not None:
+            self._bases.append((base, at))
         namespace = dict_of(tensor)
         if namespace:
             self._parts.attributes(namespace, at, type(tensor).__name__)
 
     def _variable_of(self, at: int) -> int:
         """The variable that holds a tensor, a view of it, or a tuple that contains it."""
-        while self._words[at][:2] == ("part", "view") or self._words[at][::2] == ("item", "tuple"):
+        while self._words[at] == _TO_BASE or self._words[at][::2] == ("item", "tuple"):
             at = self._before[at]
         return at
 
@@ -272,9 +304,10 @@ class _HolderWalk:
         function, file = place[:2] if kind == "local" else ("<module>", place[0])
         return name not in carried(str(file), str(function))
 
-    def _way(self, storage: Any, at: int, hooks: dict[int, Word]) -> Way:
+    def _way(self, storage: Any, at: int, hooks: dict[int, Word], are_all_views: bool) -> Way:
         words: list[Word] = []
         hook: Word | None = None
+        view = self._view(storage, at) if are_all_views else ()
         things: list[Any] = []
         while at >= 0:
             words.append(self._words[at])
@@ -284,7 +317,7 @@ class _HolderWalk:
         words.reverse()
         things.reverse()
         steps = (*_short(words), *([hook] if hook else []), *reset_of(words, things))
-        return Way(storage, steps, class_files(words, things))
+        return Way(storage, steps, class_files(words, things), view)
 
 
 def _may_be_in_cycle(kind: type) -> bool:

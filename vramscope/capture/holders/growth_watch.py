@@ -116,7 +116,9 @@ class Watch:
     def _report(self, found: SearchResult, *beside: Word) -> None:
         for way in found.ways[:_MOST_REPORTED]:
             path = way.words, way.class_files
-            self._add_holder(way.storage, (*way.words, *kept_at(*path), *bounded_at(*path), *beside))
+            self._add_holder(
+                way.storage, (*way.words, *kept_at(*path), *bounded_at(*path), *way.view, *beside)
+            )
 
     def _begin(self, key: tuple[int, int]) -> None:
         self._key = key
