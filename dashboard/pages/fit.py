@@ -185,7 +185,7 @@ def _here(data: Data, search: SettingsSearch, address: Address) -> DeviceVerdict
     verdicts = _verdicts(data, search, address)
     named = [each for each in verdicts if each.key == address.by]
     own = [each for each in verdicts if each.key == "this-device"]
-    enough = [each for each in verdicts if each.word is None or each.word.fits]
+    enough = [each for each in verdicts if each.word is FitVerdict.FITS]
     return (named or own or enough or verdicts[-1:])[0]
 
 
@@ -386,7 +386,6 @@ def _follow(app: Any, data: Data) -> None:
     @app.callback(
         Output("fi-opening", "children"), Output("fi-cards", "children"), Output("fi-settings", "children"),
         Output("fi-curves", "children"), Output("fi-savings", "children"), Output("fi-batch", "children"),
-        Output("fi-room", "children", allow_duplicate=True), Output("fi-size-box", "value"),
         Output("fi-progress", "children"), Output("fi-shown", "data"), Output("fi-tick", "disabled"),
         Output("fi-body", "children"),
         Input("fi-tick", "n_intervals"), Input("address", "data"), State("fi-by", "data"),
@@ -397,7 +396,7 @@ def _follow(app: Any, data: Data) -> None:
         search, address = _search(data, stored), restore(stored)
         is_done, now = search.is_done, _progress_of(search)
         if search.problem:
-            return *(no_update for _ in range(10)), True, [states.failure(search.problem)]
+            return *(no_update for _ in range(8)), True, [states.failure(search.problem)]
         parts = _renewed(data, search, address.go(by=by) if by else address, shown or [])
         return *parts, allocator_settings.progress(search), now, is_done, no_update
 
@@ -407,7 +406,7 @@ def _renewed(data: Data, search: SettingsSearch, address: Address, shown: list[i
     fit, now = search.fit, _progress_of(search)
     newer = [far > old for far, old in zip(now, shown, strict=False)]
     if fit is None or len(newer) != len(now) or not any(newer):
-        return [no_update] * 8
+        return [no_update] * 6
     here = _here(data, search, address)
     makers = (
         (newer[0], lambda: _opening(fit, here)),
@@ -416,9 +415,6 @@ def _renewed(data: Data, search: SettingsSearch, address: Address, shown: list[i
         (newer[1], lambda: allocator_settings.reserved_panel(data, search, here.room, address)),
         (newer[2], lambda: _savings(search)),
         (newer[3], lambda: _batch(search, here)),
-        # Nobody has chosen a card: the smallest that fits may be another one by now.
-        (newer[0] and not address.by, lambda: _size(here)),
-        (newer[0] and not address.by, lambda: str(_notch(fit, here.total_bytes))),
     )
     return [make() if is_newer else no_update for is_newer, make in makers]
 
