@@ -1,6 +1,7 @@
 """Leaks, failed allocations and comparisons as the analyses found them, or their absence explained."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -158,6 +159,19 @@ def test_a_failed_allocation_is_shown_with_the_way_there(world: Data) -> None:
     assert "tried to allocate 600 MiB with" in text
     assert "/peak?" in text
     assert "No allocation failed" in shown("oom", world, run(world, "good"))
+
+
+def test_a_failure_by_a_leak_leads_to_the_leak(tmp_path: Path) -> None:
+    kept = []
+    with vramscope.record(tmp_path / "leaking", device="simulated", capacity="40 MiB") as recorder:
+        for _ in range(24):
+            kept.append(torch.empty(2 * MIB, dtype=torch.uint8))
+            recorder.step()
+    data = Data(tmp_path)
+
+    text = shown("oom", data, run(data, "leaking"))
+
+    assert re.search(r'"See the finding of the leak[^]]*\], "className": "link", "href": "/leaks[?]', text)
 
 
 def test_two_runs_are_compared_step_by_step(world: Data) -> None:

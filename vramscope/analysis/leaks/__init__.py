@@ -95,11 +95,15 @@ class Leaks(EqualByValue):
         return f"{some}{format_count(self.n_iterations, word)}"
 
     def leaked_bytes(self, event: int) -> int:
-        """Return what had leaked before an event, at least: the levels until then compared as if all."""
+        """Return what had leaked before an event, at least: no more than at the later steps' rate."""
         n = int(np.searchsorted(self.iteration_boundaries, event, "right"))
         # Without steps a loop is inferred, and a model that is being loaded grows in one too.
-        levels = [leak.level_bytes[:n] for leak in self.leaks if n and self.has_steps]
-        return sum(max(int(level[-1] - level[window(n)]), 0) for level in levels)
+        levels = [leak.level_bytes[:n] for leak in self.leaks if n > 1 and self.has_steps]
+        first = window(n)
+        late = [int(level[-1] - level[first]) * (n - 1) // (n - 1 - first) for level in levels]
+        return sum(
+            max(min(int(level[-1] - level[0]), most), 0) for level, most in zip(levels, late, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
