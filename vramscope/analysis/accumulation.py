@@ -196,12 +196,16 @@ def without_backward(recording: Recording, found: Allocations, is_input: Array) 
     return unused | is_input & dies & (into <= found.free_event)
 
 
-def trains_never(recording: Recording) -> bool:
-    """Return whether a whole recording has forwards with gradients, several, and none has a backward."""
-    phases = recording.phases
+def trains(recording: Recording) -> bool | None:
+    """Return whether backwards come after the forwards; None where the recording ends before one could come.
+
+    Forwards without gradients have none, nor have several with gradients in a whole recording without any.
+    """
+    phases, is_whole = recording.phases, recording.outcome is Outcome.FINISHED
     n_forwards = np.count_nonzero((phases.phase == Phase.FORWARD) & (phases.depth == 0))
-    is_whole, has_backward = recording.outcome is Outcome.FINISHED, Phase.BACKWARD in phases.phase
-    return is_whole and bool(n_forwards >= _LEAST_FORWARDS) and not has_backward
+    if Phase.BACKWARD in phases.phase or (n_forwards == 0 and Phase.EVAL not in phases.phase):
+        return True
+    return bool(0 < n_forwards < _LEAST_FORWARDS) if n_forwards == 0 or is_whole else None
 
 
 def _dies_unused(recording: Recording, found: Allocations) -> Array:

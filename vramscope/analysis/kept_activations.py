@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from vramscope.analysis import asking
-from vramscope.analysis.accumulation import trains_never
+from vramscope.analysis.accumulation import trains
 from vramscope.analysis.by_module import ModuleEvidence, Owners, owners_of
 from vramscope.analysis.categories import Assigned, assign, undivided
 from vramscope.analysis.categories.by_lifetime import Lives, lives_of
@@ -80,7 +80,7 @@ def _without_backward(
     recording: Recording, found: Allocations, lives: Lives, live: Array, at: int
 ) -> list[Finding]:
     """Find what forwards with gradients left at the peak, where no backward comes in a whole recording."""
-    if not trains_never(recording):
+    if trains(recording) is not False:
         return []
     phases = recording.phases
     forwards = phases.rows((phases.phase == Phase.FORWARD) & (phases.depth == 0))

@@ -14,7 +14,7 @@ import numpy as np
 
 from vramscope.allocator.settings import GRANULE, SMALL_LIMIT
 from vramscope.analysis import asking
-from vramscope.analysis.accumulation import trains_never
+from vramscope.analysis.accumulation import trains
 from vramscope.analysis.by_module import owners_of
 from vramscope.analysis.strategies.batches import accumulation, loss_in_chunks, smaller_evaluation
 from vramscope.analysis.strategies.checkpointing import checkpointed
@@ -156,8 +156,13 @@ def strategies(recording: Recording, n_ranks: int = 8) -> Strategies:
     peak = int(run.level_bytes[at])
     live = run.found.allocated_at(at)
     unknown = int(run.found.block_size[live & (run.category == Category.UNKNOWN)].sum())
-    idle = _OF_A_BACKWARD if trains_never(recording) else ()
-    trials = [of_whole_step(run, each) for make in _ALL if make not in idle for each in make(run)]
+    of_backward = trains(recording)
+    makers = [make for make in _ALL if of_backward is not False or make not in _OF_A_BACKWARD]
+    trials = [
+        of_whole_step(run, each)._replace(needs_backward=of_backward is None and make in _OF_A_BACKWARD)
+        for make in makers
+        for each in make(run)
+    ]
     tried = [(_outcome(run, each, at, unknown), each) for each in trials]
     helps = [
         each for each, _ in tried if peak and each.saved_bytes >= WORTH_IT * peak and each.high_bytes <= peak

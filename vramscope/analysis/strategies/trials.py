@@ -57,6 +57,9 @@ class StrategyInput(NamedTuple):
         return (self.born_in == Phase.OPTIMIZER) & (self.category == Category.TEMPORARY)
 
 
+_IF_IT_TRAINS, _ELSE = " (if it trains)", "; if no backward is to come, torch.no_grad() instead"
+
+
 class StrategyTrial(NamedTuple):
     """What one strategy would change about the allocations of a run."""
 
@@ -78,6 +81,8 @@ class StrategyTrial(NamedTuple):
     """What the peak falls by where that is known better than by these sizes."""
     is_surely_less: bool = False
     """Whether the peak falls in any case, though perhaps by less."""
+    needs_backward: bool = False
+    """Whether it helps only if a backward comes that the recording does not reach."""
 
     @property
     def effort(self) -> int:
@@ -87,7 +92,8 @@ class StrategyTrial(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """Texts of ``Strategy.name``, ``how``, ``cost`` and ``basis``."""
-        return tuple(text.format(**self.figures) for text in _words()[self.kind][1:])
+        name, how, *rest = (text.format(**self.figures) for text in _words()[self.kind][1:])
+        return (name + _IF_IT_TRAINS, how + _ELSE, *rest) if self.needs_backward else (name, how, *rest)
 
 
 @cache
