@@ -104,22 +104,15 @@ def run_header(view: View, address: Address, data: Data | None = None) -> html.H
         process.host,
         when(view.run.started_ns),
     ]
-    title = html.Div(
-        [
-            html.H1(_name(view, data), className="run-name", title=view.run.name[:500]),
-            source_badge(view.recording.source),
-            html.Span(
-                standing(
-                    shown_outcome(view.run.outcome, view.recording.source),
-                    pace(view.recording.steps),
-                    total_steps=process.total_steps,
-                    ahead=forecast_words(ahead(data, view)) if data is not None and view.is_live else (),
-                ),
-                id="standing",
-            ),
-        ],
-        className="run-title",
+    state = standing(
+        shown_outcome(view.run.outcome, view.recording.source),
+        pace(view.recording.steps),
+        total_steps=process.total_steps,
+        ahead=forecast_words(ahead(data, view)) if data is not None and view.is_live else (),
     )
+    name = html.H1(_name(view, data), className="run-name", title=view.run.name[:500])
+    badge = source_badge(view.recording.source)
+    title = html.Div([name, badge, html.Span(state, id="standing")], className="run-title")
     return html.Header(
         [
             html.Div([title, html.P(" · ".join(fact for fact in facts if fact), className="facts")]),

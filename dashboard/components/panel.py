@@ -34,6 +34,13 @@ def color_key(colors: Iterable[tuple[str, Any]], kind: str) -> html.Div:
     return html.Div(entries, className=f"lane-key {kind}-key")
 
 
+def parts_bar(parts: Iterable[tuple[str, int]]) -> html.Div:
+    """Return a bar of segments: the name of each in the palette of parts, and its bytes."""
+    shown = [(f"part part-{name}", {"flexGrow": str(n_bytes)}) for name, n_bytes in parts]
+    bar = [html.Span(className=name, style=style) for name, style in shown]
+    return html.Div(bar, className="parts", role="presentation")
+
+
 _SIDES = {"l": None, "r": "number", "d": "number dim"}
 
 

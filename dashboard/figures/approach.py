@@ -10,6 +10,7 @@ from .drawing.series import TIME, Series
 from .drawing.theme import (
     EVENTS_AXIS,
     QUANTITY_COLOR,
+    QUANTITY_FILL,
     VERMILION,
     base_layout,
     byte_axis,
@@ -65,18 +66,12 @@ def _curve(series: Series, name: str, view: Window, right: float, units: tuple[f
     values = getattr(series, name)
     points = reduced(series.position, values, view, COLUMNS)
     at, level = np.append(points.position, right), np.append(points.value, points.value[-1:])
-    fill = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}[name]
     return {
-        "type": "scatter",
-        "mode": "lines",
-        "uid": name,
-        "name": name,
-        "x": pack(at / unit_s),
-        "y": pack(scaled(level, unit)),
+        "type": "scatter", "mode": "lines", "uid": name, "name": name,
+        "x": pack(at / unit_s), "y": pack(scaled(level, unit)),
         "line": {"shape": "hv", "color": QUANTITY_COLOR[name], "width": 1.6},
-        "fill": "tozeroy",
-        "fillcolor": fill,
-    }
+        "fill": "tozeroy", "fillcolor": QUANTITY_FILL[name],
+    }  # fmt: skip
 
 
 def _request(start: float, end: float, below: int, requested: int, unit: int) -> dict[str, Any]:

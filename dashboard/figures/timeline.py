@@ -13,6 +13,7 @@ from .drawing.series import EVENTS, RETRY, Series
 from .drawing.theme import (
     PHASE_COLOR,
     QUANTITY_COLOR,
+    QUANTITY_FILL,
     base_layout,
     byte_axis,
     byte_unit,
@@ -39,7 +40,6 @@ _LINE: dict[str, dict[str, Any]] = {
     "reserved": {"width": 1.6},
     "capacity": {"width": 1.4, "dash": "dash"},
 }
-_FILL = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}
 _FLAG = {
     MarkKind.OOM: ("x", "#D55E00"),
     MarkKind.EMPTY_CACHE: ("triangle-down", "#7A8896"),
@@ -112,13 +112,13 @@ def _curve(name: str, columns: Mapping[str, NDArray[Any]], unit: int, unit_name:
     """Return one line; of narrow steps the least and the greatest levels, with the area between them."""
     x, low = columns[f"{name}.x"], columns.get(f"{name}.low")
     line = _line(name, x, columns[f"{name}.y"], unit, unit_name)
-    if name not in _FILL:
+    if name not in QUANTITY_FILL:
         return [line]
     if low is None:
-        return [line | {"fill": "tozeroy", "fillcolor": _FILL[name]}]
+        return [line | {"fill": "tozeroy", "fillcolor": QUANTITY_FILL[name]}]
     least = _line(name, x, low, unit, unit_name)
     least |= {"uid": f"{name}-least", "name": f"{name}, least", "showlegend": False}
-    greatest = {"name": f"{name}, greatest", "fill": "tonexty", "fillcolor": _FILL[name]}
+    greatest = {"name": f"{name}, greatest", "fill": "tonexty", "fillcolor": QUANTITY_FILL[name]}
     return [least | {"line": {"shape": "hv", "width": 0}}, line | greatest]
 
 

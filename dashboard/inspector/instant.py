@@ -11,7 +11,7 @@ from vramscope.units import format_bytes, format_name, format_share
 
 from ..address import Address
 from ..answers import category_bytes, folded, held, moment, totals
-from ..components.panel import facts
+from ..components.panel import facts, parts_bar
 from ..data import Data, View
 from ..queries.comments import LONGEST, comments
 from .parts import amount, blocks_link, holder, line_name, pick, section, title
@@ -91,12 +91,9 @@ def _categories(data: Data, view: View, at: int, allocated: int) -> Any:
     if not known[Category.UNKNOWN + 1 :].any():
         return html.Span()
     order = [Category(i) for i in np.argsort(-known, kind="stable").tolist() if known[i]]
-    bar = [
-        html.Span(className=f"part part-{each.name.lower()}", style={"flexGrow": str(int(known[each]))})
-        for each in order
-    ]
     rows = [_category(each, int(known[each]), allocated) for each in order[:6]]
-    return section("By category", html.Div(bar, className="parts", role="presentation"), facts(*rows))
+    bar = parts_bar((each.name.lower(), int(known[each])) for each in order)
+    return section("By category", bar, facts(*rows))
 
 
 def _category(each: Category, n_bytes: int, allocated: int) -> tuple[list[Any], list[Any]]:

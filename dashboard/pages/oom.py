@@ -23,7 +23,7 @@ from ..address import Address, restore
 from ..answers import folded, held, last_oom, moment, series_of
 from ..components import renewal, states
 from ..components.graph import graph
-from ..components.panel import bar, facts, panel, table
+from ..components.panel import bar, facts, panel, parts_bar, table
 from ..components.panels import cause, stack_table
 from ..components.panels.reserved import function_of
 from ..components.panels.stack_table import to_code
@@ -271,7 +271,6 @@ def _card(data: Data, view: View, failures: Any, row: int, finding: Finding, add
 
 def _room(room: Any, recording: Recording) -> Any:
     shown = known_parts(room)
-    bar = [html.Span(className=f"part part-{part.style}", style={"flexGrow": str(n)}) for part, n in shown]
     entries = [
         html.Div([html.Dt([html.I(className=f"swatch part-{part.style}"), part.label]),
                   html.Dd(format_bytes(n), title=f"{n:,} bytes")])
@@ -287,7 +286,7 @@ def _room(room: Any, recording: Recording) -> Any:
         lacking = f"; lacking below the limit of {limit}: {format_bytes(room.over_limit_bytes)}"
     return html.Div(
         [
-            html.Div(bar, className="parts", role="presentation"),
+            parts_bar((part.style, n) for part, n in shown),
             html.Dl(entries, className="part-list"),
             html.P(f"{need}{lacking}.", className="dim"),
         ],

@@ -90,22 +90,13 @@ def _stacks(data: Data, view: View, at: int) -> list[Any]:
     rows = [row for row in stack_table.rows(folded(data, view), held(data, view, at)) if row.get("stack")]
     if not rows:
         return []
-    items = [
-        html.Details(
-            [
-                html.Summary(
-                    [
-                        html.Strong(format_bytes(row["bytes"])),
-                        " ",
-                        html.Bdi(f"{row['where']} {row.get('place', '')}"),
-                    ]
-                ),
-                *stack_table.detail(view, row["stack"]),
-            ]
-        )
-        for row in rows[:MOST_STACKS]
-    ]
+    items = [_stack(view, row) for row in rows[:MOST_STACKS]]
     return [_panel("Stacks of the largest lines", html.Div(items, className="stacks"))]
+
+
+def _stack(view: View, row: dict[str, Any]) -> html.Details:
+    size, where = html.Strong(format_bytes(row["bytes"])), html.Bdi(f"{row['where']} {row.get('place', '')}")
+    return html.Details([html.Summary([size, " ", where]), *stack_table.detail(view, row["stack"])])
 
 
 def _steps(data: Data, view: View, address: Address) -> list[Any]:

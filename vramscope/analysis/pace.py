@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vramscope.model.marks import Steps
 from vramscope.model.rank_summary import StepRows
 
@@ -26,9 +29,7 @@ def pace(steps: Steps) -> StepPace | None:
     if not len(steps):
         return None
     began_ns = steps.start_ns[len(steps) > 2 :][-_LATEST:]
-    span_ns = int(began_ns[-1] - began_ns[0]) if int(began_ns[0]) > 0 else 0
-    per_s = (len(began_ns) - 1) * 1e9 / span_ns if span_ns > 0 else None
-    return StepPace(int(steps.index[-1]), per_s)
+    return StepPace(int(steps.index[-1]), _per_s(len(began_ns) - 1, began_ns))
 
 
 def pace_of_rows(rows: StepRows) -> StepPace | None:
@@ -36,11 +37,14 @@ def pace_of_rows(rows: StepRows) -> StepPace | None:
     if not len(rows):
         return None
     latest = rows.rows(slice(max(len(rows) - _LATEST, len(rows) > 2), None))
-    span_ns = int(latest.start_ns[-1] - latest.start_ns[0]) if int(latest.start_ns[0]) > 0 else 0
-    n_steps = int(latest.step[-1] - latest.step[0])
-    return StepPace(
-        int(latest.step[-1] + latest.n_steps[-1] - 1), n_steps * 1e9 / span_ns if span_ns > 0 else None
-    )
+    last = int(latest.step[-1] + latest.n_steps[-1] - 1)
+    return StepPace(last, _per_s(int(latest.step[-1] - latest.step[0]), latest.start_ns))
+
+
+def _per_s(n_steps: int, began_ns: NDArray[np.int64]) -> float | None:
+    """Return the pace of *n_steps*, the first of which began at the first time; None without times."""
+    span_ns = int(began_ns[-1] - began_ns[0]) if int(began_ns[0]) > 0 else 0
+    return n_steps * 1e9 / span_ns if span_ns > 0 else None
 
 
 def left_s(far: StepPace, total_steps: int) -> float | None:

@@ -18,7 +18,7 @@ from vramscope.analysis.what_if import ReplayResult
 from vramscope.commands._document import Block, Grid, Heading, Text
 from vramscope.model.cards import BASIS as CARDS_BASIS
 from vramscope.model.cards import Card
-from vramscope.model.prediction import Prediction
+from vramscope.model.prediction import FITS_WORD, Prediction
 from vramscope.units import (
     format_byte_range,
     format_bytes,
@@ -283,7 +283,7 @@ def _batch(answer: FitAnswer) -> Iterator[Block]:
             format_byte_range(each.low_bytes, each.high_bytes),
             "" if each.reserved_bytes is None else format_bytes(each.reserved_bytes),
             each.phase.name.lower(),
-            *({True: "fits", False: "does not fit", None: "cannot tell"}[each.fits(room)] for room in rooms),
+            *(FITS_WORD[each.fits(room)] for room in rooms),
         )
         for size, each in fit.rows()
     )
@@ -344,7 +344,7 @@ def _rerun_row(found: Reruns, row: Rerun) -> tuple[str, ...]:
         row.name,
         saves,
         *(about + format_bytes(each) for each in figures),
-        {True: "fits", False: "does not fit", None: "cannot tell"}[peak.fits],
+        FITS_WORD[peak.fits],
         row.how,
     )
 

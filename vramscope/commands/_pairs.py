@@ -23,12 +23,9 @@ def pairs(before: Run, after: Run) -> list[tuple[Recording, Recording]]:
 def alone(before: Run, after: Run) -> tuple[list[Recording], list[Recording]]:
     """Return the recordings of each run whose rank and device the other run does not have."""
     found = pairs(before, after)
-    paired = [[id(pair[side]) for pair in found] for side in (0, 1)]
-    left = [
-        [each for each in run.recordings if id(each) not in known]
-        for run, known in zip((before, after), paired, strict=True)
-    ]
-    return left[0], left[1]
+    paired = {id(each) for pair in found for each in pair}
+    left, added = ([each for each in run.recordings if id(each) not in paired] for run in (before, after))
+    return left, added
 
 
 def chosen(run: Run, rank: int | None, device: int | None) -> tuple[Recording, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from vramscope.analysis.lines import line_words, lines
 from vramscope.analysis.summary import Summary
 from vramscope.commands._document import Block, Grid, Heading, Text
-from vramscope.model.prediction import OnCard, OtherRun, Prediction
+from vramscope.model.prediction import FITS_WORD, OnCard, OtherRun, Prediction
 from vramscope.package_data import words
 from vramscope.prediction.largest import LargestSize
 from vramscope.prediction.sizes import Size
@@ -115,7 +115,7 @@ def _cards(found: Prediction) -> Iterator[Block]:
     for card in found.cards:
         verdict = (
             format_bytes(card.capacity_bytes),
-            {True: "fits", False: "does not fit", None: "cannot tell"}[card.fits],
+            FITS_WORD[card.fits],
             headroom_words(card),
             "dry run" if card.is_own_run else "estimate",
         )
@@ -152,7 +152,7 @@ def largest_page(size: Size, found: LargestSize, card: str, *, is_stopped: bool)
         (
             f"{each.size:,}",
             f"{'at least ' if each.fits is False else ''}{format_bytes(each.peak_reserved_bytes)}",
-            {True: "fits", False: "does not fit", None: "cannot tell"}[each.fits],
+            FITS_WORD[each.fits],
             each.problem,
         )
         for each in sorted(found.trials, key=lambda trial: trial.size)

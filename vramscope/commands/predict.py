@@ -87,6 +87,7 @@ def _search(args: Namespace, trial: "Trial", sizes: "Sequence[Size]") -> int:
 
 def _searched(trial: "Trial", size: "Size", room_bytes: int) -> "tuple[LargestSize, bool]":
     """Return what the dry runs say, and whether Ctrl-C stopped them."""
+    from vramscope.model.prediction import FITS_WORD
     from vramscope.prediction.children import run_dry
     from vramscope.prediction.largest import LargestSize, largest_of
 
@@ -100,7 +101,7 @@ def _searched(trial: "Trial", size: "Size", room_bytes: int) -> "tuple[LargestSi
     def note(found: LargestSize) -> None:
         latest[0] = found
         last = found.trials[-1]
-        word = {True: "fits", False: "does not fit", None: "cannot tell"}[last.fits]
+        word = FITS_WORD[last.fits]
         if not last.problem:
             progress(f"{size.name} {last.size:,}: {word}, {format_bytes(last.peak_reserved_bytes)} reserved")
 

@@ -301,18 +301,13 @@ def findings_of_rank(rank: RankPlace) -> list[Located]:
 
 
 def _with_findings(summary: RankSummary, run: Run) -> RankSummary:
-    of = {recording.device.index: recording.findings() for recording in run.recordings}
     # What is kept in the file has no evidence, so this has none either: the first answer equals the next.
-    return replace(
-        summary,
-        devices=tuple(
-            replace(
-                device,
-                findings=tuple(
-                    replace(each, kind=str(each.kind), severity=str(each.severity), evidence={})
-                    for each in of.get(device.device.index, ())
-                ),
-            )
-            for device in summary.devices
-        ),
-    )
+    kept = {
+        recording.device.index: tuple(
+            replace(each, kind=str(each.kind), severity=str(each.severity), evidence={})
+            for each in recording.findings()
+        )
+        for recording in run.recordings
+    }
+    devices = (replace(each, findings=kept.get(each.device.index, ())) for each in summary.devices)
+    return replace(summary, devices=tuple(devices))

@@ -11,6 +11,8 @@ from vramscope.units import format_bytes
 if TYPE_CHECKING:
     from vramscope.model.recording import Recording
 
+FITS_WORD = {True: "fits", False: "does not fit", None: "cannot tell"}
+
 
 class ChangedAnswer(NamedTuple):
     """The answer that one place of the program gets in a dry run, instead of the one of the first run."""

@@ -180,7 +180,7 @@ def _text(stored: StoredSummary) -> bytes:
 
 
 def _device_json(summary: DeviceSummary, frames: dict[Frame, int]) -> dict[str, Any]:
-    failure = summary.failure
+    failure, findings = summary.failure, summary.findings
     return {
         "device": asdict(summary.device),
         "source": summary.source,
@@ -194,14 +194,16 @@ def _device_json(summary: DeviceSummary, frames: dict[Frame, int]) -> dict[str, 
         "steps": {name: _packed(column) for name, column in summary.steps.columns()},
         "phases": dict(summary.phases),
         "failed": summary.n_failed,
-        "failure": None
-        if failure is None
-        else {name: getattr(failure, name) for name in _FAILURE}
-        | {"lines": _lines_json(failure.lines, frames)},
+        "failure": failure and _failure_json(failure, frames),
         "samples": dict(summary.samples),
         "notes": [[note.code, note.text, note.value] for note in summary.notes],
-        "findings": None if summary.findings is None else [_finding_json(each) for each in summary.findings],
+        "findings": None if findings is None else [_finding_json(each) for each in findings],
     }
+
+
+def _failure_json(failure: Failure, frames: dict[Frame, int]) -> dict[str, Any]:
+    fields = {name: getattr(failure, name) for name in _FAILURE}
+    return fields | {"lines": _lines_json(failure.lines, frames)}
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from vramscope.analysis.settings_advice import SettingTrial
 from vramscope.analysis.strategies import NOT_ESTIMATED, Strategies, Strategy
 from vramscope.analysis.what_if import ReplayResult
 from vramscope.model.marks import Phase
+from vramscope.model.prediction import FITS_WORD
 from vramscope.units import format_byte_range, format_bytes, format_name
 
 from ...address import Address
@@ -26,7 +27,6 @@ from ..prose import on_demand, sentence
 _POINTS = 1000
 """Points of the recorded curves: as many as a replay has."""
 _MOST_STRATEGIES = 12
-_FITS = {True: "fits", False: "does not fit", None: "cannot tell"}
 
 
 def chosen(fit: FitAnswer, address: Address) -> SettingTrial | None:
@@ -238,7 +238,7 @@ def another_batch(fit: BatchFit, room: int) -> Any:
             format_byte_range(each.low_bytes, each.high_bytes),
             "" if each.reserved_bytes is None else each.reserved_bytes,
             format_name(each.phase),
-            _FITS[each.fits(room)],
+            FITS_WORD[each.fits(room)],
         ]
         for size, each in fit.rows()
     ]

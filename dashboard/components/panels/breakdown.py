@@ -12,7 +12,7 @@ from vramscope.units import format_bytes, format_share
 from ...answers import category_bytes, owners, parts_of_reserved
 from ...data import Data, View
 from ..definitions import DEFINITION, explained
-from ..panel import bar, panel, table
+from ..panel import bar, panel, parts_bar, table
 
 MOST_MODULES = 12
 
@@ -70,11 +70,9 @@ def _module(path: str, n_bytes: int, whole: float) -> list[Any]:
 def _panel(title: str, parts: list[BarPart]) -> html.Section:
     whole = sum(part.n_bytes for part in parts)
     heading = html.H3([f"{title} ", html.Span(format_bytes(whole), className="dim")])
-    shown = [(f"part part-{part.name}", {"flexGrow": str(part.n_bytes)}) for part in parts if part.n_bytes]
-    bar = [html.Span(className=name, style=style) for name, style in shown]
     return panel(
         heading,
-        html.Div(bar, className="parts", role="presentation"),
+        parts_bar(part for part in parts if part.n_bytes),
         html.Dl([_entry(part, whole) for part in parts], className="part-list"),
         label=f"Parts of the {title.lower()} memory",
     )

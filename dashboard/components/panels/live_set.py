@@ -39,21 +39,8 @@ def content(data: Data, view: View, at: int, address: Address) -> tuple[list[Any
     more = html.A(word, href=Address(path, *recording, at=at, axis=address.axis).url, className="link")
     blocks = Address("/allocations", *recording, at=at, q=f"live:{at}", axis=address.axis).url
     exact = f"instant {at:,}"
-    heading = [
-        html.H3(
-            [
-                f"Live at {there.words}",
-                html.Span("" if there.words == exact else exact, className="dim instant"),
-            ]
-        ),
-        html.P(
-            [
-                f"{stack_table.summary(live)} · ",
-                more,
-                " · ",
-                html.A("List its blocks", href=blocks, className="link"),
-            ],
-            className="dim",
-        ),
-    ]
+    instant = html.Span("" if there.words == exact else exact, className="dim instant")
+    listed = html.A("List its blocks", href=blocks, className="link")
+    summary = html.P([f"{stack_table.summary(live)} · ", more, " · ", listed], className="dim")
+    heading = [html.H3([f"Live at {there.words}", instant]), summary]
     return heading, stack_table.rows(folded(data, view), live, kept_by(data, view, at))

@@ -30,6 +30,7 @@ PHASE_COLOR = {Phase[name.upper()]: color for name, color in words(__file__, "th
 PART_COLOR = words(__file__, "theme.tsv", "part")
 QUANTITY_COLOR = words(__file__, "theme.tsv", "quantity")
 """The stylesheet turns the color of allocated and active bytes to the theme's ink."""
+QUANTITY_FILL = {"allocated": "rgba(100,116,139,0.20)", "reserved": "rgba(86,180,233,0.13)"}
 
 # Plotly 7 offers "Share chart", which posts the figure to cloud.plotly.com: off in every graph.
 CONFIG: dict[str, Any] = {
