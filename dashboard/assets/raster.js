@@ -39,7 +39,9 @@
     if (!force && (url === its.url || isAsked)) return;
     its.asked = url;
     clearTimeout(its.timer);
-    its.timer = setTimeout(() => { its.timer = null; load(figure, url, view); }, its.data && !its.eager && !hasRested ? RESTED_MS : 0);
+    const begin = () => { its.timer = null; load(figure, url, view); };
+    // A timer of 0 ms comes after the frame, 11 ms later.
+    if (!its.data || its.eager || hasRested) begin(); else its.timer = setTimeout(begin, RESTED_MS);
   }
 
   async function load(figure, url, view) {
@@ -67,6 +69,16 @@
     const data = window.vramscope.timeline.columns(buffer);
     data.start = new Uint32Array(data.length.length + 1);
     for (let i = 0; i < data.length.length; i++) data.start[i + 1] = data.start[i] + data.length[i];
+    // Neighboring columns that show the same instant are sent once.
+    if (!data.rows) {
+      const n = Math.floor(data.start[data.length.length] / data.h);
+      Object.assign(data, { from: new Uint32Array(n), to: new Uint32Array(n) });
+      for (let x = data.w - 1; x >= 0; x--) {
+        const sent = data.column[x];
+        data.from[sent] = x;
+        if (!data.to[sent]) data.to[sent] = x + 1;
+      }
+    }
     return data;
   }
 
@@ -93,6 +105,10 @@
     return made >>> 0;
   };
 
+  const tinted = (color, isHatched) => ({
+    color, striped: isHatched ? lighter(color, dark() ? -0.34 : 0.42) : color, edge: lighter(color, dark() ? -0.3 : -0.16),
+  });
+
   // The function with a memory of what it returned.
   function once(make) {
     const known = new Map();
@@ -109,29 +125,36 @@
     canvas.height = h;
     const context = canvas.getContext("2d"), image = context.createImageData(w, h);
     const pixels = new Uint32Array(image.data.buffer);
-    // Thousands of blocks have some dozens of colors, each of which is mixed once.
-    const tones = once((name) => tone(data.colors[name >> 8], (name >> 4) & 15, name & MISS));
-    const base = Array.from(data.ids, (id, i) => id === SMALLER ? tone("#999999", 2, 0) : id === EMPTY ? 0 : tones(data.group[i] << 8 | data.shade[i] << 4 | data.flags[i] & MISS));
-    const stripe = once((color) => lighter(color, dark() ? -0.34 : 0.42));
-    const edge = once((color) => lighter(color, dark() ? -0.3 : -0.16));
+    // Thousands of blocks have some dozens of looks, each of which is mixed once.
+    const lookOf = once((name) => tinted(tone(data.colors[name >> 8], (name >> 4) & 15, name & MISS), name & BEFORE));
+    const smaller = tinted(tone("#999999", 2, 0), true);
+    const looks = Array.from(data.ids, (id, i) => id === SMALLER ? smaller : id === EMPTY ? null : lookOf(data.group[i] << 8 | data.shade[i] << 4 | data.flags[i] & (MISS | BEFORE)));
     const wide = Math.max(1, Math.round((figure.clientWidth || w) / w));
-    for (let run = 0; run < data.local.length; run++) {
-      const id = data.local[run], color = base[id];
-      if (!color) continue;
-      const hatched = data.ids[id] === SMALLER || data.flags[id] & BEFORE, from = data.start[run], n = data.length[run];
-      // A strip runs from left to right; a timeline from bottom to top, where a run never spans two columns.
-      const column = data.rows ? 0 : Math.floor(from / h), row = from - column * h;
-      const first = data.rows ? from : (h - 1 - row) * w + column, step = data.rows ? 1 : -w;
-      const striped = hatched ? stripe(color) : color;
-      for (let k = 0, at = first; k < n; k++, at += step) {
-        const isStriped = hatched && ((data.rows ? at % w + Math.floor(at / w) : column * wide + row + k) & 7) < 3;
-        pixels[at] = isStriped ? striped : color;
-      }
-      if (n > 4) pixels[first + (n - 1) * step] = edge(color);
-    }
+    if (data.rows) paintStrip(data, pixels, looks); else paintBands(data, pixels, looks, wide);
     context.putImageData(image, 0, 0);
     mark(figure);
     key(figure);
+  }
+
+  function paintStrip({ w, local, start, length }, pixels, looks) {
+    for (let run = 0; run < local.length; run++) {
+      const its = looks[local[run]], from = start[run], n = length[run];
+      if (!its) continue;
+      for (let at = from; at < from + n; at++) pixels[at] = ((at % w + Math.floor(at / w)) & 7) < 3 ? its.striped : its.color;
+      if (n > 4) pixels[from + n - 1] = its.edge;
+    }
+  }
+
+  // From bottom to top; a run never spans two columns, and may be that of several side by side.
+  function paintBands({ w, h, local, start, length, from, to }, pixels, looks, wide) {
+    for (let run = 0; run < local.length; run++) {
+      const its = looks[local[run]], sent = Math.floor(start[run] / h), row = start[run] - sent * h, n = length[run];
+      if (!its) continue;
+      for (let k = 0, line = (h - 1 - row) * w; k < n; k++, line -= w) {
+        const isEdge = n > 4 && k === n - 1;
+        for (let x = from[sent]; x < to[sent]; x++) pixels[line + x] = isEdge ? its.edge : ((x * wide + row + k) & 7) < 3 ? its.striped : its.color;
+      }
+    }
   }
 
   // The hovered band and the picked one, over the others.
@@ -151,8 +174,8 @@
         if (data.local[run] !== local) continue;
         let from = data.start[run], left = data.length[run];
         if (!data.rows) {
-          const column = Math.floor(from / data.h), row = from - column * data.h;
-          context.fillRect(column, data.h - row - left, 1, left);
+          const sent = Math.floor(from / data.h), row = from - sent * data.h;
+          context.fillRect(data.from[sent], data.h - row - left, data.to[sent] - data.from[sent], left);
           continue;
         }
         while (left > 0) {
@@ -233,7 +256,7 @@
   }
   function at(data, column, row) {
     if (column < 0 || row < 0 || column >= data.w || row >= data.h) return null;
-    const pixel = data.rows ? row * data.w + column : column * data.h + (data.h - 1 - row);
+    const pixel = data.rows ? row * data.w + column : data.column[column] * data.h + (data.h - 1 - row);
     let low = 0, high = data.local.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;

@@ -82,8 +82,16 @@
     if (isFirst) requestAnimationFrame(() => setTimeout(() => tell("view begins", edges())));
     clearTimeout(restTimer);
     clearTimeout(addressTimer);
-    restTimer = setTimeout(() => tell("view rests", edges()), SETTLE_MS);
+    restTimer = setTimeout(rest, SETTLE_MS);
     addressTimer = setTimeout(() => whenIdle(writeView, { timeout: LATEST_MS }), ADDRESS_MS);
+  }
+
+  /** @type {Store["rest"]} */
+  function rest() {
+    if (!restTimer) return;
+    clearTimeout(restTimer);
+    restTimer = 0;
+    tell("view rests", edges());
   }
 
   /** @type {Store["choose"]} */
@@ -121,6 +129,6 @@
   const positionOf = (at) => (at === null ? null : positions.get(at) ?? null);
 
   window.vramscope = Object.assign(window.vramscope || {}, {
-    store: { state, on, tell, read, remember, edges, look, choose, place, positionOf, scrub, select },
+    store: { state, on, tell, read, remember, edges, look, rest, choose, place, positionOf, scrub, select },
   });
 })();

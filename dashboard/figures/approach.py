@@ -21,7 +21,7 @@ from .drawing.theme import (
     time_axis,
 )
 from .drawing.window import Window
-from .track import reduced
+from .track import columns_of, reduced
 
 COLUMNS = 400
 STEPS_BEFORE = 3
@@ -64,7 +64,7 @@ def figure(
 def _curve(series: Series, name: str, view: Window, right: float, units: tuple[float, int]) -> dict[str, Any]:
     unit_s, unit = units
     values = getattr(series, name)
-    points = reduced(series.position, values, view, COLUMNS)
+    points = reduced(series.position, values, columns_of(series.position, view, COLUMNS))
     at, level = np.append(points.position, right), np.append(points.value, points.value[-1:])
     return {
         "type": "scatter", "mode": "lines", "uid": name, "name": name,

@@ -2,8 +2,8 @@
 
 The bands of an instant are in the order of allocation: a new block is on top, and a free lowers those above
 it. So no geometry is stored: a column of pixels is the live set of one instant, its sizes summed up and
-searched. A live set comes from a key-frame and the allocations since. Where very many blocks are live at
-once, those below an eighth of a pixel are drawn as one band at the top, whose outline is exact.
+counted in pixels. A live set comes from a key-frame and the allocations since. Where very many blocks are
+live at once, those below an eighth of a pixel are drawn as one band at the top, whose outline is exact.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ class Level:
 
     cut: int
     rows: NDArray[Any]
-    """Rows of the lifetimes."""
+    """Rows of the lifetimes; after those of the allocations EMPTY and SMALLER, of 0 bytes."""
     born: NDArray[Any]
     dies: NDArray[Any]
     """Last instant at which each allocation is live."""
@@ -113,7 +113,8 @@ def bands(found: Allocations, allocated: NDArray[Any], detail: Detail | None = N
         most = _most(born, dies[rows], last)
         distance = max(detail.least_distance, most)
         born, died, frames = _frames(born, dies[rows], last, distance)
-        levels.append(Level(cut, rows, born, died, size, distance, frames, most))
+        shown = np.append(rows, [EMPTY, SMALLER])
+        levels.append(Level(cut, shown, born, died, np.append(size, [0, 0]), distance, frames, most))
     if levels[-1].most <= detail.most_bands:
         levels = levels[-1:]
     return Bands(tuple(levels), allocated, detail.most_bands)
@@ -169,17 +170,50 @@ def _fullest(series: Series, start: NDArray[Any], end: NDArray[Any]) -> NDArray[
     return np.array([known[part] for part in parts])
 
 
-def raster(index: Bands, box: Box) -> tuple[NDArray[Any], Level]:
-    """Return the lifetimes' row, EMPTY or SMALLER at each pixel, shape (columns, height), bottom up."""
+class Raster(NamedTuple):
+    """A picture as runs of equal pixels: its different columns one after another, from bottom to top."""
+
+    rows: NDArray[Any]
+    """Of each run the lifetimes' row, EMPTY or SMALLER."""
+    n_pixels: NDArray[Any]
+    """Length of each run, which never spans two columns."""
+    column: NDArray[Any]
+    """Which of the different columns each column of the picture shows, shape (columns,)."""
+    cut: int
+    """Smallest block in bytes that has pixels of its own."""
+
+    def with_nothing_at(self, outside: NDArray[Any], height: int) -> "Raster":
+        """Return the picture with EMPTY columns where *outside* is true, shape (columns,)."""
+        if not outside.any():
+            return self
+        column = np.where(outside, self.column.max(initial=-1) + 1, self.column)
+        return Raster(np.append(self.rows, EMPTY), np.append(self.n_pixels, height), column, self.cut)
+
+
+def raster(index: Bands, box: Box) -> Raster:
+    """Return what owns the center of each pixel."""
     step = (box.high - box.low) / box.height
+
+    def n_below(level_bytes: NDArray[Any]) -> NDArray[Any]:
+        """Return how many pixels of a column have their center below each level."""
+        return np.clip(np.ceil((level_bytes - box.low) * (1 / step) - 0.5), 0, box.height).astype("i4")
+
     level = index.level_for(step)
-    centers = box.low + (np.arange(box.height) + 0.5) * step
     unique, column = np.unique(box.instants, return_inverse=True)
-    painted = np.empty((len(unique), box.height), np.int32)
-    for place, live in zip(painted, level.live_at(unique), strict=True):
-        at = np.searchsorted(np.cumsum(level.size[live]), centers, side="right")
-        n_whole = int(np.searchsorted(at, len(live)))
-        place[:n_whole], place[n_whole:] = level.rows[live[at[:n_whole]]], SMALLER
-    is_empty = (centers >= index.allocated[unique][:, np.newaxis]) | (centers < 0)
-    painted[is_empty] = EMPTY
-    return painted[column], level
+    # A column has nothing below 0, then the live blocks, those too small to be seen, and nothing.
+    nothing, smaller = len(level.born), len(level.born) + 1
+    begin, end = np.array([nothing], "i4"), np.array([smaller, nothing], "i4")
+    lives = [*level.live_at(unique)]
+    stacked = np.concatenate([part for live in lives for part in (begin, live, end)])
+    stops = np.cumsum([len(live) + 3 for live in lives])
+    starts = np.append(0, stops[:-1])
+    tops = np.cumsum(level.size[stacked])
+    tops -= np.repeat(tops[starts], stops - starts)
+    last = np.minimum(n_below(tops), np.repeat(n_below(index.allocated[unique]), stops - starts))
+    last[starts], last[stops - 2], last[stops - 1] = (
+        n_below(np.zeros(1)), n_below(index.allocated[unique]), box.height,
+    )  # fmt: skip
+    n_pixels = np.diff(last, prepend=0)
+    n_pixels[starts] = last[starts]
+    shown = np.flatnonzero(n_pixels)
+    return Raster(level.rows[stacked[shown]], n_pixels[shown], column, level.cut)

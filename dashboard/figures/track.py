@@ -68,14 +68,11 @@ def _curves(series: Series, view: Window, around: Window, width_px: int) -> dict
     """Return the curves; the view is reduced by itself, so that its maximum is exact."""
     pads = max(int(PAD * width_px), 1)
     parts = [(Window(around.start, view.start), pads), (view, width_px), (Window(view.end, around.end), pads)]
+    shown = [columns_of(series.position, part, columns) for part, columns in parts if part.end > part.start]
     found: dict[str, NDArray[Any]] = {}
     for name in DRAWN:
         values = getattr(series, name)
-        drawn = [
-            reduced(series.position, values, part, columns)
-            for part, columns in parts
-            if part.end > part.start
-        ]
+        drawn = [reduced(series.position, values, part) for part in shown]
         found[f"{name}.x"] = np.concatenate([each.position for each in drawn]).astype("f8")
         found[f"{name}.y"] = np.concatenate([each.value for each in drawn])
         if name == "allocated":
@@ -94,18 +91,34 @@ class Points(NamedTuple):
 _NOTHING = Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
 
 
-def reduced(position: NDArray[Any], values: NDArray[Any], view: Window, columns: int) -> Points:
-    """Return the points of a step function that draw it exactly in *view*, levels at both edges included."""
+class Columns(NamedTuple):
+    """The instants of a view, in the columns of its picture."""
+
+    view: Window
+    edges: NDArray[Any]
+    """First instant of each column, and the last + 1; nothing in a view without instants."""
+
+
+def columns_of(position: NDArray[Any], view: Window, n_columns: int) -> Columns:
+    """Return the instants whose levels hold in *view*, in columns of equal width."""
     first = entry(position, view.start)
     stop = int(np.searchsorted(position, view.end, "right"))
-    if stop <= first:
+    return Columns(view, time_edges(position, first, stop, n_columns) if stop > first else np.zeros(0, "i8"))
+
+
+def reduced(position: NDArray[Any], values: NDArray[Any], shown: Columns) -> Points:
+    """Return the points of a step function that draw it exactly, levels at both edges included."""
+    view, edges = shown
+    if not len(edges):
         return _NOTHING
-    inside = m4([values], time_edges(position, first, stop, columns))
-    level = values[inside]
     # A repeated level draws nothing new between two steps; the last point ends the line.
-    keep = np.concatenate([[True], level[1:] != level[:-1]])
-    inside = inside[keep]
-    instant = np.append(inside, stop - 1)
+    changes = np.flatnonzero(values[edges[0] + 1 : edges[-1]] != values[edges[0] : edges[-1] - 1])
+    inside = np.append(edges[0], edges[0] + 1 + changes)
+    if len(inside) > len(edges):
+        inside = m4([values], edges)
+        level = values[inside]
+        inside = inside[np.append(True, level[1:] != level[:-1])]
+    instant = np.append(inside, edges[-1] - 1)
     at = np.append(position[inside], view.end)
     at[0] = max(at[0], view.start)
     return Points(at, values[instant], instant)

@@ -19,7 +19,7 @@ from ..components.panels import found_table, stack_table
 from ..components.scripts import in_browser
 from ..components.timeline import raster
 from ..data import Data, View
-from ..figures.bands import Bands, Box, bands, fullest
+from ..figures.bands import Bands, Box, Raster, bands, fullest
 from ..figures.bands import raster as rasterize
 from ..figures.drawing.paint import WAYS, Paint, by_age, by_category, by_line, by_module, by_phase
 from ..figures.drawing.series import EVENTS, TIME
@@ -140,9 +140,9 @@ def _active(data: Data) -> Response:
     n_columns, height = _fineness(int(stop - first), n_columns, height)
     borders = np.linspace(start, end, n_columns + 1)
     instants = fullest(series, borders)
-    pixels, level = rasterize(_index(data, view), Box(instants, low, high, height))
     outside = (borders[1:] <= series.position[0]) | (borders[:-1] > series.position[-1])
-    pixels[outside] = -1
+    box = Box(instants, low, high, height)
+    picture = rasterize(_index(data, view), box).with_nothing_at(outside, height)
     way = api.word("by", WAYS)
     found = lives(data, view)
     makers = {
@@ -153,7 +153,7 @@ def _active(data: Data) -> Response:
         "age": lambda r: by_age(r, found),
     }
     paint = data.derive(view, ("paint", way), makers[way])
-    return _sent(data, view, (pixels, instants, level.cut), paint, request.args.get("q", ""))
+    return _sent(data, view, (box, picture), paint, request.args.get("q", ""))
 
 
 def _fineness(n_events: int, n_columns: int, height: int) -> tuple[int, int]:
@@ -163,9 +163,9 @@ def _fineness(n_events: int, n_columns: int, height: int) -> tuple[int, int]:
     return n_columns, height
 
 
-def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text: str) -> Response:
-    pixels, instants, cut = made
-    ids, local, length = api.runs(pixels)
+def _sent(data: Data, view: View, made: tuple[Box, Raster], paint: Paint, text: str) -> Response:
+    box, picture = made
+    ids, local = api.numbered(picture.rows)
     found, real = lives(data, view), np.maximum(ids, 0)
     hits = _hits_or_all(data, view, text)
     shade = (found.stack_id[real] * np.int64(7) + 3) % 5
@@ -175,11 +175,13 @@ def _sent(data: Data, view: View, made: tuple[Any, Any, int], paint: Paint, text
     group = paint.group[real]
     named = np.unique(group[ids >= 0]).tolist()
     header = {
-        "w": len(instants), "h": pixels.shape[1], "cut": cut, "colors": paint.colors,
+        "w": len(box.instants), "h": box.height, "cut": picture.cut, "colors": paint.colors,
         "names": {str(i): paint.names[i] for i in named},
     }  # fmt: skip
-    return api.columns(header, ids=ids, group=group, shade=shade, flags=flags, local=local, length=length,
-                       instants=instants)  # fmt: skip
+    return api.columns(
+        header, ids=ids, group=group, shade=shade, flags=flags, local=local, length=picture.n_pixels,
+        column=picture.column, instants=box.instants,
+    )  # fmt: skip
 
 
 def _register(app: Any, data: Data) -> None:

@@ -188,7 +188,7 @@ def _asked(series: Series) -> int:
 
 def _sent(data: Data, view: View, there: tuple[int, Series, Snapshot], pixels: Any) -> Response:
     at, series, state = there
-    shown, local, length = api.runs(pixels.reshape(1, -1))
+    shown, local, length = api.runs(pixels.ravel())
     group = _groups(data, view, state, shown)
     colors, names = (*_COLORS, "hole", "whole", PART_COLOR["pending"]), _GROUP_NAMES
     found, real = data.ask(view, "lifetimes"), np.maximum(shown, 0)

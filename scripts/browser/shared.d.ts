@@ -34,6 +34,8 @@ interface Store {
   /** First and last position in view as the server counts them: nanoseconds or instants. */
   edges(): Edges;
   look(changes: Partial<Pick<State, "a" | "b" | "lo" | "hi">>): void;
+  /** The hand has let go, so no other move is awaited. */
+  rest(): void;
   /** Choose an instant, whose position is x where it is known; returns whether it is another one. */
   choose(at: number, x?: number | null): boolean;
   place(at: number, x: number): void;

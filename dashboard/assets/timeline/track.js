@@ -13,12 +13,20 @@
     const n = new DataView(buffer).getUint32(0, true);
     const data = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, n)));
     let at = 4 + n;
-    for (const [name, kind, length, unit] of data.columns) {
+    for (const [name, length, kind, ...way] of data.columns) {
       const Type = TYPES[kind], size = Type.BYTES_PER_ELEMENT * length, numbers = new Type(buffer.slice(at, at + size));
-      data[name] = unit === 1 ? numbers : Float64Array.from(numbers, (n) => n * unit);
+      data[name] = way.join() === "1,1,0" ? numbers : values(numbers, ...way);
       at += size;
     }
     return data;
+  }
+  function values(numbers, unit, divisor, isChange) {
+    const made = new Float64Array(numbers.length);
+    for (let i = 0, sum = 0; i < made.length; i++) {
+      sum = numbers[i] + (isChange ? sum : 0);
+      made[i] = sum * unit / divisor;
+    }
+    return made;
   }
 
   const key = (of) => [of.run, of.rank, of.device, of.restart, of.axis, of.parts].join("|");
@@ -583,6 +591,7 @@
       S.choose(Number(at), position);
     }
     over(track);
+    if (from.isMoved) S.rest();
   });
   document.addEventListener("dblclick", function (event) {
     const track = trackOf(event.target);

@@ -23,10 +23,13 @@ class Window(NamedTuple):
 
 
 def window(series: Series, start: float | None, end: float | None) -> Window:
-    """Return *start* to *end*, clipped to the series; all of it where missing, reversed or outside."""
+    """Return *start* to *end*, clipped to the series; all of it where missing, reversed or outside.
+
+    Both are whole nanoseconds, as the positions are.
+    """
     first, last = series.extent
-    low = first if start is None else min(max(start, first), last)
-    high = last if end is None else min(max(end, first), last)
+    low = first if start is None else round(min(max(start, first), last), 9)
+    high = last if end is None else round(min(max(end, first), last), 9)
     return Window(low, high) if high > low else Window(first, last)
 
 

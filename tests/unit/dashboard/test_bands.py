@@ -13,6 +13,7 @@ from vramscope.dashboard.figures.bands import (
     SMALLER,
     Box,
     Detail,
+    Raster,
     bands,
     fullest,
     raster,
@@ -22,6 +23,11 @@ from vramscope.dashboard.figures.drawing.series import Curve, Flags, Series, Spa
 from vramscope.analysis.lifetimes import ALIVE, BEFORE, Allocations
 
 N_EVENTS = 400
+
+
+def pixels_of(picture: Raster, height: int) -> Any:
+    """What is drawn at each pixel, shape (columns, height)."""
+    return np.repeat(picture.rows, picture.n_pixels).reshape(-1, height)[picture.column]
 
 
 def lives(seed: int, n: int = 150, sizes: tuple[int, int] = (1, 1000)) -> Allocations:
@@ -54,7 +60,7 @@ def test_every_pixel_is_what_is_live_there(seed: int) -> None:
     total = outline(found)
     instants = np.arange(N_EVENTS + 1)
     index = bands(found, total, Detail(least_distance=16))
-    pixels, _ = raster(index, Box(instants, 0, float(total.max()) * 1.1, 37))
+    pixels = pixels_of(raster(index, Box(instants, 0, float(total.max()) * 1.1, 37)), 37)
 
     centers = (np.arange(37) + 0.5) * total.max() * 1.1 / 37
     expected = [[owner(found, k, byte) for byte in centers] for k in instants]
@@ -65,17 +71,19 @@ def test_a_zoom_in_bytes_shows_the_same_owners() -> None:
     found = lives(9)
     total = outline(found)
     low, high = total.max() * 0.4, total.max() * 0.45
-    pixels, _ = raster(bands(found, total), Box(np.array([200, 200, 7]), low, high, 20))
+    picture = raster(bands(found, total), Box(np.array([200, 200, 7]), low, high, 20))
+    pixels = pixels_of(picture, 20)
 
     centers = low + (np.arange(20) + 0.5) * (high - low) / 20
     assert pixels[0].tolist() == pixels[1].tolist() == [owner(found, 200, byte) for byte in centers]
     assert pixels[2].tolist() == [owner(found, 7, byte) for byte in centers]
+    assert picture.n_pixels.sum() == 2 * 20
 
 
 def test_below_all_memory_and_above_it_is_nothing() -> None:
     found = lives(1)
     total = outline(found)
-    pixels, _ = raster(bands(found, total), Box(np.array([100]), -1000.0, total.max() * 3.0, 64))
+    pixels = pixels_of(raster(bands(found, total), Box(np.array([100]), -1000.0, total.max() * 3.0, 64)), 64)
 
     assert pixels[0][0] == EMPTY
     assert pixels[0][-1] == EMPTY
@@ -85,15 +93,15 @@ def test_blocks_too_small_to_see_are_one_band_of_their_exact_bytes() -> None:
     found = lives(2)
     total = outline(found)
     index = bands(found, total, Detail(cuts=(500, 0), most_bands=5))
-    coarse, level = raster(index, Box(np.array([250]), 0, float(total[250]), 4))
-    fine, exact = raster(index, Box(np.array([250]), 0, float(total[250]), int(total[250])))
+    coarse = raster(index, Box(np.array([250]), 0, float(total[250]), 4))
+    fine = raster(index, Box(np.array([250]), 0, float(total[250]), int(total[250])))
 
     large = found.block_size[found.allocated_at(250) & (found.block_size >= 500)].sum()
     centers = (np.arange(4) + 0.5) * total[250] / 4
-    assert level.cut == 500
-    assert (coarse[0] == SMALLER).tolist() == (centers >= large).tolist()
-    assert exact.cut == 0
-    assert SMALLER not in fine
+    assert coarse.cut == 500
+    assert (pixels_of(coarse, 4)[0] == SMALLER).tolist() == (centers >= large).tolist()
+    assert fine.cut == 0
+    assert SMALLER not in fine.rows
 
 
 def series_of(position: Any, level: Any, steps: Spans | None = None) -> Series:
@@ -136,9 +144,11 @@ def unpacked(body: bytes) -> dict[str, Any]:
     (length,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + length])
     at = 4 + length
-    for name, kind, n, unit in header["columns"]:
+    for name, n, kind, unit, divisor, is_change in header["columns"]:
         numbers = np.frombuffer(body, f"<{kind}", n, at)
-        header[name] = numbers * unit if unit > 1 else numbers
+        multiples = numbers if kind == "f8" else numbers.astype("i8") * unit
+        multiples = np.cumsum(multiples) if is_change else multiples
+        header[name] = multiples / divisor if divisor > 1 else multiples
         at += numbers.nbytes
     return dict(header)
 
@@ -155,7 +165,7 @@ VIEW = {"axis": "events", "a": 0, "b": 60, "lo": 0, "hi": 100 << 20, "w": 30, "h
 def test_the_answer_of_the_server_is_the_raster(app: Any, view: Any) -> None:
     answer = ask(app, "/api/active", run=view.run_id, by="line", **VIEW)
     said = unpacked(gzip.decompress(answer.data))
-    pixels = np.repeat(said["ids"][said["local"]], said["length"]).reshape(said["w"], said["h"])
+    pixels = np.repeat(said["ids"][said["local"]], said["length"]).reshape(-1, said["h"])[said["column"]]
 
     found = view.recording.lifetimes()
     centers = (np.arange(50) + 0.5) * (100 << 20) / 50

@@ -33,6 +33,20 @@ KEEPING = """
         while_reading = resident()
     print(while_reading - before > 60 << 20, resident() - before < 4 << 20)
 """
+BETWEEN_REQUESTS = """
+    from time import monotonic, sleep
+    from vramscope.dashboard.server.malloc_tuning import keep_between_requests
+
+    keep_between_requests()
+    small = [np.ones(1 << 20, "u1") for _ in range(64)]
+    kept = small[-1]
+    del small
+    between = resident()
+    last_s = monotonic() + 60
+    while resident() - before > 4 << 20 and monotonic() < last_s:
+        sleep(0.1)
+    print(between - before > 60 << 20, resident() - before < 4 << 20)
+"""
 HUGE_PAGES = """
     from pathlib import Path
     from vramscope.dashboard.server.malloc_tuning import give_back
@@ -64,6 +78,14 @@ def test_memory_of_arrays_goes_back_though_a_later_one_lives_on() -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
 def test_memory_is_kept_while_a_file_is_read_and_goes_back_then() -> None:
     command = [sys.executable, "-c", textwrap.dedent(MEASURED) + textwrap.dedent(KEEPING)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert output.split() == ["True"] * 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+def test_memory_is_kept_between_requests_and_goes_back_when_none_comes() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(MEASURED) + textwrap.dedent(BETWEEN_REQUESTS)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     assert output.split() == ["True"] * 4
