@@ -29,7 +29,7 @@
     return `${query.url}?${url}`;
   }
 
-  const RESTED_MS = 20;
+  const RESTED_MS = 20, HOVER_MS = 50;
   function refresh(figure, force, hasRested) {
     const view = ranges(figure);
     if (!view || view.width < 2 || view.height < 2) return;
@@ -105,9 +105,7 @@
     return made >>> 0;
   };
 
-  const tinted = (color, isHatched) => ({
-    color, striped: isHatched ? lighter(color, dark() ? -0.34 : 0.42) : color, edge: lighter(color, dark() ? -0.3 : -0.16),
-  });
+  const tinted = (color, isHatched) => [color, isHatched ? lighter(color, dark() ? -0.34 : 0.42) : color, lighter(color, dark() ? -0.3 : -0.16)];
 
   // The function with a memory of what it returned.
   function once(make) {
@@ -127,33 +125,39 @@
     const pixels = new Uint32Array(image.data.buffer);
     // Thousands of blocks have some dozens of looks, each of which is mixed once.
     const lookOf = once((name) => tinted(tone(data.colors[name >> 8], (name >> 4) & 15, name & MISS), name & BEFORE));
-    const smaller = tinted(tone("#999999", 2, 0), true);
-    const looks = Array.from(data.ids, (id, i) => id === SMALLER ? smaller : id === EMPTY ? null : lookOf(data.group[i] << 8 | data.shade[i] << 4 | data.flags[i] & (MISS | BEFORE)));
-    const wide = Math.max(1, Math.round((figure.clientWidth || w) / w));
-    if (data.rows) paintStrip(data, pixels, looks); else paintBands(data, pixels, looks, wide);
+    const smaller = tinted(tone("#999999", 2, 0), true), [colors, stripes, edges] = [0, 1, 2].map(() => new Uint32Array(data.ids.length));
+    data.ids.forEach(function (id, i) {
+      if (id === EMPTY) return;
+      [colors[i], stripes[i], edges[i]] = id === SMALLER ? smaller : lookOf(data.group[i] << 8 | data.shade[i] << 4 | data.flags[i] & (MISS | BEFORE));
+    });
+    if (data.rows) paintStrip(data, pixels, { colors, stripes, edges });
+    else paintBands(data, pixels, { colors, stripes, edges, wide: Math.max(1, Math.round((figure.clientWidth || w) / w)) });
     context.putImageData(image, 0, 0);
     mark(figure);
     key(figure);
   }
 
-  function paintStrip({ w, local, start, length }, pixels, looks) {
-    for (let run = 0; run < local.length; run++) {
-      const its = looks[local[run]], from = start[run], n = length[run];
-      if (!its) continue;
-      for (let at = from; at < from + n; at++) pixels[at] = ((at % w + Math.floor(at / w)) & 7) < 3 ? its.striped : its.color;
-      if (n > 4) pixels[from + n - 1] = its.edge;
+  function paintStrip({ w, local, length }, pixels, { colors, stripes, edges }) {
+    for (let run = 0, at = 0; run < local.length; run++) {
+      const id = local[run], color = colors[id], stripe = stripes[id], n = length[run], end = at + n;
+      if (!color) { at = end; continue; }
+      for (; at < end; at++) pixels[at] = stripe !== color && ((at % w + Math.floor(at / w)) & 7) < 3 ? stripe : color;
+      if (n > 4) pixels[end - 1] = edges[id];
     }
   }
 
-  // From bottom to top; a run never spans two columns, and may be that of several side by side.
-  function paintBands({ w, h, local, start, length, from, to }, pixels, looks, wide) {
-    for (let run = 0; run < local.length; run++) {
-      const its = looks[local[run]], sent = Math.floor(start[run] / h), row = start[run] - sent * h, n = length[run];
-      if (!its) continue;
-      for (let k = 0, line = (h - 1 - row) * w; k < n; k++, line -= w) {
-        const isEdge = n > 4 && k === n - 1;
-        for (let x = from[sent]; x < to[sent]; x++) pixels[line + x] = isEdge ? its.edge : ((x * wide + row + k) & 7) < 3 ? its.striped : its.color;
+  // From bottom to top; a run never spans two columns, and may be that of several side by side. A dense picture has
+  // 170,000 runs.
+  function paintBands({ w, h, local, length, from, to }, pixels, { colors, stripes, edges, wide }) {
+    for (let run = 0, sent = 0, row = 0; run < local.length; run++) {
+      const id = local[run], color = colors[id], stripe = stripes[id], end = row + length[run], first = from[sent], last = to[sent];
+      for (; color && row < end; row++) {
+        const line = (h - 1 - row) * w, shown = row === end - 1 && length[run] > 4 ? edges[id] : color;
+        if (shown === color && stripe !== color) for (let x = first; x < last; x++) pixels[line + x] = ((x * wide + row) & 7) < 3 ? stripe : color;
+        else for (let x = first; x < last; x++) pixels[line + x] = shown;
       }
+      row = end === h ? 0 : end;
+      if (!row) sent += 1;
     }
   }
 
@@ -332,7 +336,7 @@
       if (details.size > 500) details.clear();
       details.set(url, info);
       if (hovering === figure && state(figure).hover === found.id) show(event, sentences(info));
-    }, 30);
+    }, HOVER_MS);
   }
   function detailAddress(figure, id) {
     const query = asks(figure), here = new URLSearchParams(location.search), url = new URLSearchParams({ id });

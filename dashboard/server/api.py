@@ -1,8 +1,8 @@
 """Requests and responses of the browser's scripts: strict parameters in, compressed columns out.
 
 Columns are sent as ``[u4 length of the header][JSON header][columns]``; the header has name, length, type,
-unit and divisor of each column, and whether its numbers are to be summed up. A raster is sent as runs of
-equal pixels; its ids are rows of the lifetimes.
+unit and divisor of each column, and the type of its sums where its numbers are changes. A raster is sent as
+runs of equal pixels; its ids are rows of the lifetimes.
 """
 
 import gzip
@@ -103,7 +103,7 @@ def columns(header: dict[str, Any], **named: NDArray[Any]) -> Response:
     """Return *header* and the *named* columns in one compressed body."""
     packed = {name: _packed(column) for name, column in named.items()}
     parts = [
-        [name, len(sent.numbers), sent.numbers.dtype.str[1:], sent.unit, sent.divisor, int(sent.is_change)]
+        [name, len(sent.numbers), sent.numbers.dtype.str[1:], sent.unit, sent.divisor, sent.sums]
         for name, sent in packed.items()
     ]
     text = json.dumps(header | {"columns": parts}, separators=(",", ":")).encode()
@@ -119,8 +119,8 @@ class _Packed(NamedTuple):
     numbers: NDArray[Any]
     unit: int
     divisor: int
-    is_change: bool
-    """Whether each number is the change since the one before."""
+    sums: str = ""
+    """Type of the sums, where each number is the change since the one before."""
 
 
 def _packed(column: NDArray[Any]) -> _Packed:
@@ -134,14 +134,15 @@ def _packed(column: NDArray[Any]) -> _Packed:
     if column.dtype.kind == "f":
         whole_ns = np.rint(column * NS_PER_S)
         if not np.array_equal(whole_ns / NS_PER_S, column) or np.abs(whole_ns).max(initial=0) > _MOST_EXACT:
-            return _Packed(np.ascontiguousarray(column, "<f8"), 1, 1, is_change=False)
+            return _Packed(np.ascontiguousarray(column, "<f8"), 1, 1)
         column, divisor = whole_ns.astype("i8"), NS_PER_S
     bits = int(np.bitwise_or.reduce(column, initial=0))
     unit = max(bits & -bits, 1)
-    numbers = (column // unit if unit > 1 else column).astype("i8")
-    changes = np.diff(numbers, prepend=0)
-    is_change = bool(_CALMER * np.abs(changes).sum() < np.abs(numbers).sum())
-    return _Packed(_fitting(changes if is_change else numbers), unit, divisor, is_change)
+    whole = (column // unit if unit > 1 else column).astype("i8")
+    numbers, changes = _fitting(whole), np.diff(whole, prepend=0)
+    if _CALMER * np.abs(changes).sum() >= np.abs(whole).sum():
+        return _Packed(numbers, unit, divisor)
+    return _Packed(_fitting(changes), unit, divisor, numbers.dtype.str[1:])
 
 
 def _fitting(numbers: NDArray[Any]) -> NDArray[Any]:

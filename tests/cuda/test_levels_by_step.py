@@ -68,9 +68,9 @@ def _columns(answer):
     answer = gzip.decompress(answer)
     size = int.from_bytes(answer[:4], "little")
     found, at = json.loads(answer[4 : 4 + size]), 4 + size
-    for name, n, kind, unit, divisor, is_change in found["columns"]:
+    for name, n, kind, unit, divisor, sums in found["columns"]:
         numbers = np.frombuffer(answer, f"<{kind}", n, at)
-        found[name] = (np.cumsum(numbers.astype("f8")) if is_change else numbers) * float(unit) / divisor
+        found[name] = (np.cumsum(numbers.astype("f8")) if sums else numbers) * float(unit) / divisor
         at += numbers.nbytes
     return found
 

@@ -13,20 +13,18 @@
     const n = new DataView(buffer).getUint32(0, true);
     const data = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, n)));
     let at = 4 + n;
-    for (const [name, length, kind, ...way] of data.columns) {
-      const Type = TYPES[kind], size = Type.BYTES_PER_ELEMENT * length, numbers = new Type(buffer.slice(at, at + size));
-      data[name] = way.join() === "1,1,0" ? numbers : values(numbers, ...way);
+    for (const [name, length, kind, unit, divisor, sums] of data.columns) {
+      const size = TYPES[kind].BYTES_PER_ELEMENT * length;
+      let numbers = new TYPES[kind](buffer.slice(at, at + size));
+      if (sums) numbers = summed(numbers, new TYPES[sums](length));
+      data[name] = unit === 1 && divisor === 1 ? numbers : Float64Array.from(numbers, (n) => n * unit / divisor);
       at += size;
     }
     return data;
   }
-  function values(numbers, unit, divisor, isChange) {
-    const made = new Float64Array(numbers.length);
-    for (let i = 0, sum = 0; i < made.length; i++) {
-      sum = numbers[i] + (isChange ? sum : 0);
-      made[i] = sum * unit / divisor;
-    }
-    return made;
+  function summed(changes, sums) {
+    for (let i = 0, sum = 0; i < sums.length; i++) sums[i] = sum += changes[i];
+    return sums;
   }
 
   const key = (of) => [of.run, of.rank, of.device, of.restart, of.axis, of.parts].join("|");

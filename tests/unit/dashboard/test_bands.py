@@ -144,10 +144,10 @@ def unpacked(body: bytes) -> dict[str, Any]:
     (length,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + length])
     at = 4 + length
-    for name, n, kind, unit, divisor, is_change in header["columns"]:
+    for name, n, kind, unit, divisor, sums in header["columns"]:
         numbers = np.frombuffer(body, f"<{kind}", n, at)
         multiples = numbers if kind == "f8" else numbers.astype("i8") * unit
-        multiples = np.cumsum(multiples) if is_change else multiples
+        multiples = np.cumsum(multiples) if sums else multiples
         header[name] = multiples / divisor if divisor > 1 else multiples
         at += numbers.nbytes
     return dict(header)
