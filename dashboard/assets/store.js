@@ -130,5 +130,6 @@
 
   window.vramscope = Object.assign(window.vramscope || {}, {
     store: { state, on, tell, read, remember, edges, look, rest, choose, place, positionOf, scrub, select },
+    whenIdle,
   });
 })();
