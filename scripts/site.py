@@ -71,13 +71,12 @@ def questions() -> str:
     """The table of the methods that answer a question about a recording, from the stub and the analyses."""
     stub = ast.parse((ROOT / "vramscope" / "model" / "questions.pyi").read_text(encoding="utf-8"))
     (kind,) = (node for node in stub.body if isinstance(node, ast.ClassDef))
-    asked = dict(
-        found
+    asking = re.compile(r'^ANALYSIS = asking\(\s*"([^"]+)",\s*(\w+)', re.MULTILINE)
+    asked = {
+        name: question
         for path in (ROOT / "vramscope" / "analysis").rglob("*.py")
-        for found in re.findall(
-            r'^ANALYSIS = Analysis\(\s*"(\w+)",\s*"([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE
-        )
-    )
+        for question, name in asking.findall(path.read_text(encoding="utf-8"))
+    }
     rows = [
         f"| `{each.name}({ast.unparse(each.args).partition(', ')[2]})` | {asked.get(each.name, '')} "
         f"| `{ast.unparse(each.returns) if each.returns else ''}` |"
