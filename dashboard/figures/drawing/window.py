@@ -25,11 +25,11 @@ class Window(NamedTuple):
 def window(series: Series, start: float | None, end: float | None) -> Window:
     """Return *start* to *end*, clipped to the series; all of it where missing, reversed or outside.
 
-    Both are whole nanoseconds, as the positions are.
+    Inside of the series both are whole nanoseconds, as its positions are.
     """
     first, last = series.extent
-    low = first if start is None else round(min(max(start, first), last), 9)
-    high = last if end is None else round(min(max(end, first), last), 9)
+    low = first if start is None else min(max(round(start, 9), first), last)
+    high = last if end is None else min(max(round(end, 9), first), last)
     return Window(low, high) if high > low else Window(first, last)
 
 
