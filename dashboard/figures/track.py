@@ -91,7 +91,7 @@ class Points(NamedTuple):
 _NOTHING = Points(np.zeros(0), np.zeros(0, "i8"), np.zeros(0, "i8"))
 
 
-class Columns(NamedTuple):
+class ViewColumns(NamedTuple):
     """The instants of a view, in the columns of its picture."""
 
     view: Window
@@ -99,14 +99,16 @@ class Columns(NamedTuple):
     """First instant of each column, and the last + 1; nothing in a view without instants."""
 
 
-def columns_of(position: NDArray[Any], view: Window, n_columns: int) -> Columns:
+def columns_of(position: NDArray[Any], view: Window, n_columns: int) -> ViewColumns:
     """Return the instants whose levels hold in *view*, in columns of equal width."""
     first = entry(position, view.start)
     stop = int(np.searchsorted(position, view.end, "right"))
-    return Columns(view, time_edges(position, first, stop, n_columns) if stop > first else np.zeros(0, "i8"))
+    return ViewColumns(
+        view, time_edges(position, first, stop, n_columns) if stop > first else np.zeros(0, "i8")
+    )
 
 
-def reduced(position: NDArray[Any], values: NDArray[Any], shown: Columns) -> Points:
+def reduced(position: NDArray[Any], values: NDArray[Any], shown: ViewColumns) -> Points:
     """Return the points of a step function that draw it exactly, levels at both edges included."""
     view, edges = shown
     if not len(edges):

@@ -113,7 +113,7 @@ def columns(header: dict[str, Any], **named: NDArray[Any]) -> Response:
     return Response(body, mimetype="application/octet-stream", headers=sealed)
 
 
-class _Packed(NamedTuple):
+class _SentColumn(NamedTuple):
     """A column as it is sent: its values are the numbers times the unit, over the divisor."""
 
     numbers: NDArray[Any]
@@ -123,7 +123,7 @@ class _Packed(NamedTuple):
     """Type of the sums, where each number is the change since the one before."""
 
 
-def _packed(column: NDArray[Any]) -> _Packed:
+def _packed(column: NDArray[Any]) -> _SentColumn:
     """Return *column* in the smallest integer type, and its unit: the greatest power of two that divides all.
 
     Numbers of bytes are multiples of 512: they fit into half of what they take as they are. Of what ascends
@@ -134,15 +134,15 @@ def _packed(column: NDArray[Any]) -> _Packed:
     if column.dtype.kind == "f":
         whole_ns = np.rint(column * NS_PER_S)
         if not np.array_equal(whole_ns / NS_PER_S, column) or np.abs(whole_ns).max(initial=0) > _MOST_EXACT:
-            return _Packed(np.ascontiguousarray(column, "<f8"), 1, 1)
+            return _SentColumn(np.ascontiguousarray(column, "<f8"), 1, 1)
         column, divisor = whole_ns.astype("i8"), NS_PER_S
     bits = int(np.bitwise_or.reduce(column, initial=0))
     unit = max(bits & -bits, 1)
     whole = (column // unit if unit > 1 else column).astype("i8")
     numbers, changes = _fitting(whole), np.diff(whole, prepend=0)
     if _CALMER * np.abs(changes).sum() >= np.abs(whole).sum():
-        return _Packed(numbers, unit, divisor)
-    return _Packed(_fitting(changes), unit, divisor, numbers.dtype.str[1:])
+        return _SentColumn(numbers, unit, divisor)
+    return _SentColumn(_fitting(changes), unit, divisor, numbers.dtype.str[1:])
 
 
 def _fitting(numbers: NDArray[Any]) -> NDArray[Any]:
