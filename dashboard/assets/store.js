@@ -130,6 +130,5 @@
 
   window.vramscope = Object.assign(window.vramscope || {}, {
     store: { state, on, tell, read, remember, edges, look, rest, choose, place, positionOf, scrub, select },
-    whenIdle,
   });
 })();
