@@ -26,9 +26,9 @@ from vramscope.model.holders import PREFIX, holding_of
 LOCAL = ("local", "trainer", "main", "train.py", 9)
 
 
-def seen(*ways):
+def seen(*ways, root=LOCAL):
     """For each (step of birth, words) the way, as it comes out of a recording."""
-    said = {row: holding_of(PREFIX + json.dumps([LOCAL, *words])) for row, (_, words) in enumerate(ways)}
+    said = {row: holding_of(PREFIX + json.dumps([root, *words])) for row, (_, words) in enumerate(ways)}
     found = _with_growing_containers(said, np.array([born for born, _ in ways]))
     return [found[row] for row in range(len(ways))]
 
@@ -232,6 +232,22 @@ def test_state_that_grows_without_new_parameters_is_not_attributed_to_them(param
     found = seen(*((step, (*way, item(step))) for step in range(4)))
 
     assert cause_of(facts(found, parameter_fraction=parameters, optimizer_fraction=0.9)) == cause
+
+
+def test_an_optimizer_that_no_name_leads_to_gets_no_new_parameters():
+    """A fold's scheduler and its optimizer hold each other: both are gone for the program, with the model."""
+    way = (attribute("optimizer"), ("optimizer", "state", "Adam"), key("<Parameter>", "defaultdict"))
+    found = seen(*((step, (*way, key("'step'"))) for step in range(4)), root=("unreachable", "Plateau"))
+
+    assert cause_of(facts(found, is_replaced=True, parameter_fraction=0.1)) == "reference_cycle"
+
+
+@pytest.mark.parametrize(("parameters", "cause"), [(0.3, "kept_model"), (0.0, "kept_optimizer")])
+def test_a_list_of_schedulers_keeps_old_optimizers_with_their_models(parameters, cause):
+    way = (("attribute", "optimizer", "StepLR"), ("optimizer", "state", "Adam"), key("<Parameter>"))
+    found = seen(*((step, (attribute("finished"), item(step), *way)) for step in range(4)))
+
+    assert cause_of(facts(found, is_replaced=True, parameter_fraction=parameters)) == cause
 
 
 def test_the_statement_shown_is_that_of_the_container_that_grows():

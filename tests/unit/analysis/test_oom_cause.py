@@ -137,6 +137,24 @@ def test_the_finding_says_cause_figures_and_what_to_do():
     assert finding.advice
 
 
+@pytest.mark.parametrize(
+    ("asked_mib", "words"),
+    [
+        # torch takes 20 MiB from the driver for a request of 1 to 10 MiB, and whole 2 MiB beyond.
+        (4, "One request for 4.00 MiB, for which torch reserves 20.0 MiB, more than half of the device"),
+        (31, "One request for 31.0 MiB, for which torch reserves 32.0 MiB, more than all of the device"),
+        (24, "One request for 24.0 MiB, more than half of the device"),
+    ],
+)
+def test_a_request_is_not_confused_with_the_segment_that_torch_reserves_for_it(asked_mib, words):
+    trace = Trace.of(action=[Action.OOM], size=[asked_mib * MIB], time_ns=[1000])
+
+    (finding,) = ANALYSIS.findings(oom(in_pieces(trace=trace, device=Device(total_bytes=30 * MIB))))
+
+    assert finding.cause == "oversize"
+    assert finding.claim.endswith(words)
+
+
 def test_a_failure_of_a_dry_run_would_happen_and_no_process_holds_what_lies_outside():
     (finding,) = ANALYSIS.findings(oom(in_pieces(20 * MIB, source="predicted")))
 

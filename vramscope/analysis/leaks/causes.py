@@ -91,16 +91,24 @@ def _of_one(facts: Facts, holding: Held) -> LeakCause:
     for kind, cause in _BY_KIND.items():
         if holding.has(kind):
             return cause
-    if is_of_optimizer(holding):
-        old = LeakCause.KEPT_OPTIMIZER if is_of_kept_optimizer(holding) else LeakCause.UNKNOWN
-        return LeakCause.OPTIMIZER_STATE if facts.parameter_fraction > 0 else old
+    is_unreachable = holding.words[0][0] == "unreachable"
+    # No program steps an optimizer that no name leads to: it gets no new parameters.
+    if is_of_optimizer(holding) and not is_unreachable:
+        return _optimizer(facts, holding)
     if holding.has("hook") or any(word[1] in _HOOKS for word in holding.words):
         return LeakCause.HOOK
-    if holding.words[0][0] == "unreachable":
+    if is_unreachable:
         return _unreachable(facts, holding)
     if holding.has("grad"):
         return _gradient(facts, holding)
     return _graph(facts, holding) if holding.has("graph") else _direct(facts, holding)
+
+
+def _optimizer(facts: Facts, holding: Held) -> LeakCause:
+    is_kept, has_parameters = is_of_kept_optimizer(holding), facts.parameter_fraction > 0
+    if has_parameters:
+        return LeakCause.KEPT_MODEL if is_kept else LeakCause.OPTIMIZER_STATE
+    return LeakCause.KEPT_OPTIMIZER if is_kept else LeakCause.UNKNOWN
 
 
 def _unreachable(facts: Facts, holding: Held) -> LeakCause:

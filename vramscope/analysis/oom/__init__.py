@@ -383,6 +383,9 @@ def _because(why: Cause, room: Room, failures: Failures) -> str:
     other_size = "requests above 1 MiB" if room.need_bytes <= SMALL_LIMIT else "requests up to 1 MiB"
     whole = "all of" if room.from_driver_bytes > room.capacity_bytes else "half of"
     words = {"lacking": lacking, "share": format_bytes(share), "other_size": other_size, "whole": whole}
+    segment = format_bytes(room.from_driver_bytes)
+    is_larger = room.from_driver_bytes > room.need_bytes and segment != words["share"]
+    words["segment"] = _SPECIAL["segment"].format(segment) if is_larger else ""
     sizes = [format_bytes(n_bytes) for n_bytes in (room.inputs_bytes, room.inputs_before_bytes)]
     words["inputs"] = _SPECIAL["inputs"].format(*sizes) if room.is_of_larger_inputs else ""
     is_partly_seen = room.unattributed_bytes < room.outside_bytes
