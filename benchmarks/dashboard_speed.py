@@ -7,7 +7,7 @@ of the server. All are times of the wall, so the load of the machine stands besi
 A wheel of DevTools reaches the page only after a frame that DevTools waits for: on an empty page what a wheel
 changes is shown 34 ms (p95) after the event's own time, what a key changes after 17 ms. So the first frame of
 a wheel is counted from the frame before it, 21 ms on an empty page, and from its own time in brackets.
-Its reply is counted from the event's own time.
+Replies are counted from the event's own time to the second frame after the page has read the last of them.
 
 MemoryViz, the viewer behind pytorch.org/memory_viz, pans the same file where ``VRAMSCOPE_MEMORY_VIZ`` names
 its script, ``torch/utils/viz/MemoryViz.js`` of PyTorch's sources, and d3 is here (``make d3``).
