@@ -124,6 +124,18 @@ def test_an_inference_that_fails_and_keeps_its_results_leaks(tmp_path):
     assert leak.cause is LeakCause.KEPT_OUTPUT
 
 
+def test_the_results_of_one_list_comprehension_are_no_leak_of_steps(tmp_path):
+    """No name leads to the list while it is made, and it is gone with the sum."""
+    model = nn.Linear(64, 64)
+    with vramscope.record(tmp_path / "run", device="simulated", quiet=True), torch.no_grad():
+        torch.stack([model(torch.randn(512, 64)) for _ in range(24)]).sum()
+    (recording,) = vramscope.load(tmp_path / "run").recordings
+
+    for outcome in (Outcome.FINISHED, Outcome.RUNNING):
+        found = replace(recording, outcome=outcome).leaks()
+        assert (found.leaks, len(found.iteration_boundaries)) == ((), 0)
+
+
 def test_annotations_of_many_optimizers_in_one_step_are_no_steps(tmp_path):
     """A file has the annotation of each optimizer, but none of backward."""
     recording = recorded(tmp_path / "run", lambda: one_step(recomputes=False))

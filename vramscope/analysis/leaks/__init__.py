@@ -41,13 +41,14 @@ from vramscope.analysis.leaks.outside import (
     outside_growth,
     private_pool_growth,
 )
+from vramscope.analysis.lifetimes import ALIVE, lifetimes
 from vramscope.analysis.shared_results import memoized, shared_results
 from vramscope.analysis.timeline import timeline
 from vramscope.analysis.worded import worded
 from vramscope.model.codes import FindingKind, LeakCause
 from vramscope.model.finding import Finding
 from vramscope.model.marks import BackwardKeeps, Category, MarkKind, Phase
-from vramscope.model.recording import Recording
+from vramscope.model.recording import Outcome, Recording
 from vramscope.model.table import Array, EqualByValue
 from vramscope.steps.unrecorded import unrecorded
 from vramscope.units import format_count
@@ -144,13 +145,22 @@ def _leaks(recording: Recording, min_bytes_per_step: int) -> Leaks:
         found = replace(found, leaks=now_and_then.leaks, little=found.little or now_and_then.little)
         if found.leaks:
             found = replace(found, iteration_boundaries=now_and_then.iteration_boundaries)
-    if (found.leaks or found.little or found.filling or found.batch) and may_be_layers(recording):
+    grows = found.leaks or found.little or found.filling or found.batch
+    if grows and may_be_layers(recording, is_being_made=_is_being_made(recording, found)):
         return Leaks(at[:0])
     if len(unrecorded(recording)):
         found = of_all_steps(recording, found)
     leaking = tuple(replace(leak, has_steps=has_steps) for leak in found.leaks)
     n_rises = max(len(every) - 1, 0)
     return replace(found, leaks=leaking, has_steps=has_steps, n_rises=n_rises, n_iterations=len(at))
+
+
+def _is_being_made(recording: Recording, found: Leaks) -> bool:
+    """Return whether no name leads to what grows, and none of it is there when the program ends."""
+    lives, ends = lifetimes(recording), recording.outcome is not Outcome.RUNNING
+    rows = [leak.rows for leak in found.leaks if leak.path and not leak.holder]
+    stays = ends and any((lives.free_event[mine] == ALIVE).any() for mine in rows)
+    return 0 < len(rows) == len(found.leaks) and not stays
 
 
 def _compared(recording: Recording, at: Array, stride: int, least: int) -> Leaks:

@@ -56,19 +56,21 @@ def iteration_boundaries(recording: Recording) -> tuple[Array, bool]:
     return np.minimum(ends, n_events), True
 
 
-def may_be_layers(recording: Recording) -> bool:
+def may_be_layers(recording: Recording, *, is_being_made: bool = False) -> bool:
     """Return whether all forwards may be of one step that ended early: no backward came, nothing names steps.
 
     A program that calls 24 layers by itself, or a cell for each word, keeps what each saves until then. An
-    inference gives most of its forwards an input of its own, which is no result of the one before.
+    inference gives most of its forwards an input of its own, which is no result of the one before: those are
+    of one expression where what grows *is_being_made* by it, as by a list comprehension.
     """
     kind, phases = recording.marks.kind, recording.phases
     is_named = (kind == MarkKind.STEP).any() or (kind == MarkKind.ENTER).sum() > 1
     is_whole = recording.outcome in (Outcome.FINISHED, Outcome.FILE)
     n_forwards = np.count_nonzero((phases.phase == Phase.FORWARD) & (phases.depth == 0))
     is_fed = 2 * np.count_nonzero(recording.labels.category == Category.INPUT) > n_forwards
-    begins = n_forwards and not np.isin(phases.phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any()
-    return bool(begins and not (is_named or is_whole or is_fed))
+    trains = np.isin(phases.phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any()
+    is_one_step = bool(n_forwards) and not (is_whole or is_fed)
+    return bool(not (trains or is_named) and (is_being_made or is_one_step))
 
 
 def steps_with_events(recording: Recording) -> Steps:
