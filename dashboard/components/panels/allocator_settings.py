@@ -90,12 +90,14 @@ def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Addres
     untried, left = html.Td("not tried", className="number dim"), search.wanted[len(advice.trials) :]
     rows += [[html.Td(candidate.name, className="dim"), untried, "", "", ""] for candidate in left]
     columns = ("Setting", "Peak reserved", "Change", "cudaMalloc calls", "Cache released")
-    return panels.table(columns, "lrrdd", rows, "fit-table")
+    if not any(outcome.fits for outcome in (base, *(trial.outcome for trial in advice.trials))):
+        columns, rows = columns[:2], [row[:2] for row in rows]  # a row without figures fills no other column
+    return panels.table(columns, "lrrdd"[: len(columns)], rows, "fit-table")
 
 
 def _numbers(outcome: ReplayResult, base: ReplayResult) -> list[Any]:
     if not outcome.fits:
-        return [html.Td("out of memory", className="number verdict-bad", colSpan=4)]
+        return [html.Td("out of memory", className="number verdict-bad"), "", "", ""]
     change = outcome.peak_reserved_bytes - base.peak_reserved_bytes
     same = "" if outcome is base else "none"
     changed = f"{'+' if change > 0 else '−'}{format_bytes(abs(change))}" if change else same

@@ -3,6 +3,8 @@
 from vramscope.model.stacks import Frame
 
 MOST_LETTERS = 48
+_CUT = "…\u2060"
+"""What stands for the letters before: a line may not end between it and the name."""
 
 
 def short_file(file: str) -> str:
@@ -13,4 +15,4 @@ def short_file(file: str) -> str:
 def place(frame: Frame) -> str:
     """Return file and line as ``model.py:57``; a very long name keeps its end, where its line is."""
     name = short_file(frame.file)
-    return f"{name if len(name) <= MOST_LETTERS else f'…{name[1 - MOST_LETTERS :]}'}:{frame.line}"
+    return f"{name if len(name) <= MOST_LETTERS else f'{_CUT}{name[1 - MOST_LETTERS :]}'}:{frame.line}"

@@ -2,6 +2,9 @@
 
 from dash import html
 from vramscope.dashboard.components.prose import claim_heading, prose
+from vramscope.dashboard.figures.drawing.names import place
+
+from vramscope.model.stacks import Frame
 
 
 def test_what_stands_between_backticks_is_code() -> None:
@@ -36,3 +39,10 @@ def test_parts_of_a_heading_that_are_no_text_stay_as_they_are() -> None:
 
     assert heading.children == ["1.00\u00a0KiB in ", name]
     assert name.children == "run 5 s"
+
+
+def test_a_line_cannot_end_between_the_dots_of_a_cut_name_and_the_name() -> None:
+    shown = place(Frame("forward", f"/net/{'a' * 60}.py", 31))
+
+    assert shown.startswith("…\u2060a")  # U+2060 is the word joiner
+    assert shown.endswith("a.py:31")
