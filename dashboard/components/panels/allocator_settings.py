@@ -89,7 +89,7 @@ def _trials(search: SettingsSearch, chosen: SettingTrial | None, address: Addres
         rows.append([named, *_numbers(trial.outcome, base)])
     untried, left = html.Td("not tried", className="number dim"), search.wanted[len(advice.trials) :]
     rows += [[html.Td(candidate.name, className="dim"), untried, "", "", ""] for candidate in left]
-    columns = ("Setting", "Peak reserved", "Change", "cudaMalloc calls", "Cache released")
+    columns = ["Setting", "Peak reserved", "Change", "cudaMalloc calls", "Cache released"]
     if not any(outcome.fits for outcome in (base, *(trial.outcome for trial in advice.trials))):
         columns, rows = columns[:2], [row[:2] for row in rows]  # a row without figures fills no other column
     return panels.table(columns, "lrrdd"[: len(columns)], rows, "fit-table")
