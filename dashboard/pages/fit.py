@@ -22,15 +22,7 @@ from ..components.panels.allocator_settings import another_batch, savings
 from ..components.prose import claim_heading, on_demand, sentence
 from ..components.scripts import in_browser
 from ..data import Data
-from ..queries.settings_search import (
-    SettingsSearch,
-    device_of,
-    devices,
-    searches,
-    target,
-    verdict,
-    verdict_so_far,
-)
+from ..queries.settings_search import SettingsSearch, devices, searches, target, verdict, verdict_so_far
 from ..server.callbacks import Stored
 from . import Context, Page, counting
 
@@ -193,9 +185,7 @@ def _here(data: Data, search: SettingsSearch, address: Address) -> DeviceVerdict
     verdicts = _verdicts(data, search, address)
     named = [each for each in verdicts if each.key == address.by]
     own = [each for each in verdicts if each.key == "this-device"]
-    if not (named or own) and search.fit is not None and (card := search.fit.smallest_card):
-        return _verdict(data, search, address, device_of(card))
-    enough = [each for each in verdicts if each.word and each.word.fits]
+    enough = [each for each in verdicts if each.word is FitVerdict.FITS]
     return (named or own or enough or verdicts[-1:])[0]
 
 

@@ -13,7 +13,7 @@ from vramscope.analysis.fit.answer import FitAnswer, FitVerdict, Target
 from vramscope.analysis.settings_advice import Candidate, SettingTrial, replayed
 from vramscope.analysis.what_if import BETWEEN, ReplayResult, device_total, request_sequence
 from vramscope.errors import VramscopeError
-from vramscope.model.cards import CARDS, Card
+from vramscope.model.cards import CARDS
 from vramscope.model.recording import Recording
 
 from ..data import Data, View
@@ -204,14 +204,9 @@ def searches(data: Data) -> SettingsSearches:
 
 def devices(recording: Recording) -> list[tuple[str, str, int]]:
     """Return key, name and bytes of the devices on the page: this device, where it is known, and cards."""
-    cards = [device_of(card) for card in CARDS if card.name in _SHOWN]
+    cards = [(slug(card.label), card.label, card.total_bytes) for card in CARDS if card.name in _SHOWN]
     own = recording.device.total_bytes
     return [("this-device", "this device", own), *cards] if own else cards
-
-
-def device_of(card: Card) -> tuple[str, str, int]:
-    """Return key, name and bytes of a card."""
-    return slug(card.label), card.label, card.total_bytes
 
 
 def slug(text: str) -> str:

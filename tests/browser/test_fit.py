@@ -10,17 +10,16 @@ from vramscope.dashboard.data import Data
 from vramscope.dashboard.queries import settings_search
 
 from vramscope.analysis.fit import FitProgress
-from vramscope.cli import main
 
 pytestmark = pytest.mark.browser
 MIB = 1 << 20
 
 
-def growing(path: Path, step: int = 20) -> None:
+def growing(path: Path) -> None:
     """30 blocks, one after the other, each too large for the segments of those before: 11.5 GiB for 0.7."""
     trace, segments = [], []
     for number in range(30):
-        at, size = (number + 1) << 31, (100 + step * number) * MIB
+        at, size = (number + 1) << 31, (100 + 20 * number) * MIB
         words = ("segment_alloc", "alloc", "free_requested", "free_completed")
         trace += [entry(action, at, size) for action in words]
         block = {"address": at, "size": size, "requested_size": 0, "state": "inactive", "frames": []}
@@ -56,22 +55,6 @@ def test_a_card_and_a_setting_are_chosen_and_stay_in_the_address(pieces: Any) ->
     page.wait_for_selector(".fit-here:has-text('max_split_size_mb:64')")
     assert "40\u00a0GB" in page.inner_text(".claim")
     assert "by=a100-40-gb" in page.url
-
-
-def test_the_page_opens_at_the_card_that_the_command_calls_the_smallest(
-    tmp_path: Path, serve_at: Any, visit: Any, capsys: Any
-) -> None:
-    # 30 segments of 100 to 970 MiB are 15.7 GiB: more than the 14.56 of a T4, which holds each one of them.
-    growing(tmp_path / "pieces.pickle", step=30)
-    assert main(["fit", str(tmp_path / "pieces.pickle")]) == 0
-    assert "Smallest card that fits: T4 16 GB" in capsys.readouterr().out
-    visitor = visit(serve_at(tmp_path))
-    (run,) = Data(tmp_path).runs.paths()
-
-    page = visitor.go(f"/fit?run={run}").page
-
-    page.wait_for_selector(".fit-card.here:has-text('T4'):has-text('tight')")
-    assert page.inner_text(".claim").startswith("It just fits a 16\u00a0GB T4")
 
 
 def test_an_answer_about_the_card_before_does_not_replace_the_chosen_one(pieces: Any) -> None:
