@@ -21,6 +21,8 @@ from vramscope.dashboard.data import Data
 from vramscope.dashboard.server.security import Access
 
 N_ZOOMS, N_PROBES, N_SCRUBS = 50, 200, 40
+_HOVER_MS = 80
+"""Longer than a pointer rests on a block until the page asks for its words."""
 CPU_MS, WIRE_BYTES = 100, 250_000
 DRAWN = "window.vramscope?.timeline.drawn('allocated')"
 PLOT = """() => { const figure = document.querySelector('.track'), box = figure.getBoundingClientRect();
@@ -139,6 +141,8 @@ _ANSWERED = """async ([a, b]) => {
 def _cost(what: str, meter: Meter, path: str) -> Row:
     median, p95, n_bytes = meter.worst(path)
     text = f"{median:.0f} ms median, {p95:.0f} ms p95, at most {n_bytes / 1e3:.0f} kB"
+    if path not in meter.cpu_ms:
+        return Row(what, f"{CPU_MS} ms", "was never requested", False)
     budget = f"{CPU_MS} ms, {WIRE_BYTES // 1000} kB"
     return Row(what, budget, text, p95 <= CPU_MS and n_bytes <= WIRE_BYTES)
 
@@ -183,6 +187,7 @@ def _probe(visit: Visit, found: Any, rng: Any) -> bool:
     at = rng.random(2).tolist()
     box = visit.page.evaluate(PLOT)
     visit.page.mouse.move(box["x"] + at[0] * box["width"], box["y"] + at[1] * box["height"])
+    visit.page.wait_for_timeout(_HOVER_MS)
     row, instant, byte, cut = visit.page.evaluate(_AT, at)
     live = np.flatnonzero(found.allocated_at(instant) & (found.block_size >= cut))
     tops = np.cumsum(found.block_size[live])

@@ -1,6 +1,8 @@
 """The app: the shell, the routing of addresses, and every page; nothing global, so apps can coexist."""
 
+import json
 import logging
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +63,6 @@ def build_app(data: Data, allowed: Access) -> Dash:
     parts = {"palette": palette_css(), "first": bundles.first} | bundles.addresses
     for name, text in parts.items():
         index = index.replace(f"{{{name}}}", text)
-    app.index_string = index
     all_pages = pages()
     _route(app, data, {page.path: page for page in all_pages})
     _watch(app, data, {page.path for page in all_pages if not page.reads_events})
@@ -75,11 +76,30 @@ def build_app(data: Data, allowed: Access) -> Dash:
     for page in all_pages:
         page.register(app, data)
     app.layout = thinned(_shell(data.pace.idle_ms), app.known_ids)
+    app.index_string = index.replace("{asks}", escape(json.dumps(_page_request(app))))
     # Last, because the hashes must cover every inline script that callbacks add.
     protect(app.server, allowed, [*app.csp_hashes(), bundles.digest])
     compress(app.server)
     guard(app)  # after the access checks: a refused client learns nothing about callbacks
     return app
+
+
+def _page_request(app: Dash) -> dict[str, Any]:
+    """Return what Dash sends to lay out a page, so that the head of the page can send it before Dash does."""
+    output, callback = next(
+        (output, callback)
+        for output, callback in app.callback_map.items()
+        if any(each["id"] == "location" for each in callback["inputs"])
+    )
+    ends = [name.rpartition(".") for name in output.strip(".").split("...")]
+    changed = [f"location.{each['property']}" for each in callback["inputs"] if each["id"] == "location"]
+    return {
+        "output": output,
+        "outputs": [{"id": name, "property": end} for name, _, end in ends],
+        "inputs": [dict(each) for each in callback["inputs"]],
+        "state": [dict(each) for each in callback["state"]],
+        "changedPropIds": changed,
+    }
 
 
 def _shell(idle_ms: int) -> Any:

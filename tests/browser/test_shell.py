@@ -143,3 +143,38 @@ def test_three_ticked_runs_are_a_table_that_a_link_restores(listed: Any) -> None
     assert page.evaluate(read) == rows
     page.uncheck(".tick input[aria-label='Compare gpt-a']")
     page.wait_for_selector(".compare-link")
+
+
+@pytest.mark.parametrize("path", ["/", "/overview?run={run}&axis=events", "/none"])
+def test_the_head_of_a_page_requests_it_and_dash_takes_that_answer(
+    serve_at: Any, visit: Any, runs: Any, tmp_path: Path, path: str
+) -> None:
+    run = run_id(runs.recorded(tmp_path / "gpt", steps=8))
+    visitor, sent = visit(serve_at(tmp_path)), list[str]()
+    visitor.page.on("request", lambda one: sent.append(one.url) if "page.children" in body_of(one) else None)
+    visitor.go(path.format(run=run)).at_rest()
+
+    (url,) = sent
+    assert url.endswith("/_dash-update-component")  # Dash adds the id of its page load
+
+
+def test_a_page_comes_though_what_its_head_requested_is_lost(
+    serve_at: Any, visit: Any, runs: Any, tmp_path: Path
+) -> None:
+    run = run_id(runs.recorded(tmp_path / "gpt", steps=8))
+    visitor, lost = visit(serve_at(tmp_path)), list[str]()
+
+    def lose(route: Any) -> None:
+        lost.append(route.request.url)
+        route.abort()
+
+    visitor.page.route("**/_dash-update-component", lose)
+    visitor.go(f"/overview?run={run}").page.wait_for_selector(".claim")
+    visitor.at_rest()
+
+    assert len(lost) == 1
+    visitor.complaints.clear()
+
+
+def body_of(request: Any) -> str:
+    return request.post_data or ""

@@ -75,18 +75,23 @@
   // is answered here with "no change", and the page is loaded again when the server is back.
   const unchanged = () => { isMissed = true; return new Response(null, { status: 204 }); };
   // What the head of the page has asked for already is taken once: nobody reads the same answer twice.
-  async function askedBefore(url) {
-    const { asked } = window.vramscope, name = url.split("/").pop(), awaited = asked[name];
+  async function askedBefore(name) {
+    const { asked } = window.vramscope, awaited = asked[name];
     delete asked[name];
     const reply = await awaited;
     return reply && reply.ok ? reply : null;
   }
+  // The first request for a page, where it is for the page that the head of this one has asked for.
+  function isFirst(body) {
+    const { asked, page } = window.vramscope, sent = asked.page ? JSON.parse(body) : {};
+    return sent.output === page.output && JSON.stringify(sent.inputs) === JSON.stringify(page.inputs) && sent.state.every((each) => !("value" in each));
+  }
   window.fetch = async function (target, options) {
     const url = String(target instanceof Request ? target.url : target);
-    if (!url.includes("_dash-update-component")) return (await askedBefore(url)) || ask(target, options);
+    if (!url.includes("_dash-update-component")) return (await askedBefore(url.split("/").pop())) || ask(target, options);
     if (state === "down" || state === "token") return unchanged();
     try {
-      const reply = await ask(target, options);
+      const reply = (isFirst(options.body) && await askedBefore("page")) || await ask(target, options);
       heard = performance.now();
       if (reply.status !== 401) return reply;
     } catch (error) {
