@@ -42,6 +42,7 @@ from vramscope.analysis.fragmentation import PinnedBy as PinnedBy
 from vramscope.analysis.identity import Identity as Identity
 from vramscope.analysis.leaks import Leaks as Leaks
 from vramscope.analysis.leaks.holders import Bound as Bound
+from vramscope.analysis.leaks.holders import KeptView as KeptView
 from vramscope.analysis.leaks.holders import Statement as Statement
 from vramscope.analysis.leaks.leak import Leak as Leak
 from vramscope.analysis.leaks.levels import LeakingLine as LeakingLine

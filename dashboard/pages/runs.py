@@ -61,6 +61,7 @@ def _register(app: Any, data: Data) -> None:
     @app.callback(
         Output("runs-rows", "data"), Output("runs-place", "children"),
         Input("tick", "n_intervals"), State("runs-shown", "data"),
+        prevent_initial_call=True,  # the layout has the first rows
     )  # fmt: skip
     def show(_: int | None, shown: Shown | None) -> tuple[Any, Any]:
         return _sent(data, shown)
