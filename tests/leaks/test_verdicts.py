@@ -124,11 +124,26 @@ def test_an_inference_that_fails_and_keeps_its_results_leaks(tmp_path):
     assert leak.cause is LeakCause.KEPT_OUTPUT
 
 
+COMPREHENSION = """
+import sys
+
+import torch
+
+import vramscope
+
+model = torch.nn.Linear(64, 64)
+with vramscope.record(sys.argv[1], device="simulated", quiet=True), torch.no_grad():
+    torch.stack([model(torch.randn(512, 64)) for _ in range(24)]).sum()
+"""
+
+
 def test_the_results_of_one_list_comprehension_are_no_leak_of_steps(tmp_path):
-    """No name leads to the list while it is made, and it is gone with the sum."""
-    model = nn.Linear(64, 64)
-    with vramscope.record(tmp_path / "run", device="simulated", quiet=True), torch.no_grad():
-        torch.stack([model(torch.randn(512, 64)) for _ in range(24)]).sum()
+    """No name leads to the list while it is made, and it is gone with the sum.
+
+    In a process with thousands of modules the search for names ends before it has seen all of them.
+    """
+    (tmp_path / "program.py").write_text(COMPREHENSION)
+    subprocess.run([sys.executable, tmp_path / "program.py", tmp_path / "run"], check=True, timeout=120)
     (recording,) = vramscope.load(tmp_path / "run").recordings
 
     for outcome in (Outcome.FINISHED, Outcome.RUNNING):
