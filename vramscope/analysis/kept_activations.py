@@ -84,6 +84,8 @@ def _without_backward(
         return []
     phases = recording.phases
     forwards = phases.rows((phases.phase == Phase.FORWARD) & (phases.depth == 0))
+    if not len(forwards):
+        return []
     # A forward that runs at the peak keeps what it has made if it still keeps that when it ends.
     of = np.searchsorted(forwards.start_event, found.alloc_event, side="right") - 1
     rows = live & (lives.phase == Phase.FORWARD) & (of >= 0) & (lives.dies >= forwards.end_event[of])
