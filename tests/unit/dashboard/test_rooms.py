@@ -161,12 +161,24 @@ def test_a_failed_allocation_is_shown_with_the_way_there(world: Data) -> None:
     assert "No allocation failed" in shown("oom", world, run(world, "good"))
 
 
+LEAKING = """
+import sys
+
+import torch
+
+import vramscope
+
+kept = []
+with vramscope.record(sys.argv[1], device="simulated", capacity="40 MiB", quiet=True) as recorder:
+    for _ in range(24):
+        kept.append(torch.empty(2 << 20, dtype=torch.uint8))
+        recorder.step()
+"""
+
+
 def test_a_failure_by_a_leak_leads_to_the_leak(tmp_path: Path) -> None:
-    kept = []
-    with vramscope.record(tmp_path / "leaking", device="simulated", capacity="40 MiB") as recorder:
-        for _ in range(24):
-            kept.append(torch.empty(2 * MIB, dtype=torch.uint8))
-            recorder.step()
+    # In a process of its own: what other tests keep would fill the 40 MiB in the first step.
+    subprocess.run([sys.executable, "-c", LEAKING, str(tmp_path / "leaking")], check=True, timeout=120)
     data = Data(tmp_path)
 
     text = shown("oom", data, run(data, "leaking"))
