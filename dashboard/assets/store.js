@@ -63,7 +63,7 @@
   const edges = () => (state.a === null ? [null, null] : [Math.round(state.a * scale()), Math.round(state.b * scale())]);
 
   // The browser takes 5 to 8 ms for another address: not between a reply and the frame that shows it.
-  const whenIdle = (then, options) => (window.requestIdleCallback ? window.requestIdleCallback(then, options) : setTimeout(then));
+  const whenIdle = window.requestIdleCallback || ((then) => setTimeout(then));
   function writeView() {
     const [t0, t1] = edges(), whole = (y) => (y === null ? null : Math.max(0, Math.round(y)));
     const hasHeights = document.querySelector(".track.bands");

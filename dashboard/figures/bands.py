@@ -174,7 +174,7 @@ class Raster(NamedTuple):
     """A picture as runs of equal pixels: its different columns one after another, from bottom to top."""
 
     rows: NDArray[Any]
-    """Of each run the lifetimes' row, EMPTY or SMALLER."""
+    """The lifetimes' row of each run, or EMPTY or SMALLER."""
     n_pixels: NDArray[Any]
     """Length of each run, which never spans two columns."""
     column: NDArray[Any]

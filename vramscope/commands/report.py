@@ -69,8 +69,11 @@ def _report_at(args: Namespace) -> int:
     with waiting(f"reading {args.path}"):
         recordings = chosen(load(args.path), args.rank, args.device)
         found = [at_instant(recording, args.at) for recording in recordings]
-    answer = {"schema": 1, "recordings": [at_instant_as_json(each) for each in found]}
-    return print_answer(args, lambda: answer, at_page(found, args.at, args.top))
+
+    def answer() -> dict[str, object]:
+        return {"schema": 1, "recordings": [at_instant_as_json(each) for each in found]}
+
+    return print_answer(args, answer, at_page(found, args.at, args.top))
 
 
 def _has_many_ranks(path: str) -> bool:

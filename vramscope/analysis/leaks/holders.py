@@ -306,7 +306,7 @@ class KeptView:
     """Small views that alone keep the storage of a whole tensor."""
 
     shape: str
-    """As ``[32, 4]``; '' where a storage has several views."""
+    """The shape of the view, as ``[32, 4]``; '' where a storage has several views."""
     n_bytes: int
     """Bytes of the views of one storage."""
     storage_bytes: int
